@@ -1,0 +1,95 @@
+"""What makes a folder a checkpoint: its name, its list of files with sizes and hashes, and finding the newest sound one.
+
+    checkpoints/step-00000100/
+        weight-00000.safetensors ...        float32 master weights under their own names, whatever the run's topology was
+        exp_avg-*.safetensors, exp_avg_sq-*.safetensors     AdamW's moments
+        rng.safetensors                     generator state of every rank
+        state.json                          step, samples, tokens, resolved configuration, fingerprints
+        tokenizer.model
+        manifest.json                       written last: every file's size and sha256, every tensor's file
+
+The folder is written as `step-00000100.tmp` and renamed, so that one without a manifest is a write that did not finish.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.json"
+TOKENIZER = "tokenizer.model"
+RNG = "rng.safetensors"
+
+
+def folder_name(step: int) -> str:
+    """Name of the checkpoint written after `step` optimizer steps."""
+    return f"step-{step:08d}"
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """Folders under `root` that are named like finished checkpoints, newest first; they may still be damaged."""
+    found = [path for path in root.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdigit()]
+    return sorted(found, reverse=True)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Size in bytes and sha256 of a file, as the manifest records them."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def load_manifest(directory: Path) -> dict[str, Any]:
+    """Read the manifest and check that every file is there in its size.
+
+    Raises FileNotFoundError if the folder is no finished checkpoint, ValueError if it is damaged or of another format."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{directory}: no {MANIFEST}, so this is no finished checkpoint; give a folder such as checkpoints/step-00000100"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version, files = manifest["format"], manifest["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); use another checkpoint") from None
+    if version != FORMAT:
+        raise ValueError(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
+    for name, entry in files.items():
+        file = directory / name
+        if not file.is_file():
+            raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint")
+        if file.stat().st_size != entry["bytes"]:
+            raise ValueError(
+                f"{file}: {file.stat().st_size} bytes instead of {entry['bytes']}; the checkpoint is cut short or altered"
+            )
+    return manifest
+
+
+def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
+    """Hash every `shares`-th file, beginning with number `share`, so that ranks can divide the work.
+
+    Raises ValueError naming the first file whose content is not what was written."""
+    for name in sorted(manifest["files"])[share::shares]:
+        if describe(directory / name) != manifest["files"][name]:
+            raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was altered or damaged")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON and wait until it is on disk."""
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's entries, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Reading a checkpoint: any slice of any tensor, on any topology, without pickle."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, load_manifest
+from megatape.config import Config, parse_config
+
+
+class CheckpointReader:
+    """One checkpoint folder. Sizes are checked when it is opened; hashes by `manifest.check_hashes`.
+
+    Raises FileNotFoundError or ValueError as `load_manifest` does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = load_manifest(directory)
+        self.state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        self.step: int = self.state["step"]
+        self.samples: int = self.state["samples"]
+        self.tokens: int = self.state["tokens"]
+        self._open: dict[str, Any] = {}
+
+    @cached_property
+    def config(self) -> Config:
+        """Resolved configuration of the run that wrote the checkpoint."""
+        return parse_config(self.state["config"], str(self.directory / STATE))
+
+    def names(self) -> list[str]:
+        """Names of all parameters."""
+        return list(self.manifest["tensors"]["weight"])
+
+    def tensor(self, name: str) -> Tensor:
+        """The whole float32 master weight of a parameter."""
+        return self._file("weight", name).get_tensor(name)
+
+    def read(self, kind: str, name: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        """Elements [start, stop) of the flattened tensor; only the rows that hold them are read."""
+        rows = self._file(kind, name).get_slice(name)
+        stored = tuple(rows.get_shape())
+        if stored != shape:
+            raise ValueError(
+                f"{self.directory}: {name} has shape {stored}, the model's is {shape}: the model section of the configuration differs"
+            )
+        width = 1
+        for size in shape[1:]:
+            width *= size
+        first = start // width
+        return rows[first : -(-stop // width)].reshape(-1)[start - first * width : stop - first * width]
+
+    def rng_state(self, rank: int) -> Tensor | None:
+        """Generator state that this rank saved, or None if the run had fewer ranks."""
+        with safe_open(self.directory / RNG, framework="pt") as file:
+            return file.get_tensor(f"rank{rank}") if f"rank{rank}" in file.keys() else None
+
+    def tokenizer(self) -> Path:
+        """The SentencePiece model that the run was trained with."""
+        return self.directory / TOKENIZER
+
+    def _file(self, kind: str, name: str) -> Any:
+        try:
+            file = self.manifest["tensors"][kind][name]
+        except KeyError:
+            raise ValueError(f"{self.directory}: no {kind} of {name}: the model section of the configuration differs") from None
+        if file not in self._open:
+            self._open[file] = safe_open(self.directory / file, framework="pt")
+        return self._open[file]
+
+
+def rng_snapshot() -> Tensor:
+    """State of torch's generators on this rank, as bytes: the CPU's, then the current GPU's if there is one."""
+    parts = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
+    return torch.cat(parts)
+
+
+def restore_rng(snapshot: Tensor) -> None:
+    """Put back what `rng_snapshot` took."""
+    size = torch.get_rng_state().numel()
+    torch.set_rng_state(snapshot[:size])
+    if torch.cuda.is_available() and snapshot.numel() > size:
+        torch.cuda.set_rng_state(snapshot[size:])

@@ -1,0 +1,269 @@
+"""The JSON configuration: every section, its fields with unit, default and meaning, and all checks.
+
+One file describes a run completely. It is strict: a key that is unknown or a value of another type is an error that names
+its path, its value and what is allowed. Values left out get the defaults below; the resolved configuration, with nothing
+left to a default, is saved with the run.
+"""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, strictly typed, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    def _default(self, name: str, value: Any) -> None:
+        """Fill in a field that defaults to a function of others (sections are frozen for everybody else)."""
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+
+class ModelConfig(Section):
+    """Shape of the transformer and its position encoding."""
+
+    encoding: Literal["tape", "rope"] = Field("tape", description="position encoding")
+    num_layers: PositiveInt = Field(description="blocks")
+    hidden_size: PositiveInt = Field(description="C, width of the hidden state")
+    num_heads: PositiveInt = Field(description="H, query heads")
+    num_kv_heads: PositiveInt = Field(
+        default=cast(int, None), description="L, key/value heads, which are also TAPE's position channels; default num_heads"
+    )
+    head_dim: PositiveInt = Field(
+        default=cast(int, None), description="R, size of a head; even; default hidden_size / num_heads"
+    )
+    mlp_size: PositiveInt = Field(description="inner width of the SwiGLU feed-forward")
+    vocab_size: PositiveInt = Field(description="token ids; at least that of the tokenizer that made the shards")
+    position_size: PositiveInt = Field(
+        default=cast(int, None), description="I, inner width of TAPE's feed-forward position update; default 4 L"
+    )
+    max_positions: PositiveInt = Field(
+        description="longest sequence the model is meant for; training offsets are drawn from 0 .. 2 max_positions"
+    )
+    rotary_base: float = Field(10000.0, gt=1, description="base of the rotary frequencies")
+    norm_eps: float = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
+    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights")
+    tie_embeddings: bool = Field(False, description="use the embedding matrix as the output head too")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._default("num_kv_heads", self.num_heads)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}: every key/value head "
+                "serves the same number of query heads"
+            )
+        if self.head_dim is None and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: give head_dim, or change one of them"
+            )
+        self._default("head_dim", self.hidden_size // self.num_heads)
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: a head is made of planes, each with a cosine and a sine")
+        self._default("position_size", 4 * self.num_kv_heads)
+        return self
+
+
+class DataConfig(Section):
+    """What is read, and how it is cut into samples."""
+
+    path: str = Field(min_length=1, description="folder that data_prep/prepare_corpus.py wrote (it holds index.json)")
+    sequence_length: PositiveInt = Field(description="N, tokens of a sample")
+    mask_documents: bool = Field(
+        False, description="attention and positions stop at document borders, and no target crosses one"
+    )
+    random_offset: bool = Field(
+        True, description="add a random offset of 0 .. 2 max_positions to a training sample's positions"
+    )
+
+
+class TrainingConfig(Section):
+    """Batches, precision and length of the run."""
+
+    steps: PositiveInt = Field(description="optimizer steps")
+    global_batch_size: PositiveInt = Field(description="samples of one optimizer step, over all ranks")
+    micro_batch_size: PositiveInt = Field(description="samples of one forward and backward pass on one rank")
+    seed: int = Field(1234, ge=0, description="everything random derives from it")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of weights and activations in compute; master weights and moments are float32 in both"
+    )
+    gradient_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 turns clipping off")
+    activation_checkpointing: bool = Field(False, description="keep only each block's input and compute the rest again")
+
+
+class OptimizerConfig(Section):
+    """AdamW. Norms, gains and biases are not decayed; attention gains learn L times faster (see training/optimizer.py)."""
+
+    learning_rate: float = Field(gt=0, description="peak of the schedule")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+
+
+class ScheduleConfig(Section):
+    """Learning rate over the steps: linear warm-up from 0, then one of three courses."""
+
+    kind: Literal["linear", "cosine", "constant"] = Field("linear", description="course after the warm-up")
+    warmup_fraction: float = Field(0.02, ge=0, lt=1, description="share of all steps")
+    final_fraction: float = Field(0.0, ge=0, le=1, description="share of the peak reached at the last step (linear and cosine)")
+
+
+class ZeroConfig(Section):
+    """How DeepSpeed ZeRO spreads the training state over the data-parallel ranks."""
+
+    stage: Literal[0, 1, 2, 3] = Field(3, description="0 nothing, 1 optimizer state, 2 and gradients, 3 and weights")
+    offload_optimizer: bool = Field(False, description="keep masters and moments, and step, in host memory")
+    offload_parameters: bool = Field(False, description="keep the weights' partitions in host memory (stage 3)")
+    bucket_size: PositiveInt = Field(50_000_000, description="elements that one gradient reduction or gather moves at most")
+    sub_group_size: PositiveInt = Field(1_000_000_000, description="elements that the stage 3 optimizer steps at a time")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.offload_optimizer and self.stage == 0:
+            raise ValueError("offload_optimizer needs stage 1, 2 or 3; the stage is 0")
+        if self.offload_parameters and self.stage != 3:
+            raise ValueError(f"offload_parameters needs stage 3; the stage is {self.stage}")
+        return self
+
+
+class EvaluationConfig(Section):
+    """Loss on the validation split while training."""
+
+    interval: PositiveInt = Field(500, description="steps between evaluations; the last step is always evaluated")
+    samples: PositiveInt = Field(256, description="validation samples of one evaluation, over all ranks")
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are written and how many stay."""
+
+    interval: PositiveInt = Field(1000, description="steps between checkpoints; the last step always writes one")
+    keep: PositiveInt = Field(3, description="newest checkpoints that are kept")
+
+
+class LoggingConfig(Section):
+    """How often the console, metrics.jsonl and TensorBoard hear of the run."""
+
+    interval: PositiveInt = Field(10, description="steps between console and TensorBoard entries; metrics.jsonl has every step")
+
+
+class RunConfig(Section):
+    """Where everything that the run writes goes."""
+
+    directory: str = Field(
+        min_length=1, description="config.json, metrics.jsonl, tensorboard/ and checkpoints/ are written here"
+    )
+
+
+class Config(Section):
+    """The whole file. `docs/config.md` is made from these descriptions."""
+
+    run: RunConfig
+    model: ModelConfig
+    data: DataConfig
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = ScheduleConfig()
+    zero: ZeroConfig = ZeroConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        length, limit = self.data.sequence_length, self.model.max_positions
+        if length > limit:
+            raise ValueError(
+                f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples or raise max_positions"
+            )
+        if self.training.precision == "bfloat16" and self.zero.stage == 0:
+            raise ValueError(
+                "training.precision bfloat16 with zero.stage 0 would train without float32 master weights: use stage 1, 2 or 3, or float32"
+            )
+        return self
+
+    def accumulation(self, world_size: int) -> int:
+        """Micro-batches of one step on each of `world_size` data-parallel ranks.
+
+        Raises ValueError with the equation when the global batch does not divide."""
+        batch, micro = self.training.global_batch_size, self.training.micro_batch_size
+        if batch % (micro * world_size):
+            raise ValueError(
+                f"global_batch_size {batch} = micro_batch_size {micro} x data-parallel ranks {world_size} x accumulation "
+                f"{batch / (micro * world_size):.4g}: the accumulation must be a whole number; change training.global_batch_size or "
+                "training.micro_batch_size"
+            )
+        return batch // (micro * world_size)
+
+
+def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Read a JSON configuration and apply `section.key=value` overrides.
+
+    A value is read as JSON and, if it is none, taken as text. Raises FileNotFoundError or ValueError with what, where, which
+    value and what is allowed."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
+    for item in overrides or []:
+        _override(raw, item)
+    return parse_config(raw, str(path))
+
+
+def parse_config(raw: dict[str, Any], origin: str) -> Config:
+    """Check a plain dictionary; `origin` names it in errors. Raises ValueError that lists every fault."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_explain(dict(fault))}" for fault in error.errors())
+        raise ValueError(f"{origin}:\n{faults}") from None
+
+
+def _override(raw: dict[str, Any], item: str) -> None:
+    key, separator, text = item.partition("=")
+    section, dot, field = key.partition(".")
+    if not (separator and dot and section and field):
+        raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    target = raw.setdefault(section, {})
+    if not isinstance(target, dict):
+        raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+    target[field] = value
+
+
+def _explain(fault: dict[str, Any]) -> str:
+    """One line for one pydantic fault: path, value, what is allowed."""
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        allowed = _fields(fault["loc"][:-1])
+        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
+    if fault["type"] == "missing":
+        return f"{path}: missing; it has no default"
+    message = fault["msg"].removeprefix("Value error, ")
+    value = "" if isinstance(fault["input"], dict) else f" is {json.dumps(fault['input'], default=str)}:"
+    return f"{path}{value} {message}" if path else message
+
+
+def _fields(location: tuple[Any, ...]) -> list[str]:
+    """Names of the keys that the section at `location` knows."""
+    section: type[BaseModel] = Config
+    for part in location:
+        annotation = section.model_fields[part].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        section = annotation
+    return list(section.model_fields)

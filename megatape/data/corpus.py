@@ -1,0 +1,200 @@
+"""Documents from a source, as plain strings, with a count of everything that was seen and everything that was wrong."""
+
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from gzip import BadGzipFile
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import orjson
+from isal import igzip, isal_zlib
+
+# Build products and other people's code inside the standard library folder would make the corpus differ between machines.
+PYTHON_SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
+PYTHON_SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
+NUM_BAD_EXAMPLES = 5
+
+
+@dataclass
+class CorpusCounts:
+    """What a pass over a source has seen so far; `bad_examples` holds `place: reason` of the first few bad records."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    empty: int = 0
+    bad: int = 0
+    bad_examples: list[str] = field(default_factory=list)
+
+    def add_bad(self, place: str, reason: str) -> None:
+        self.bad += 1
+        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
+            self.bad_examples.append(f"{place}: {reason}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where documents come from.
+
+    kind           one of KINDS
+    inputs         paths (c4, jsonl, text), one data set name (hub), nothing (python)
+    subset         configuration of a hub data set, such as `en`
+    max_documents  stop after this many documents; None reads all
+    """
+
+    kind: str
+    inputs: tuple[str, ...] = ()
+    subset: str | None = None
+    max_documents: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"--source {self.kind!r} is unknown: choose one of {', '.join(KINDS)}")
+        if self.kind == "python" and self.inputs:
+            raise ValueError(f"--source python takes no --input, got {list(self.inputs)}: remove it or name another source")
+        if self.kind != "python" and not self.inputs:
+            raise ValueError(f"--source {self.kind} needs --input: give at least one")
+        if self.kind == "hub" and len(self.inputs) != 1:
+            raise ValueError(f"--source hub takes one data set name as --input, got {list(self.inputs)}")
+        if self.kind != "hub" and self.subset is not None:
+            raise ValueError(f"--subset {self.subset!r} belongs to --source hub, got --source {self.kind}: remove it")
+        if self.max_documents is not None and self.max_documents < 1:
+            raise ValueError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
+
+    def describe(self) -> dict[str, Any]:
+        """What the index records about the source."""
+        description: dict[str, Any] = {"kind": self.kind}
+        if self.inputs:
+            description["inputs"] = list(self.inputs)
+        if self.subset is not None:
+            description["subset"] = self.subset
+        if self.max_documents is not None:
+            description["max_documents"] = self.max_documents
+        if self.kind == "python":
+            description["python_version"] = python_version()
+        return description
+
+
+def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    """Yields the non-empty documents of `source` in a fixed order and updates `counts` as it goes.
+
+    Bad records are counted, not fatal. Raises FileNotFoundError for a path that does not exist, ValueError when nothing in
+    it matches, when a file is damaged or when the source holds no document at all.
+    """
+    for text in _READERS[source.kind](source, counts):
+        if not text or text.isspace():
+            counts.empty += 1
+            continue
+        counts.documents += 1
+        counts.text_bytes += len(text.encode())
+        yield text
+        if counts.documents == source.max_documents:
+            return
+    if counts.documents == 0:
+        raise ValueError(
+            f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.bad} bad"
+            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"
+        )
+
+
+def _read_c4(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    for path in _files(source.inputs, "c4-train.*-of-*.json.gz", recursive=False):
+        yield from _read_json_lines(path, counts)
+
+
+def _read_jsonl(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    for path in _files(source.inputs, "*.jsonl", "*.jsonl.gz"):
+        yield from _read_json_lines(path, counts)
+
+
+def _read_text(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    for path in _files(source.inputs, "*.txt"):
+        yield from _read_text_file(path, counts)
+
+
+def _read_python(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        parts = path.relative_to(library).parts
+        if PYTHON_SKIPPED_FOLDERS.isdisjoint(parts) and not any(p.startswith(PYTHON_SKIPPED_PREFIXES) for p in parts):
+            yield from _read_text_file(path, counts)
+
+
+def _read_hub(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    from datasets import Features, Value, load_dataset  # more than a second to import, and only this source needs it
+
+    # Explicit features: inferred ones come from the first block only and fail on a later block that differs.
+    features = Features({name: Value("string") for name in ("text", "timestamp", "url")})
+    name = source.inputs[0]
+    number = 0
+    try:
+        stream = load_dataset(name, source.subset, split="train", streaming=True, features=features)
+        for number, record in enumerate(stream, start=1):
+            if isinstance(record["text"], str):
+                yield record["text"]
+            else:
+                counts.add_bad(f"{name} record {number}", "`text` is missing or not a string")
+    except Exception as error:  # datasets passes on whatever its parsers, its cache and its network client raise
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"--source hub {name} (subset {source.subset}) failed after {number} records: {type(error).__name__}: {reason}. "
+            f"Streaming needs the network and JSON files with the fields text, timestamp and url and without a malformed "
+            f"line; otherwise download the files and use --source c4 or jsonl, which count bad lines and go on"
+        ) from error
+
+
+_READERS: dict[str, Callable[[Source, CorpusCounts], Iterator[str]]] = {
+    "c4": _read_c4,
+    "hub": _read_hub,
+    "jsonl": _read_jsonl,
+    "text": _read_text,
+    "python": _read_python,
+}
+KINDS = tuple(_READERS)
+
+
+def _files(inputs: tuple[str, ...], *patterns: str, recursive: bool = True) -> list[Path]:
+    """The given files as they are, and of the given directories the files that match, sorted by path."""
+    files: list[Path] = []
+    for name in inputs:
+        path = Path(name)
+        if path.is_file():
+            files.append(path)
+        elif path.is_dir():
+            find = path.rglob if recursive else path.glob
+            matches = sorted(match for pattern in patterns for match in find(pattern) if match.is_file())
+            if not matches:
+                raise ValueError(f"--input {name}: no file named {' or '.join(patterns)} in this directory")
+            files += matches
+        else:
+            raise FileNotFoundError(f"--input {name}: no such file or directory")
+    return files
+
+
+def _read_json_lines(path: Path, counts: CorpusCounts) -> Iterator[str]:
+    compressed = path.suffix == ".gz"
+    try:
+        with igzip.open(path, "rb") if compressed else open(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.isspace():
+                    continue
+                try:
+                    record = orjson.loads(line)  # checks UTF-8 too
+                except orjson.JSONDecodeError as error:
+                    counts.add_bad(f"{path}:{number}", f"malformed JSON ({error})")
+                    continue
+                text = record.get("text") if isinstance(record, dict) else None
+                if isinstance(text, str):
+                    yield text
+                else:
+                    counts.add_bad(f"{path}:{number}", "`text` is missing or not a string")
+    except (EOFError, BadGzipFile, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stub declares an instance
+        raise ValueError(f"{path}: damaged or truncated gzip file ({error}): download or copy it again") from error
+
+
+def _read_text_file(path: Path, counts: CorpusCounts) -> Iterator[str]:
+    try:
+        yield path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        counts.add_bad(str(path), f"invalid UTF-8 ({error.reason} at byte {error.start})")

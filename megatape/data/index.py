@@ -1,0 +1,135 @@
+"""`index.json`: what a data directory holds, down to the byte offset, token count and hash of every shard member."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+INDEX_FILE = "index.json"
+TOKENIZER_FILE = "tokenizer.model"
+FORMAT = "megatape-shards"
+VERSION = 1
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One `.npy` file in a shard: `bytes` bytes at `offset`, header included; `documents` counts the EOS ids."""
+
+    offset: int
+    bytes: int
+    tokens: int
+    documents: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file in the data directory."""
+
+    file: str
+    bytes: int
+    members: list[Member]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split; `unigram_entropy` (nats a token) is the loss of a model that knows the token frequencies only."""
+
+    documents: int
+    tokens: int
+    text_bytes: int
+    unigram_entropy: float
+    shards: list[Shard]
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """The tokenizer file in the data directory and what a reader needs to know of it."""
+
+    file: str
+    sha256: str
+    vocab_size: int
+    bos_id: int
+    eos_id: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """The whole `index.json`; `dtype` is the type of every token id in the shards."""
+
+    tokenizer: TokenizerEntry
+    dtype: str
+    source: dict[str, Any]
+    validation_share: float
+    splits: dict[str, Split]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest type that holds every id below `vocab_size`, little-endian on every machine."""
+    return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
+
+
+def save_index(index: Index, directory: Path) -> None:
+    """Writes `index.json` into `directory`."""
+    content = {"format": FORMAT, "version": VERSION, **asdict(index)}
+    (directory / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def load_index(directory: Path) -> Index:
+    """Reads `index.json` of a data directory.
+
+    Raises FileNotFoundError without one, ValueError for another format or version or content that contradicts itself.
+    """
+    path = directory / INDEX_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found: {directory} is no data directory, run data_prep/prepare_corpus.py")
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
+    found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
+    if found != (FORMAT, VERSION):
+        raise ValueError(
+            f"{path}: format and version are {found}, this program reads {(FORMAT, VERSION)}: "
+            f"re-run the preparation with this program or read the data with the one that wrote it"
+        )
+    try:
+        index = Index(
+            tokenizer=TokenizerEntry(**content["tokenizer"]),
+            dtype=content["dtype"],
+            source=content["source"],
+            validation_share=content["validation_share"],
+            splits={name: _split(content["splits"][name]) for name in SPLITS},
+        )
+        _check(index)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: damaged ({error!r}): copy it again or re-run the preparation") from error
+    return index
+
+
+def _split(content: dict[str, Any]) -> Split:
+    shards = [
+        Shard(shard["file"], shard["bytes"], [Member(**member) for member in shard["members"]]) for shard in content["shards"]
+    ]
+    return Split(**{**content, "shards": shards})
+
+
+def _check(index: Index) -> None:
+    """What a reader relies on to stay inside the files."""
+    dtype = token_dtype(index.tokenizer.vocab_size)
+    if index.dtype != dtype.name:
+        raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
+    for name, split in index.splits.items():
+        for shard in split.shards:
+            if Path(shard.file).name != shard.file:
+                raise ValueError(f"shard {shard.file!r} is not a plain file name")
+            for number, member in enumerate(shard.members):
+                fits = 0 <= member.offset <= member.offset + member.bytes <= shard.bytes
+                if not fits or not 0 < member.tokens * dtype.itemsize < member.bytes:
+                    raise ValueError(f"{shard.file} member {number} does not fit its shard")
+        tokens = sum(member.tokens for shard in split.shards for member in shard.members)
+        if tokens != split.tokens:
+            raise ValueError(f"{name}: tokens is {split.tokens}, its members hold {tokens}")

@@ -1,0 +1,49 @@
+"""Which sample comes when: pure functions of integers, so that the data state is one number, whatever the ranks."""
+
+import hashlib
+from functools import lru_cache
+
+NUM_ROUNDS = 6
+MASK = (1 << 64) - 1
+
+
+def sample_index(position: int, num_samples: int, seed: int) -> int:
+    """The sample to use when `position` samples have been used before, over all epochs; each epoch is a new permutation."""
+    epoch, index = divmod(position, num_samples)
+    return _permute(index, num_samples, _round_keys(seed, epoch))
+
+
+def sample_hash(seed: int, position: int, modulus: int) -> int:
+    """A number in [0, modulus), uniform and fixed by (seed, position)."""
+    return int.from_bytes(_digest(f"sample {seed} {position}", 8), "little") % modulus
+
+
+def _permute(index: int, size: int, keys: tuple[int, ...]) -> int:
+    """A bijection of [0, size): a Feistel network over the next even number of bits, walked until it is back inside."""
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    while True:
+        left, right = index >> half, index & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        index = left << half | right
+        if index < size:
+            return index
+
+
+def _mix(value: int) -> int:
+    """Spreads 64 bits over each other (multiply, shift, twice; odd constants from the golden ratio and from pi)."""
+    value = value * 0x9E3779B97F4A7C15 & MASK
+    value ^= value >> 32
+    value = value * 0x243F6A8885A308D3 & MASK
+    return value ^ value >> 32
+
+
+@lru_cache(maxsize=8)
+def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    digest = _digest(f"order {seed} {epoch}", 8 * NUM_ROUNDS)
+    return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(NUM_ROUNDS))
+
+
+def _digest(text: str, num_bytes: int) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=num_bytes).digest()

@@ -1,0 +1,103 @@
+"""From a source of documents to a data directory: tokenize, split, write, all or nothing."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megatape.data.corpus import CorpusCounts, Source, read_documents
+from megatape.data.index import SPLITS, TOKENIZER_FILE, Index, TokenizerEntry, save_index, token_dtype
+from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.writer import SplitWriter
+
+BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
+
+
+def prepare(
+    source: Source,
+    output: Path,
+    *,
+    tokenizer: Tokenizer | None,
+    vocab_size: int,
+    validation_share: float,
+    progress: Callable[[CorpusCounts, int], None],
+) -> tuple[Index, CorpusCounts]:
+    """Writes the documents of `source` as a data directory `output` and returns its index and what was read.
+
+    Without a `tokenizer` one of `vocab_size` tokens is trained on the source first. `progress` is called with the counts
+    and the number of tokens so far. Everything is written to `output`.tmp, which is renamed at the end, and removed when
+    something fails. Raises ValueError, or FileExistsError when one of the two directories exists.
+    """
+    if not 0 < validation_share < 1:
+        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+    with _staged(output) as directory:
+        if tokenizer is None:
+            tokenizer = Tokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
+        (directory / TOKENIZER_FILE).write_bytes(tokenizer.model)
+        writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
+        counts = CorpusCounts()
+        num_tokens = 0
+        for texts in _batches(read_documents(source, counts)):
+            for text, ids in zip(texts, tokenizer.encode_documents(texts), strict=True):
+                writers[split_of(text, validation_share)].add(ids, len(text.encode()))
+                num_tokens += ids.size
+            progress(counts, num_tokens)
+        splits = {split: writer.close() for split, writer in writers.items()}
+        for name, split in splits.items():
+            if split.tokens == 0:
+                raise ValueError(
+                    f"the {name} split got none of the {counts.documents} documents at --validation-share "
+                    f"{validation_share}: change the share or give more documents"
+                )
+        index = Index(
+            tokenizer=TokenizerEntry(
+                file=TOKENIZER_FILE,
+                sha256=tokenizer.sha256,
+                vocab_size=tokenizer.vocab_size,
+                bos_id=tokenizer.bos_id,
+                eos_id=tokenizer.eos_id,
+            ),
+            dtype=token_dtype(tokenizer.vocab_size).name,
+            source=source.describe(),
+            validation_share=validation_share,
+            splits=splits,
+        )
+        save_index(index, directory)
+    return index, counts
+
+
+def split_of(text: str, validation_share: float) -> str:
+    """The split of a document, by its text alone: the same in any order, in any source, and twice if it comes twice."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _staged(output: Path) -> Iterator[Path]:
+    """A directory to fill, renamed to `output` when the block ends well and removed when it does not."""
+    staging = output.with_name(output.name + ".tmp")
+    if output.exists():
+        raise FileExistsError(f"--output {output} exists: remove it or choose another name")
+    if staging.exists():
+        raise FileExistsError(f"{staging} exists, another preparation is running or was killed: remove it if none runs")
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        staging.rename(output)
+    except BaseException:
+        shutil.rmtree(staging)
+        raise

@@ -1,0 +1,98 @@
+"""What a model costs, from its shape alone: parameters, floating-point operations, bytes saved for the backward pass.
+
+Everything works on the meta device, so a model of any size is counted without memory.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from megatape.config import ModelConfig
+from megatape.model.transformer import Transformer
+
+
+def meta_model(config: ModelConfig, activation_checkpointing: bool = False) -> Transformer:
+    """The model with shapes but no memory."""
+    with torch.device("meta"):
+        return Transformer(config, activation_checkpointing)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Numbers of parameters: all, those of the embedding and head, those of TAPE's position updates."""
+
+    total: int
+    embedding: int
+    position: int
+
+
+def count_parameters(config: ModelConfig) -> ParameterCount:
+    """Parameters of the model, counted on its shapes."""
+    sizes = {name: parameter.numel() for name, parameter in meta_model(config).named_parameters()}
+
+    def share(*parts: str) -> int:
+        return sum(size for name, size in sizes.items() if any(part in name for part in parts))
+
+    return ParameterCount(sum(sizes.values()), share("embedding.", "head."), share(".position."))
+
+
+def forward_flops(config: ModelConfig, length: int) -> int:
+    """Floating-point operations of the matrix products in the forward pass of one sequence, two per multiply-add.
+
+    By the convention of the paper's table (and of torch's counter) attention counts all N x N scores, though half of
+    them are masked. The last layer's position update is not computed and not counted."""
+    c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
+    projections = 2 * c * heads * size + 2 * c * channels * size
+    attention = 2 * length * heads * size
+    layer = projections + attention + 3 * c * config.mlp_size
+    total = config.num_layers * layer + c * config.vocab_size
+    if config.encoding == "tape":
+        inner = config.position_size
+        mixing = inner * channels**2 + channels**2 * size  # make the L x L matrix, apply it
+        moved = length * heads * size  # A e
+        total += (config.num_layers - 1) * (moved + heads * size + inner * c + mixing)
+    return 2 * length * total
+
+
+def saved_bytes(model: Transformer, batch_size: int, length: int) -> int:
+    """Bytes of activations that autograd keeps between forward and backward pass of one micro-batch, weights excluded.
+
+    Runs the forward pass on the model's device; on the meta device that costs no memory. Attention on the meta device is
+    traced as the CPU runs it."""
+    device = next(model.parameters()).device
+    tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
+    positions = torch.arange(length, device=device).expand(batch_size, -1)
+    with record_saved(exclude=list(model.parameters())) as saved:
+        loss = model(tokens, positions, targets=tokens)
+    del loss
+    return saved.bytes
+
+
+@dataclass
+class Saved:
+    """Distinct storages that autograd saved, by identity."""
+
+    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(storage.nbytes() for storage in self.storages.values())
+
+
+@contextmanager
+def record_saved(exclude: list[Tensor]) -> Iterator[Saved]:
+    """Record every storage that autograd saves inside the block, once each, except those of `exclude`."""
+    saved = Saved()
+    skipped = {tensor.untyped_storage()._cdata for tensor in exclude}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in skipped:
+            saved.storages[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved

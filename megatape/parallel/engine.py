@@ -1,0 +1,159 @@
+"""The training engine: DeepSpeed configured from our configuration, and one optimizer step under its ZeRO."""
+
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import deepspeed
+import deepspeed.ops
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from torch import Tensor, nn
+
+from megatape.config import Config
+from megatape.parallel.topology import Topology
+from megatape.parallel.zero_state import ZeroState
+
+Inputs = dict[str, Tensor | None]  # keyword arguments of the module for one micro-batch, on this rank's device
+
+
+def initialize_distributed(topology: Topology) -> torch.device:
+    """Join the process group of all ranks and return this rank's device."""
+    deepspeed.utils.logger.setLevel(logging.WARNING)
+    # DeepSpeed calls collectives by names that torch renamed; on every rank, for every one.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # DeepSpeed would compile a shared-memory operator on a CPU, which needs a C++ compiler; nothing here uses it.
+    deepspeed.ops.__compatible_ops__ = {}
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        # A launcher's default of one thread (or of all cores) per process is seldom what a shared machine wants.
+        shared = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", topology.world_size)))
+        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", shared)))
+    else:
+        accelerator.set_device(topology.local_rank)
+    deepspeed.init_distributed(accelerator.communication_backend_name(), verbose=False)
+    return torch.device(accelerator.current_device_name())
+
+
+def shut_down() -> None:
+    """Leave the process group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
+    """DeepSpeed's own configuration, derived from ours: nobody writes a value twice."""
+    zero = config.zero
+    section: dict[str, Any] = {
+        "stage": zero.stage,
+        "reduce_bucket_size": zero.bucket_size,
+        "allgather_bucket_size": zero.bucket_size,
+        "stage3_prefetch_bucket_size": zero.bucket_size,
+        "sub_group_size": zero.sub_group_size,
+    }
+    if zero.offload_optimizer:
+        section["offload_optimizer"] = {"device": "cpu"}
+    if zero.offload_parameters:
+        section["offload_param"] = {"device": "cpu"}
+    return {
+        "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
+        "gradient_accumulation_steps": config.accumulation(world_size),
+        # At stage 0 in float32 DeepSpeed clips without telling the norm: Engine does it instead.
+        "gradient_clipping": config.training.gradient_clip if zero.stage else 0.0,
+        "bf16": {"enabled": config.training.precision == "bfloat16"},
+        "zero_optimization": section,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # torch's AdamW also when offloaded: DeepSpeed's needs a compiler
+        "steps_per_print": None,
+    }
+
+
+class TrainingDiverged(RuntimeError):
+    """Loss or gradient is not finite. Nothing that was written is affected."""
+
+
+class Engine:
+    """A module under DeepSpeed ZeRO.
+
+    build_module: makes the module, whose forward returns the float32 sum of its targets' losses; its weights are whatever
+        torch.empty left until `state.load` writes them. build_optimizer: makes AdamW over the named parameters."""
+
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        build_module: Callable[[], nn.Module],
+        build_optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
+    ) -> None:
+        self.world_size = topology.world_size
+        self.gradient_clip = config.training.gradient_clip
+        settings = deepspeed_config(config, topology.world_size)
+        # No dtype here: on a CPU zero.Init takes any explicit one, float32 too, for bfloat16. From the settings it is right.
+        with deepspeed.zero.Init(config_dict_or_path=settings) if config.zero.stage == 3 else nullcontext():
+            module = build_module()
+        self.deepspeed, *_ = deepspeed.initialize(
+            model=module, optimizer=build_optimizer(module.named_parameters()), config=settings
+        )
+        self.device = torch.device(self.deepspeed.device)
+        self.state = ZeroState(self.deepspeed)
+
+    def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
+        """Forward and backward over this rank's micro-batches, then one AdamW step.
+
+        The loss is the mean over all valid targets of the step, on every rank and in every micro-batch: a mean of means would
+        weigh targets differently as soon as some are masked. Each parameter group learns at learning_rate times its own
+        `scale`. Returns that loss and the gradient's norm before clipping; both are the same on all ranks.
+
+        Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
+        for group in self.state.adam.param_groups:
+            group["lr"] = learning_rate * group["scale"]
+        num_targets = max(1.0, self.sum_over_ranks(sum(count_targets(inputs) for inputs in micro_batches)))
+        # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
+        weight = self.world_size * len(micro_batches) / num_targets
+        self.deepspeed.train()
+        total = 0.0
+        for number, inputs in enumerate(micro_batches, start=1):
+            loss_sum = self.deepspeed(**inputs)
+            self.deepspeed.backward(loss_sum * weight)
+            total += float(loss_sum.detach())
+            if number < len(micro_batches):
+                self.deepspeed.step()  # counts the micro-batch
+        loss = self.sum_over_ranks(total) / num_targets
+        if not math.isfinite(loss):
+            raise TrainingDiverged(f"the loss is {loss}; the step was not taken")
+        if self.state.stage == 0:
+            norm = float(nn.utils.clip_grad_norm_(self.deepspeed.module.parameters(), self.gradient_clip or math.inf))
+        self.deepspeed.step()
+        if self.state.stage:
+            norm = float(self.deepspeed.get_global_grad_norm())
+        if not math.isfinite(norm) or norm < 0:
+            raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are spoilt")
+        return loss, norm
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[Inputs]) -> float:
+        """Mean loss over the valid targets of all ranks' batches, every rank with the same number of them."""
+        self.deepspeed.eval()
+        loss = targets = 0.0
+        for inputs in batches:
+            loss += float(self.deepspeed(**inputs))
+            targets += count_targets(inputs)
+        return self.sum_over_ranks(loss) / self.sum_over_ranks(targets)
+
+    def sum_over_ranks(self, value: float) -> float:
+        """The sum of one number over all ranks."""
+        number = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(number)
+        return float(number)
+
+
+def count_targets(inputs: Inputs) -> int:
+    """Targets of one micro-batch that take part in the loss (the others are negative)."""
+    targets = inputs["targets"]
+    assert targets is not None
+    return int((targets >= 0).sum())

@@ -1,0 +1,54 @@
+"""What a run would need, told without building anything large."""
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from megatape.config import Config
+from megatape.model.accounting import count_parameters, forward_flops, saved_bytes
+from megatape.model.transformer import Transformer
+
+
+def describe(config: Config, world_size: int) -> str:
+    """Readable account of parameters, floating-point operations and bytes per rank for `world_size` ranks.
+
+    Raises ValueError if the batch does not divide among the ranks."""
+    accumulation = config.accumulation(world_size)
+    model, training, stage = config.model, config.training, config.zero.stage
+    length = config.data.sequence_length
+    count = count_parameters(model)
+    flops = forward_flops(model, length)
+    bytes_per_weight = 2 if training.precision == "bfloat16" else 4
+    split = {part: world_size if stage >= first else 1 for part, first in (("weights", 3), ("gradients", 2), ("state", 1))}
+    with FakeTensorMode():
+        activations = saved_bytes(Transformer(model, training.activation_checkpointing), training.micro_batch_size, length)
+    tokens = training.global_batch_size * length
+    rows = [
+        ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
+        ("  embedding and head", f"{count.embedding:,}"),
+        ("  position updates", f"{count.position:,}"),
+        ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
+        ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
+        (
+            "global batch",
+            f"{training.global_batch_size} = {training.micro_batch_size} micro x {world_size} ranks x {accumulation} accumulated",
+        ),
+        ("tokens per step", f"{tokens:,}"),
+        ("tokens of the run", f"{tokens * training.steps:,} in {training.steps:,} steps"),
+        (f"bytes per rank (ZeRO stage {stage}, {world_size} ranks, {training.precision})", ""),
+        ("  weights", size(count.total * bytes_per_weight / split["weights"])),
+        ("  gradients", size(count.total * bytes_per_weight / split["gradients"])),
+        # Stage 0 steps the weights themselves: it has no second copy as masters.
+        ("  float32 masters", size(count.total * 4 / split["state"] if stage else 0)),
+        ("  moments", size(count.total * 8 / split["state"])),
+        ("  activations of a micro-batch", size(activations)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+def size(number: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
+        number /= 1024
+    raise AssertionError

@@ -1,0 +1,26 @@
+"""What is measured on the validation split while training."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatape.parallel.engine import Engine, Inputs
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Mean loss in nats, and the root mean square modulus of the position tensor behind each layer (1 before training)."""
+
+    loss: float
+    position_norms: list[float]
+
+
+@torch.no_grad()
+def position_norms(engine: Engine, inputs: Inputs) -> list[float]:
+    """Root mean square of |c + i s| over tokens, channels and planes, behind each layer, for one micro-batch of this rank."""
+    states: list[tuple[Tensor, Tensor]] = []
+    engine.deepspeed.eval()
+    engine.deepspeed(inputs["tokens"], inputs["positions"], inputs["starts"], states=states)
+    # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
+    return [float((2 * e.square().mean()).sqrt()) for _, e in states]

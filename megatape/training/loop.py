@@ -1,0 +1,46 @@
+"""The training loop."""
+
+import time
+
+from megatape.parallel.engine import TrainingDiverged
+from megatape.training.interrupt import Interrupt
+from megatape.training.metrics import Metrics
+from megatape.training.optimizer import learning_rate
+from megatape.training.run import Run
+
+
+def train(run: Run) -> None:
+    """Run to training.steps, or to the end of the step in which SIGINT or SIGTERM came; either way a checkpoint is left.
+
+    Raises TrainingDiverged when the loss or the gradient is not finite."""
+    config, steps = run.config, run.config.training.steps
+    interrupt = Interrupt()
+    with Metrics(config, run.topology, run.step) as metrics:
+        while run.step < steps:
+            started = time.perf_counter()
+            lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
+            try:
+                loss, grad_norm = run.engine.train_step(run.next_batches(), lr)
+            except TrainingDiverged as error:
+                raise TrainingDiverged(_advice(run, lr, error)) from None
+            run.step += 1
+            run.samples += config.training.global_batch_size
+            seconds = time.perf_counter() - started
+
+            validation = run.evaluate() if run.step % config.evaluation.interval == 0 or run.step == steps else None
+            metrics.step(run.step, loss, grad_norm, lr, run.samples, seconds, validation)
+
+            stop = run.engine.sum_over_ranks(interrupt.requested) > 0
+            if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
+                metrics.say(f"checkpoint {run.save()}")
+            if stop:
+                metrics.say(f"stopped on request after step {run.step}; --resume auto goes on")
+                break
+
+
+def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:
+    return (
+        f"step {run.step + 1} (learning rate {lr:.2e}, samples {run.samples} to "
+        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.checkpoints} are sound; lower "
+        "optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and go on with --resume auto"
+    )

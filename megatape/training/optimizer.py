@@ -1,0 +1,54 @@
+"""AdamW's parameter groups and the learning rate over the steps."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from megatape.config import ModelConfig, OptimizerConfig, ScheduleConfig
+
+
+def adamw(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], model: ModelConfig, config: OptimizerConfig
+) -> torch.optim.AdamW:
+    """AdamW with three groups: decayed matrices; vectors and dead parameters, not decayed; attention gains.
+
+    A gain learns L times as fast as the rest: the authors store it as a matrix whose L entries of a row act as their sum, and
+    under Adam each entry moves by the learning rate. The last layer's position update is never read and gets no gradient, so
+    decay would be all that ever happened to it. `scale` multiplies the scheduled learning rate of a group."""
+    decayed, kept, gains = [], [], []
+    last = f"blocks.{model.num_layers - 1}.position."
+    for name, parameter in named_parameters:
+        if name.endswith("position.gain"):
+            gains.append(parameter)
+        elif len(getattr(parameter, "ds_shape", parameter.shape)) < 2 or name.startswith(last):
+            kept.append(parameter)
+        else:
+            decayed.append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay, "scale": 1.0},
+        {"params": kept, "weight_decay": 0.0, "scale": 1.0},
+        {"params": gains, "weight_decay": 0.0, "scale": float(model.num_kv_heads)},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+    )
+
+
+def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
+    """Learning rate of the step with this index (the first is 0) out of `steps`.
+
+    Rises linearly over the warm-up, reaching `peak` at its end, then follows the course to final_fraction * peak, which the
+    step after the last one would have."""
+    warmup = round(steps * config.warmup_fraction)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    if config.kind == "constant":
+        return peak
+    remaining = 1 - progress if config.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return peak * (config.final_fraction + (1 - config.final_fraction) * remaining)

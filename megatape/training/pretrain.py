@@ -1,0 +1,52 @@
+"""From a configuration to a finished run, on one of its processes."""
+
+import sys
+
+from megatape.config import Config
+from megatape.model.accounting import count_parameters
+from megatape.model.attention import backend
+from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
+from megatape.parallel.topology import discover
+from megatape.training.loop import train
+from megatape.training.run import Run, open_data
+
+
+def pretrain(config: Config, resume: str | None) -> int:
+    """Train as configured. Returns the exit status: 0, or 2 after saying what is wrong."""
+    speaks = True
+    prefix = "error"
+    try:
+        topology = discover()
+        # Until training starts every process of a host meets the same faults, and one of them is enough to tell.
+        speaks = topology.local_rank == 0
+        config.accumulation(topology.world_size)
+        open_data(config)
+        initialize_distributed(topology)
+        run = Run(config, topology, resume)
+        if topology.is_main:
+            print(introduction(run), flush=True)
+        speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
+        train(run)
+    except (ValueError, OSError, TrainingDiverged) as error:
+        if speaks:
+            print(f"{prefix}: {error}", file=sys.stderr, flush=True)
+        return 2
+    finally:
+        shut_down()
+    return 0
+
+
+def introduction(run: Run) -> str:
+    """What is about to be trained, in a few lines."""
+    config, model, data = run.config, run.config.model, run.train_data
+    count = count_parameters(model)
+    return "\n".join(
+        [
+            f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
+            f"{model.num_layers} layers, attention by {backend(run.engine.device.type, model.encoding == 'tape')}",
+            f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
+            f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
+            f"ZeRO stage {config.zero.stage} over {run.topology.world_size} ranks on {run.engine.device.type}, {config.training.precision}; "
+            f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.directory}",
+        ]
+    )

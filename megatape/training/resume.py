@@ -1,0 +1,66 @@
+"""Choosing a checkpoint to go on from, and checking that it belongs to this run."""
+
+import sys
+from pathlib import Path
+
+from megatape.checkpoint.manifest import check_hashes, list_checkpoints
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import Config
+from megatape.parallel.engine import Engine
+from megatape.parallel.topology import Topology
+
+
+def newest_valid(root: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:
+    """The newest checkpoint under `root` whose files all have their size and hash; says which ones it had to skip."""
+    for directory in list_checkpoints(root):
+        reader = _open_verified(directory, engine, topology)
+        if reader is not None:
+            return reader
+    return None
+
+
+def open_checkpoint(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader:
+    """The checkpoint in `directory`. Raises FileNotFoundError or ValueError if there is none or it is damaged."""
+    reader = CheckpointReader(directory)
+    if _open_verified(directory, engine, topology) is None:
+        raise ValueError(f"{directory} is damaged (above); give another checkpoint, or --resume auto for the newest sound one")
+    return reader
+
+
+def check_same_run(reader: CheckpointReader, config: Config, fingerprints: dict[str, str]) -> None:
+    """Raise ValueError when going on from this checkpoint would train another model or show other samples."""
+    theirs, ours = reader.config, config
+    for field in type(ours.model).model_fields:
+        before, now = getattr(theirs.model, field), getattr(ours.model, field)
+        if before != now:
+            raise ValueError(
+                f"{reader.directory} was trained with model.{field} {before}, the configuration says {now}: use the former, or start a new run"
+            )
+    for path, before, now in (
+        ("data.sequence_length", theirs.data.sequence_length, ours.data.sequence_length),
+        ("data.mask_documents", theirs.data.mask_documents, ours.data.mask_documents),
+        ("training.seed", theirs.training.seed, ours.training.seed),
+    ):
+        if before != now:
+            raise ValueError(
+                f"{reader.directory} was trained with {path} {before}, the configuration says {now}: samples would repeat; use the former, or start a new run"
+            )
+    for name in ("tokenizer", "data"):
+        if reader.state["fingerprints"][name] != fingerprints[name]:
+            raise ValueError(
+                f"{reader.directory} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than data.path {config.data.path} holds "
+                f"(fingerprint {reader.state['fingerprints'][name][:12]}, here {fingerprints[name][:12]}): point data.path to those shards, or start a new run"
+            )
+
+
+def _open_verified(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:
+    """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault."""
+    reader, faults = None, 0
+    try:
+        reader = CheckpointReader(directory)
+        check_hashes(directory, reader.manifest, topology.rank, topology.world_size)
+    except (ValueError, OSError) as error:
+        faults = 1
+        if reader is not None or topology.is_main:
+            print(f"skipping checkpoint: {error}", file=sys.stderr, flush=True)
+    return None if engine.sum_over_ranks(faults) else reader

@@ -1,0 +1,139 @@
+"""One run: its data, its engine, how far it is, and where it is kept."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from megatape.checkpoint.manifest import list_checkpoints
+from megatape.checkpoint.reader import CheckpointReader, restore_rng
+from megatape.checkpoint.writer import write_checkpoint
+from megatape.config import Config
+from megatape.data.dataset import TokenDataset
+from megatape.data.index import load_index
+from megatape.data.loader import Batch, Loader, evaluation_batches
+from megatape.model.init import initial_slice
+from megatape.model.transformer import Transformer
+from megatape.parallel.engine import Engine, Inputs
+from megatape.parallel.topology import Topology
+from megatape.parallel.zero_state import KINDS, WEIGHT
+from megatape.training.evaluation import Validation, position_norms
+from megatape.training.optimizer import adamw
+from megatape.training.resume import check_same_run, newest_valid, open_checkpoint
+
+
+class Run:
+    """Everything that training needs, ready to go on from `step`. Collective over the ranks, like all its methods.
+
+    resume: "auto" for the newest sound checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
+    None for a new run. Raises ValueError or FileNotFoundError for whatever in configuration, data and checkpoint does not fit
+    together."""
+
+    def __init__(self, config: Config, topology: Topology, resume: str | None) -> None:
+        self.config, self.topology = config, topology
+        self.directory = Path(config.run.directory)
+        self.checkpoints = self.directory / "checkpoints"
+        if resume is None and list_checkpoints(self.checkpoints):
+            raise ValueError(
+                f"run.directory {self.directory} already holds checkpoints: add --resume auto to go on, or choose another folder"
+            )
+        self.train_data, self.validation_data = open_data(config)
+        self.loader = Loader(
+            self.train_data,
+            seed=config.training.seed,
+            global_batch_size=config.training.global_batch_size,
+            micro_batch_size=config.training.micro_batch_size,
+            rank=topology.rank,
+            world_size=topology.world_size,
+            mask_documents=config.data.mask_documents,
+            max_offset=2 * config.model.max_positions if config.data.random_offset else 0,
+        )
+        self.engine = Engine(
+            config,
+            topology,
+            lambda: Transformer(config.model, config.training.activation_checkpointing),
+            lambda parameters: adamw(parameters, config.model, config.optimizer),
+        )
+        self.step = self.samples = 0
+        self._start(resume)
+        if topology.is_main:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "config.json").write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+
+    def next_batches(self) -> list[Inputs]:
+        """This rank's micro-batches of the next step."""
+        return [self._inputs(batch) for batch in self.loader.step(self.samples)]
+
+    def evaluate(self) -> Validation:
+        """Loss on the first samples of the validation split, and the size of the position tensor on the first of them."""
+        config = self.config
+        batches = evaluation_batches(
+            self.validation_data,
+            config.training.micro_batch_size,
+            config.evaluation.samples,
+            self.topology.rank,
+            self.topology.world_size,
+            config.data.mask_documents,
+        )
+        inputs = [self._inputs(batch) for batch in batches]
+        return Validation(self.engine.evaluate(inputs), position_norms(self.engine, inputs[0]))
+
+    def save(self) -> Path:
+        """Write a checkpoint of the present step and return its folder."""
+        state = {
+            "step": self.step,
+            "samples": self.samples,
+            "tokens": self.samples * self.config.data.sequence_length,
+            "world_size": self.topology.world_size,
+            "fingerprints": self._fingerprints,
+            "config": self.config.model_dump(),
+        }
+        data = Path(self.config.data.path)
+        tokenizer = data / load_index(data).tokenizer.file
+        keep = self.config.checkpoint.keep
+        return write_checkpoint(self.checkpoints, self.step, self.engine.state, self.topology, state, tokenizer, keep)
+
+    def _start(self, resume: str | None) -> None:
+        """Fill masters and moments: from a checkpoint, or with initial weights and zeros."""
+        reader: CheckpointReader | None = None
+        if resume == "auto":
+            reader = newest_valid(self.checkpoints, self.engine, self.topology)
+        elif resume is not None:
+            reader = open_checkpoint(Path(resume), self.engine, self.topology)
+        if reader is None:
+            self.engine.state.load(self._initial, KINDS, step=0)
+            return
+        check_same_run(reader, self.config, self._fingerprints)
+        self.engine.state.load(reader.read, KINDS, reader.step)
+        self.step, self.samples = reader.step, reader.samples
+        snapshot = reader.rng_state(self.topology.rank)
+        if snapshot is not None:
+            restore_rng(snapshot)
+        if self.topology.is_main:
+            print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
+
+    def _initial(self, kind: str, name: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        if kind != WEIGHT:
+            return torch.zeros(stop - start)
+        return initial_slice(name, shape, start, stop, self.config.model.init_std, self.config.training.seed)
+
+    @property
+    def _fingerprints(self) -> dict[str, str]:
+        return {"data": self.train_data.fingerprint, "tokenizer": self.train_data.tokenizer_hash}
+
+    def _inputs(self, batch: Batch) -> Inputs:
+        tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
+        return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
+
+
+def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
+    """Training and validation split of data.path. Raises ValueError or FileNotFoundError if they do not fit the configuration."""
+    length, vocab_size = config.data.sequence_length, config.model.vocab_size
+    train = TokenDataset(config.data.path, "train", length)
+    if train.vocab_size > vocab_size:
+        raise ValueError(
+            f"the tokenizer of data.path {config.data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
+            "model.vocab_size, or use shards of another tokenizer"
+        )
+    return train, TokenDataset(config.data.path, "validation", length)

@@ -1,0 +1,30 @@
+"""MegaTAPE: distributed pretraining of language models with contextualized equivariant position encodings."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="megatape",
+    version="0.1.0",
+    description="Distributed pretraining of TAPE language models on DeepSpeed",
+    packages=find_packages(include=["megatape", "megatape.*"]),
+    python_requires=">=3.11",
+    install_requires=[
+        "torch>=2.10",
+        "deepspeed>=0.19.8",
+        "sentencepiece>=0.2.1",
+        "datasets>=4.0",
+        "webdataset>=1.0",
+        "tensorboard>=2.18",
+        "mpi4py>=4.0",
+        "transformers>5.3",
+        "safetensors>=0.5",
+        "pydantic>=2.8",
+        "numpy>=2.0",
+        "orjson>=3.10",
+        "isal>=1.7",
+    ],
+    extras_require={
+        "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
+        "test": ["pytest>=8.0", "ruff>=0.9", "mypy>=1.14"],
+    },
+)

@@ -1,0 +1,48 @@
+"""A small data directory, written token by token, and a small tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.index import Index, TokenizerEntry, save_index, token_dtype
+from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.writer import SplitWriter
+
+VOCAB_SIZE, BOS, EOS = 100, 1, 2
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    text = (
+        "The quick brown fox jumps over the lazy dog, and then\n    the dog jumps\n    over the fox 12345 times.\n" * 3
+    )
+    return Tokenizer(train_tokenizer([text], 320))
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[np.ndarray]:
+    """200 documents of 2 to 41 ids, control tokens included."""
+    generator = np.random.default_rng(0)
+    return [np.r_[BOS, generator.integers(3, VOCAB_SIZE, length % 40), EOS] for length in range(200)]
+
+
+@pytest.fixture
+def make_directory(tmp_path: Path) -> Callable[..., Path]:
+    """make_directory(documents, ...): a data directory with members of 64 tokens, three to a shard, in both splits."""
+
+    def make(documents: list[np.ndarray], vocab_size: int = VOCAB_SIZE, name: str = "data") -> Path:
+        directory = tmp_path / name
+        directory.mkdir()
+        splits = {}
+        for split in ("train", "validation"):
+            writer = SplitWriter(directory, split, vocab_size, EOS, member_tokens=64, members_per_shard=3)
+            for ids in documents:
+                writer.add(ids, text_bytes=3 * len(ids))
+            splits[split] = writer.close()
+        entry = TokenizerEntry("tokenizer.model", "0" * 64, vocab_size, BOS, EOS)
+        save_index(Index(entry, token_dtype(vocab_size).name, {"kind": "test"}, 0.5, splits), directory)
+        return directory
+
+    return make

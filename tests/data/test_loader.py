@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import torch
+
+from megatape.data.dataset import TokenDataset
+from megatape.data.loader import NO_TARGET, Batch, Loader, evaluation_batches
+
+LENGTH = 16
+
+
+@pytest.fixture
+def dataset(make_directory, documents) -> TokenDataset:
+    return TokenDataset(make_directory(documents), "train", LENGTH)
+
+
+def loader(dataset: TokenDataset, rank: int = 0, world_size: int = 1, **options) -> Loader:
+    options = {"seed": 3, "global_batch_size": 8, "micro_batch_size": 2} | options
+    return Loader(dataset, rank=rank, world_size=world_size, **options)
+
+
+def rows(batches: list[Batch]) -> list[tuple]:
+    """One tuple a sample, comparable and sortable."""
+    return [
+        tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.positions))
+        for batch in batches
+        for row in range(len(batch.tokens))
+    ]
+
+
+def test_targets_are_the_next_tokens(dataset):
+    batches = loader(dataset).step(0)
+    assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
+    for batch in batches:
+        assert batch.starts is None
+        assert batch.tokens.dtype == batch.targets.dtype == batch.positions.dtype == torch.int64
+        assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
+        assert torch.equal(batch.positions, torch.arange(LENGTH).expand(2, -1))
+
+
+def test_an_epoch_uses_every_sample_once(dataset):
+    stream = [tuple(dataset.sample(index)[:-1].tolist()) for index in range(dataset.num_samples)]
+    one = loader(dataset, global_batch_size=1, micro_batch_size=1)
+    epochs = [
+        [rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(stream)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_offset": 1000, "mask_documents": True}])
+def test_every_data_parallel_size_sees_the_same_global_sequence(dataset, options):
+    for consumed in (0, 8, 5 * dataset.num_samples - 3):
+        whole = rows(loader(dataset, **options).step(consumed))
+        assert len(set(whole)) > 6  # the third step takes in the end of an epoch
+        for world_size in (2, 4):
+            ranks = [loader(dataset, rank, world_size, **options).step(consumed) for rank in range(world_size)]
+            assert all(len(batches) == 4 // world_size for batches in ranks)
+            in_order = [batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]
+            assert rows(in_order) == whole
+
+
+def test_the_micro_batch_size_does_not_change_the_samples(dataset):
+    assert rows(loader(dataset, micro_batch_size=8).step(16)) == rows(loader(dataset, micro_batch_size=1).step(16))
+
+
+def test_steps_depend_on_the_seed(dataset):
+    assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
+
+
+def test_random_offsets(dataset):
+    def offsets(max_offset: int) -> list[int]:
+        positions = [
+            row[2] for step in range(200) for row in rows(loader(dataset, max_offset=max_offset).step(8 * step))
+        ]
+        assert all(np.array_equal(np.diff(row), np.ones(LENGTH - 1)) for row in positions)
+        return [row[0] for row in positions]
+
+    assert set(offsets(3)) == {0, 1, 2, 3}
+    assert np.bincount(offsets(3)).min() > 300
+    assert max(offsets(1000)) > 900
+
+
+def test_document_masks(dataset):
+    """Against the definition, token by token."""
+    for batch in loader(dataset, mask_documents=True, max_offset=9).step(0):
+        for tokens, targets, positions, starts in zip(
+            batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.starts.tolist(), strict=True
+        ):
+            start = 0
+            for index, token in enumerate(tokens):
+                assert starts[index] == start
+                assert positions[index] - positions[0] == index - start
+                if token == dataset.eos_id:
+                    assert targets[index] == NO_TARGET
+                    start = index + 1
+                elif index + 1 < LENGTH:
+                    assert targets[index] == tokens[index + 1]
+                else:
+                    assert targets[index] != NO_TARGET
+
+
+def test_document_masks_leave_the_tokens_alone(dataset):
+    plain, masked = loader(dataset).step(0), loader(dataset, mask_documents=True).step(0)
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, masked, strict=True))
+    assert any((b.targets == NO_TARGET).any() for b in masked)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"global_batch_size": 10, "micro_batch_size": 4}, "10 = 4 x 1 x 2.5: change"),
+        ({"world_size": 3}, "8 = 2 x 3 x 1.33"),
+        ({"micro_batch_size": 0}, r"micro_batch_size \(0\) .* must be at least 1"),
+        ({"rank": 4, "world_size": 4}, "rank is 4, world_size 4"),
+        ({"max_offset": -1}, "max_offset is -1"),
+    ],
+)
+def test_impossible_settings(dataset, options, message):
+    with pytest.raises(ValueError, match=message):
+        loader(dataset, **options)
+
+
+def test_negative_consumed(dataset):
+    with pytest.raises(ValueError, match="consumed is -1"):
+        loader(dataset).step(-1)
+
+
+@pytest.mark.parametrize("max_samples", [1, 6, 13, None, 10**6])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_evaluation_covers_the_samples_once_with_equal_batch_counts(dataset, max_samples, world_size):
+    total = min(max_samples or 10**6, dataset.num_samples)
+    ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size, False)) for rank in range(world_size)]
+    assert {len(batches) for batches in ranks} == {-(-total // (3 * world_size))}
+    batches = [batch for step in zip(*ranks, strict=True) for batch in step]
+    assert all(batch.tokens.shape == (3, LENGTH) for batch in batches)
+    targets = torch.cat([batch.targets for batch in batches])
+    assert (targets[total:] == NO_TARGET).all()
+    expected = np.stack([dataset.sample(index)[1:] for index in range(total)])
+    assert np.array_equal(targets[:total].numpy(), expected)
+
+
+def test_evaluation_masks_documents(dataset):
+    batch = next(evaluation_batches(dataset, 8, None, 0, 1, True))
+    assert batch.starts is not None
+    assert (batch.targets[batch.tokens == dataset.eos_id] == NO_TARGET).all()
+    assert torch.equal(batch.positions + batch.starts, torch.arange(LENGTH).expand(8, -1))

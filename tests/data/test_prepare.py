@@ -1,0 +1,206 @@
+"""The way from documents to a data directory, as functions and as the commands a user types."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.corpus import CorpusCounts, Source, read_documents
+from megatape.data.dataset import TokenDataset
+from megatape.data.index import load_index
+from megatape.data.prepare import prepare, split_of
+from megatape.data.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
+
+
+def words(number: int) -> str:
+    return f"Document {number}:\n  it is number {number * 7919 % 1000} of the corpus, and no other is. "
+
+
+@pytest.fixture
+def c4(tmp_path: Path) -> Path:
+    directory = tmp_path / "c4"
+    directory.mkdir()
+    for shard in range(3):
+        lines = [json.dumps({"text": words(100 * shard + k), "timestamp": "", "url": ""}) + "\n" for k in range(100)]
+        (directory / f"c4-train.{shard:05d}-of-00003.json.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    return directory
+
+
+def run(source: Source, output: Path, tokenizer: Tokenizer | None = None, share: float = 0.1, vocab_size: int = 320):
+    return prepare(
+        source,
+        output,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        validation_share=share,
+        progress=lambda counts, tokens: None,
+    )
+
+
+def texts_of(directory: Path, split: str) -> list[str]:
+    """The documents of a split, decoded from its tokens."""
+    tokens = load_index(directory).splits[split].tokens
+    dataset = TokenDataset(directory, split, tokens - 1)
+    tokenizer = Tokenizer.load(directory / "tokenizer.model", dataset.tokenizer_hash)
+    ids = dataset.sample(0)
+    assert ids[0] == dataset.bos_id and ids[-1] == dataset.eos_id
+    return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
+
+
+def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path):
+    index, counts = run(Source("c4", (str(c4),)), tmp_path / "out")
+    wanted = [words(number) for number in range(300)]
+    for split in ("train", "validation"):
+        expected = [text for text in wanted if split_of(text, 0.1) == split]
+        assert texts_of(tmp_path / "out", split) == expected
+        assert index.splits[split].documents == len(expected)
+        assert index.splits[split].text_bytes == sum(map(len, expected))
+    assert counts.documents == 300
+    assert load_index(tmp_path / "out") == index
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c4", "out"]
+
+
+def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(Source("c4", (str(c4),)), first)
+    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 1000)  # nor does the batching of documents matter
+    run(Source("c4", (str(c4),)), second)
+    names = sorted(path.name for path in first.iterdir())
+    assert names == ["index.json", "tokenizer.model", "train-000000.tar", "validation-000000.tar"]
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+
+
+def test_the_split_depends_on_the_text_alone():
+    splits = [split_of(words(number), 0.1) for number in range(5000)]
+    assert 400 < splits.count("validation") < 600
+    assert all(split_of(words(number), 0.2) == "validation" for number in range(5000) if splits[number] == "validation")
+
+
+def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+    index, _ = run(Source("c4", (str(c4),), max_documents=100), tmp_path / "out", tokenizer)
+    assert index.tokenizer.sha256 == tokenizer.sha256
+    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == tokenizer.model
+    assert index.source == {"kind": "c4", "inputs": [str(c4)], "max_documents": 100}
+
+
+def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch):
+    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 5000)
+    seen = []
+    index, _ = prepare(
+        Source("c4", (str(c4),)),
+        tmp_path / "out",
+        tokenizer=tokenizer,
+        vocab_size=0,
+        validation_share=0.1,
+        progress=lambda counts, tokens: seen.append((counts.documents, tokens)),
+    )
+    assert len(seen) > 3 and seen == sorted(seen)
+    assert seen[-1] == (300, sum(split.tokens for split in index.splits.values()))
+
+
+@pytest.mark.parametrize(
+    "share, max_documents, message",
+    [
+        (0.0, None, "--validation-share is 0.0"),
+        (1.0, None, "--validation-share is 1.0"),
+        (0.02, 3, "the validation split got none of the 3 documents at --validation-share 0.02: change the share"),
+        (0.999, 3, "the train split got none of the 3 documents"),
+    ],
+)
+def test_splits_without_tokens(c4: Path, tmp_path: Path, tokenizer, share, max_documents, message):
+    with pytest.raises(ValueError, match=message):
+        run(Source("c4", (str(c4),), max_documents=max_documents), tmp_path / "out", tokenizer, share)
+    assert [path.name for path in tmp_path.iterdir()] == ["c4"]
+
+
+def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+    last = c4 / "c4-train.00002-of-00003.json.gz"
+    last.write_bytes(last.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="c4-train.00002-of-00003.json.gz: damaged or truncated"):
+        run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["c4"]
+
+
+@pytest.mark.parametrize("name", ["out", "out.tmp"])
+def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").touch()
+    with pytest.raises(FileExistsError, match=f"{name} exists"):
+        run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
+    assert (tmp_path / name / "precious").exists()
+
+
+def command(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, f"data_prep/{name}.py", *map(str, arguments)]
+    return subprocess.run(call, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def c4_or_real(request, c4: Path) -> Path:
+    if request.param == "made":
+        return c4
+    if not REAL_C4.is_dir():
+        pytest.skip(f"no {REAL_C4.name} data beside the project")
+    return REAL_C4
+
+
+@pytest.mark.parametrize("c4_or_real, vocab_size", [("made", 320), ("real", 2048)], indirect=["c4_or_real"])
+def test_commands_from_c4_to_report(c4_or_real: Path, vocab_size: int, tmp_path: Path):
+    model, data = tmp_path / "tok.model", tmp_path / "data"
+    trained = command(
+        "train_tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size
+    )
+    assert (trained.returncode, trained.stderr) == (0, "")
+    prepared = command(
+        "prepare_corpus", "--source", "c4", "--input", c4_or_real, "--output", data, "--tokenizer", model
+    )
+    assert prepared.returncode == 0, prepared.stderr
+    source = Source("c4", (str(c4_or_real),))
+    wanted = list(read_documents(source, CorpusCounts()))
+    assert sorted(texts_of(data, "train") + texts_of(data, "validation")) == sorted(wanted)
+    report = command("report", data, "--verify")
+    assert report.returncode == 0, report.stderr
+    assert Tokenizer.load(model).sha256 in report.stdout
+    members = sum(len(shard.members) for shard in load_index(data).splits["train"].shards)
+    assert f"train: {members} members verified" in report.stdout
+    first = next(text for text in wanted if split_of(text, 0.02) == "train")
+    assert first[:40] in report.stdout
+
+
+def test_commands_end_with_one_line_and_code_2(tmp_path: Path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{\n")
+    (tmp_path / "data").mkdir()
+    for ended, message in [
+        (
+            command("train_tokenizer", "--source", "jsonl", "--input", bad, "--output", tmp_path / "tok"),
+            "no documents found",
+        ),
+        (command("prepare_corpus", "--source", "c4", "--input", "nowhere", "--output", tmp_path / "o"), "no such file"),
+        (command("prepare_corpus", "--source", "python", "--output", tmp_path / "data"), "data exists: remove it"),
+        (command("report", tmp_path), "index.json: not found"),
+    ]:
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+        assert message in ended.stderr
+
+
+def test_report_finds_a_flipped_byte(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+    run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
+    shard = tmp_path / "out" / "validation-000000.tar"
+    content = bytearray(shard.read_bytes())
+    content[load_index(shard.parent).splits["validation"].shards[0].members[0].offset + 200] ^= 1
+    shard.write_bytes(content)
+    assert command("report", shard.parent).returncode == 0
+    ended = command("report", shard.parent, "--verify")
+    assert ended.returncode == 2
+    assert "validation-000000.tar member 0: corrupt" in ended.stderr

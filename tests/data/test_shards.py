@@ -1,0 +1,174 @@
+"""Writing, reading and every way in which a data directory can be damaged."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.index import load_index, token_dtype
+from megatape.data.reader import SplitReader
+from megatape.data.writer import SplitWriter
+
+
+def read_all(directory: Path, split: str = "train") -> np.ndarray:
+    reader = SplitReader(directory, load_index(directory), split)
+    return np.concatenate([reader.member(number) for number in range(len(reader))])
+
+
+def edit_index(directory: Path, edit) -> None:
+    path = directory / "index.json"
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("vocab_size, dtype", [(100, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
+def test_written_tokens_come_back(make_directory, documents, vocab_size, dtype):
+    documents = [*documents, np.array([1, vocab_size - 1, 2])]
+    directory = make_directory(documents, vocab_size)
+    assert load_index(directory).dtype == dtype
+    ids = read_all(directory)
+    assert ids.dtype == token_dtype(vocab_size) == dtype
+    assert np.array_equal(ids, np.concatenate(documents))
+
+
+def test_index_counts(make_directory, documents):
+    split = load_index(make_directory(documents)).splits["train"]
+    stream = np.concatenate(documents)
+    share = np.unique(stream, return_counts=True)[1] / stream.size
+    assert (split.documents, split.tokens, split.text_bytes) == (len(documents), stream.size, 3 * stream.size)
+    assert split.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+    members = [member for shard in split.shards for member in shard.members]
+    assert [member.tokens for member in members] == [64] * (stream.size // 64) + [stream.size % 64]
+    assert [len(shard.members) for shard in split.shards[:-1]] == [3] * (len(split.shards) - 1)
+    assert members[0].documents == np.count_nonzero(stream[:64] == 2)
+
+
+def test_equal_tokens_give_equal_files(make_directory, documents):
+    first, second = make_directory(documents, name="first"), make_directory(documents, name="second")
+    names = sorted(path.name for path in first.iterdir())
+    assert len(names) > 10
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+
+
+def test_webdataset_reads_the_shards(make_directory, documents):
+    webdataset = pytest.importorskip("webdataset")
+    directory = make_directory(documents)
+    shards = [str(directory / shard.file) for shard in load_index(directory).splits["train"].shards]
+    samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
+    assert np.array_equal(np.concatenate([sample["npy"] for sample in samples]), np.concatenate(documents))
+    assert [sample["__key__"] for sample in samples[:4]] == [f"train-{number:08d}" for number in range(4)]
+
+
+def test_ids_outside_the_vocabulary_are_not_written(tmp_path: Path):
+    for ids in ([1, 100, 2], [1, -1, 2], [1, 70_000, 2]):
+        with pytest.raises(ValueError, match=r"token ids .* do not fit vocab_size 100 \(uint16\)"):
+            SplitWriter(tmp_path, "train", 100, 2).add(np.array(ids), 1)
+
+
+def test_ids_outside_the_vocabulary_are_not_read(make_directory, documents):
+    directory = make_directory(documents)
+    edit_index(directory, lambda content: content["tokenizer"].update(vocab_size=90))
+    with pytest.raises(ValueError, match=r"train-000000.tar member 0: corrupt, token id 9\d, vocab_size is 90"):
+        read_all(directory)
+
+
+def test_missing_shard(make_directory, documents):
+    directory = make_directory(documents)
+    (directory / "train-000001.tar").unlink()
+    with pytest.raises(FileNotFoundError, match=r"train-000001.tar: shard not found, .* copy the shard again"):
+        read_all(directory)
+    read_all(directory, "validation")
+
+
+def test_truncated_shard(make_directory, documents):
+    path = make_directory(documents) / "train-000001.tar"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size // 2])
+    with pytest.raises(ValueError, match=rf"train-000001.tar: shard of {size // 2} bytes, the index says {size}"):
+        read_all(path.parent)
+
+
+def test_shard_truncated_after_opening(make_directory, documents):
+    directory = make_directory(documents)
+    reader = SplitReader(directory, load_index(directory), "train")
+    (directory / "train-000001.tar").write_bytes(b"short")
+    reader.member(0)
+    with pytest.raises(ValueError, match="train-000001.tar: shard of 5 bytes"):
+        reader.member(3)
+
+
+@pytest.mark.parametrize("place", ["header", "tokens"])
+def test_flipped_byte(make_directory, documents, place):
+    directory = make_directory(documents)
+    member = load_index(directory).splits["train"].shards[1].members[2]
+    path = directory / "train-000001.tar"
+    content = bytearray(path.read_bytes())
+    content[member.offset + (20 if place == "header" else member.bytes - 1)] ^= 1
+    path.write_bytes(content)
+    reader = SplitReader(directory, load_index(directory), "train")
+    assert reader.member(4).size == 64
+    for _ in range(2):  # a member that failed stays unverified
+        with pytest.raises(ValueError, match=f"train-000001.tar member 2: corrupt, .* index says {member.sha256}"):
+            reader.member(5)
+
+
+def test_a_member_is_verified_once(make_directory, documents, monkeypatch):
+    directory = make_directory(documents)
+    reader = SplitReader(directory, load_index(directory), "train")
+    first = reader.member(0).copy()
+    monkeypatch.setattr("megatape.data.reader.hashlib", None)
+    assert np.array_equal(reader.member(0), first)
+    with pytest.raises(AttributeError):
+        reader.member(1)
+
+
+def test_more_shards_than_may_be_mapped(make_directory, documents, monkeypatch):
+    monkeypatch.setattr("megatape.data.reader.MAX_MAPPED_SHARDS", 2)
+    directory = make_directory(documents)
+    reader = SplitReader(directory, load_index(directory), "train")
+    stream = np.concatenate(documents)
+    order = np.random.default_rng(1).permutation(len(reader))
+    members = {number: reader.member(number) for number in order}
+    assert np.array_equal(np.concatenate([members[number] for number in range(len(reader))]), stream)
+
+
+def test_no_index(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="index.json: not found: .* run data_prep/prepare_corpus.py"):
+        load_index(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (
+            lambda content: content.update(version=2),
+            r"format and version are \('megatape-shards', 2\), .* \('megatape-shards', 1\)",
+        ),
+        (lambda content: content.update(format="other"), r"format and version are \('other', 1\)"),
+        (lambda content: content.pop("tokenizer"), "damaged .*tokenizer"),
+        (lambda content: content["splits"].pop("validation"), "damaged .*validation"),
+        (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
+        (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),
+        (
+            lambda content: content["splits"]["train"]["shards"][0]["members"][1].update(offset=10**9),
+            "does not fit its shard",
+        ),
+        (lambda content: content["splits"]["train"]["shards"][0]["members"][1].pop("sha256"), "damaged .*sha256"),
+    ],
+)
+def test_damaged_index(make_directory, documents, edit, message):
+    directory = make_directory(documents)
+    edit_index(directory, edit)
+    with pytest.raises(ValueError, match=f"index.json: .*{message}"):
+        load_index(directory)
+
+
+def test_index_is_not_json(make_directory, documents):
+    directory = make_directory(documents)
+    path = directory / "index.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="index.json: not JSON"):
+        load_index(directory)
