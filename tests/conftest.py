@@ -1,0 +1,55 @@
+"""Fixtures for whole runs: a small prepared data directory and a configuration that trains on it in a second."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.data.corpus import Source
+from megatape.data.prepare import prepare
+
+VOCAB_SIZE = 300
+
+
+@pytest.fixture(scope="session")
+def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """150 documents of a few made-up words, prepared by the public command's function, about 20,000 tokens."""
+    folder = tmp_path_factory.mktemp("prepared")
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghij", k=generator.randint(2, 6))) for _ in range(60)]
+    texts = folder / "texts"
+    texts.mkdir()
+    for number in range(150):
+        (texts / f"{number:03}.txt").write_text(" ".join(generator.choices(words, k=generator.randint(5, 100))))
+    prepare(
+        Source("text", (str(texts),)),
+        folder / "data",
+        tokenizer=None,
+        vocab_size=VOCAB_SIZE,
+        validation_share=0.1,
+        progress=lambda counts, num_tokens: None,
+    )
+    return folder / "data"
+
+
+@pytest.fixture
+def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
+    """A complete small configuration as a dictionary; tests change what they are about."""
+    return {
+        "run": {"directory": str(tmp_path / "run")},
+        "model": {
+            "num_layers": 2,
+            "hidden_size": 24,
+            "num_heads": 4,
+            "mlp_size": 40,
+            "vocab_size": VOCAB_SIZE,
+            "position_size": 6,
+            "max_positions": 32,
+        },
+        "data": {"path": str(data_directory), "sequence_length": 32},
+        "training": {"steps": 4, "global_batch_size": 8, "micro_batch_size": 2},
+        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1},
+        "evaluation": {"samples": 8},
+        "logging": {"interval": 1},
+    }
