@@ -100,10 +100,10 @@ class OptimizerConfig(Section):
     """AdamW. Norms, gains and biases are not decayed; attention gains learn L times faster (see training/optimizer.py)."""
 
     learning_rate: float = Field(gt=0, description="peak of the schedule")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(0.999, ge=0, lt=1, description="decay of the second moment")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, description="share of a matrix that a step at learning rate 1 would take away")
 
 
 class ScheduleConfig(Section):

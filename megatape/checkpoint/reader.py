@@ -57,7 +57,7 @@ class CheckpointReader:
     def rng_state(self, rank: int) -> Tensor | None:
         """Generator state that this rank saved, or None if the run had fewer ranks."""
         with safe_open(self.directory / RNG, framework="pt") as file:
-            return file.get_tensor(f"rank{rank}") if f"rank{rank}" in file.keys() else None
+            return file.get_tensor(f"rank{rank}") if f"rank{rank}" in file.keys() else None  # noqa: SIM118 (no mapping)
 
     def tokenizer(self) -> Path:
         """The SentencePiece model that the run was trained with."""

@@ -32,19 +32,19 @@ def model_config(theirs: dict[str, Any]) -> ModelConfig:
     if kind not in ENCODINGS:
         raise ValueError(f"rpe_type {kind!r} has no counterpart here; known: {', '.join(ENCODINGS)}")
     return ModelConfig.model_validate(
-        dict(
-            encoding=ENCODINGS[kind],
-            num_layers=theirs["num_hidden_layers"],
-            hidden_size=theirs["hidden_size"],
-            num_heads=theirs["num_attention_heads"],
-            num_kv_heads=theirs["num_key_value_heads"],
-            mlp_size=theirs["intermediate_size"],
-            vocab_size=theirs["vocab_size"],
-            position_size=theirs["position_size"],
-            max_positions=theirs["max_position_embeddings"],
-            norm_eps=theirs["rms_norm_eps"],
-            rotary_base=float(theirs.get("rope_theta", 10000.0)),
-        )
+        {
+            "encoding": ENCODINGS[kind],
+            "num_layers": theirs["num_hidden_layers"],
+            "hidden_size": theirs["hidden_size"],
+            "num_heads": theirs["num_attention_heads"],
+            "num_kv_heads": theirs["num_key_value_heads"],
+            "mlp_size": theirs["intermediate_size"],
+            "vocab_size": theirs["vocab_size"],
+            "position_size": theirs["position_size"],
+            "max_positions": theirs["max_position_embeddings"],
+            "norm_eps": theirs["rms_norm_eps"],
+            "rotary_base": float(theirs.get("rope_theta", 10000.0)),
+        }
     )
 
 

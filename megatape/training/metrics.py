@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -34,7 +34,7 @@ class Metrics:
             self.file = _open_log(directory / "metrics.jsonl", start_step)
             self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=start_step + 1)
 
-    def __enter__(self) -> "Metrics":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,9 +50,15 @@ class Metrics:
         if self.file is None:
             return
         tokens = samples * self.config.data.sequence_length
-        entry: dict[str, Any] = dict(
-            step=step, loss=loss, grad_norm=grad_norm, lr=lr, tokens=tokens, samples=samples, seconds=seconds
-        )
+        entry: dict[str, Any] = {
+            "step": step,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "lr": lr,
+            "tokens": tokens,
+            "samples": samples,
+            "seconds": seconds,
+        }
         if validation:
             entry["validation_loss"] = validation.loss
         self.file.write(json.dumps(entry) + "\n")

@@ -42,11 +42,15 @@ def introduction(run: Run) -> str:
     count = count_parameters(model)
     return "\n".join(
         [
-            f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
-            f"{model.num_layers} layers, attention by {backend(run.engine.device.type, model.encoding == 'tape')}",
+            (
+                f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
+                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, model.encoding == 'tape')}"
+            ),
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
-            f"ZeRO stage {config.zero.stage} over {run.topology.world_size} ranks on {run.engine.device.type}, {config.training.precision}; "
-            f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.directory}",
+            (
+                f"ZeRO stage {config.zero.stage} over {run.topology.world_size} ranks on {run.engine.device.type}, {config.training.precision}; "
+                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.directory}"
+            ),
         ]
     )

@@ -15,9 +15,7 @@ VOCAB_SIZE, BOS, EOS = 100, 1, 2
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    text = (
-        "The quick brown fox jumps over the lazy dog, and then\n    the dog jumps\n    over the fox 12345 times.\n" * 3
-    )
+    text = "The quick brown fox jumps over the lazy dog, and then\n    the dog jumps\n    over the fox 12345 times.\n" * 3
     return Tokenizer(train_tokenizer([text], 320))
 
 

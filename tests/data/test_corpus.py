@@ -150,9 +150,7 @@ def test_impossible_sources(source, message):
 
 def test_wrong_path(c4: Path, tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="--input .*nowhere: no such file or directory"):
-        next(
-            read_documents(Source("c4", (str(c4), str(tmp_path / "nowhere"))), CorpusCounts())
-        )  # before the first document
+        next(read_documents(Source("c4", (str(c4), str(tmp_path / "nowhere"))), CorpusCounts()))  # before the first document
 
 
 def test_directory_without_matching_files(c4: Path):

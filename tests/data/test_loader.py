@@ -40,9 +40,7 @@ def test_targets_are_the_next_tokens(dataset):
 def test_an_epoch_uses_every_sample_once(dataset):
     stream = [tuple(dataset.sample(index)[:-1].tolist()) for index in range(dataset.num_samples)]
     one = loader(dataset, global_batch_size=1, micro_batch_size=1)
-    epochs = [
-        [rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)
-    ]
+    epochs = [[rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(stream)
     assert epochs[0] != epochs[1]
 
@@ -69,9 +67,7 @@ def test_steps_depend_on_the_seed(dataset):
 
 def test_random_offsets(dataset):
     def offsets(max_offset: int) -> list[int]:
-        positions = [
-            row[2] for step in range(200) for row in rows(loader(dataset, max_offset=max_offset).step(8 * step))
-        ]
+        positions = [row[2] for step in range(200) for row in rows(loader(dataset, max_offset=max_offset).step(8 * step))]
         assert all(np.array_equal(np.diff(row), np.ones(LENGTH - 1)) for row in positions)
         return [row[0] for row in positions]
 

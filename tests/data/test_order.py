@@ -15,9 +15,7 @@ def test_every_epoch_is_a_permutation(size):
 
 def test_epochs_and_seeds_differ():
     orders = {
-        tuple(sample_index(epoch * 1000 + index, 1000, seed) for index in range(1000))
-        for epoch in (0, 1)
-        for seed in (0, 1, 2)
+        tuple(sample_index(epoch * 1000 + index, 1000, seed) for index in range(1000)) for epoch in (0, 1) for seed in (0, 1, 2)
     }
     assert len(orders) == 6
 

@@ -156,13 +156,9 @@ def c4_or_real(request, c4: Path) -> Path:
 @pytest.mark.parametrize("c4_or_real, vocab_size", [("made", 320), ("real", 2048)], indirect=["c4_or_real"])
 def test_commands_from_c4_to_report(c4_or_real: Path, vocab_size: int, tmp_path: Path):
     model, data = tmp_path / "tok.model", tmp_path / "data"
-    trained = command(
-        "train_tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size
-    )
+    trained = command("train_tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size)
     assert (trained.returncode, trained.stderr) == (0, "")
-    prepared = command(
-        "prepare_corpus", "--source", "c4", "--input", c4_or_real, "--output", data, "--tokenizer", model
-    )
+    prepared = command("prepare_corpus", "--source", "c4", "--input", c4_or_real, "--output", data, "--tokenizer", model)
     assert prepared.returncode == 0, prepared.stderr
     source = Source("c4", (str(c4_or_real),))
     wanted = list(read_documents(source, CorpusCounts()))

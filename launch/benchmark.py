@@ -1,0 +1,86 @@
+"""Measurements behind docs/benchmarks.md.
+
+python launch/benchmark.py overhead --layers 4 --length 512     TAPE over RoPE: step time and saved bytes
+python launch/benchmark.py precision                            drift of bfloat16, by precision of the position residual
+python launch/benchmark.py startup                              seconds from the command to the first step of tape_tiny
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    overhead = commands.add_parser("overhead")
+    overhead.add_argument("--layers", type=int, default=4)
+    overhead.add_argument("--length", type=int, default=512)
+    overhead.add_argument("--batch", type=int, default=1)
+    overhead.add_argument("--rounds", type=int, default=9)
+    precision = commands.add_parser("precision")
+    precision.add_argument("--layers", type=int, default=12)
+    commands.add_parser("startup")
+    args = parser.parse_args()
+    if args.command == "overhead":
+        show_overhead(args.layers, args.length, args.batch, args.rounds)
+    elif args.command == "precision":
+        show_precision(args.layers)
+    else:
+        show_startup()
+    return 0
+
+
+def show_overhead(layers: int, length: int, batch: int, rounds: int) -> None:
+    from megatape.benchmarks.overhead import compare
+
+    print(
+        f"TAPE over RoPE, {layers} layers of the 155M shape, N {length}, batch {batch}, float32, {torch.get_num_threads()} CPU threads"
+    )
+    print("| part | RoPE ms | TAPE ms | time ratio (quartiles of rounds) | RoPE MiB saved | TAPE MiB saved | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for row in compare(layers, length, batch, rounds):
+        low, high = row.quartiles
+        print(
+            f"| {row.part} | {row.rope.seconds * 1e3:.0f} | {row.tape.seconds * 1e3:.0f} | {row.time_ratio:.3f} ({low:.3f} to {high:.3f}) "
+            f"| {row.rope.saved / 2**20:.1f} | {row.tape.saved / 2**20:.1f} | {row.saved_ratio:.3f} |"
+        )
+
+
+def show_precision(layers: int) -> None:
+    from megatape.benchmarks.precision import drift
+
+    rows = drift(layers)
+    print(f"bfloat16 against float32, {layers} layers of the 155M shape: relative difference behind each layer")
+    print(
+        "| layer | "
+        + " | ".join(f"{part}, E in {str(row.state_dtype)[6:]}" for row in rows for part in ("norm of E", "E"))
+        + " |"
+    )
+    print("|---" * (1 + 2 * len(rows)) + "|")
+    for layer in range(layers):
+        values = [f"{value:.1e}" for row in rows for value in (row.norm[layer], row.state[layer])]
+        print(f"| {layer} | " + " | ".join(values) + " |")
+    print("logits: " + ", ".join(f"{row.logits:.2e} with E in {str(row.state_dtype)[6:]}" for row in rows))
+
+
+def show_startup() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", "configs/tape_tiny.json"]
+        command += ["--set", "training.steps=2", "--set", f"run.directory={folder}/run", "--set", "data.path=runs/data/python"]
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 1/"):
+                print(f"{time.perf_counter() - started:.1f} s from the command to the end of the first step")
+        if process.wait():
+            sys.exit("the run failed; prepare runs/data/python first (launch/quickstart.py does)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""From a fresh clone to a trained, exported, generating model; needs only Python 3.11+ and a package index.
+
+    python3 launch/quickstart.py            environment, corpus, tokenizer, shards, training by two processes, export, sample
+    python3 launch/quickstart.py test       environment, then the tests
+
+Everything goes to .venv/ and runs/. Run again, it goes on where it stopped.
+"""
+
+from __future__ import annotations  # so that an older Python gets as far as the message about its version
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = ROOT / ".venv"
+BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+CONFIG = "configs/tape_tiny.json"
+PROMPT = "def read_file("
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
+    parser.add_argument("--steps", type=int, help="train this many steps instead of the configuration's")
+    parser.add_argument("--c4", metavar="FOLDER", help="train on C4 files (c4-train.*.json.gz) instead of Python's own library")
+    args = parser.parse_args()
+    if sys.version_info < (3, 11):  # noqa: UP036 (run by whatever Python the user has)
+        print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
+        return 2
+    try:
+        install()
+        if args.what == "test":
+            run("python", "-m", "pytest")
+        elif args.what == "demo":
+            demo(args.steps, args.c4)
+    except subprocess.CalledProcessError as error:
+        print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def install() -> None:
+    """Make .venv with the tested versions of everything, once for each state of setup.py and constraints.txt."""
+    wanted = hashlib.sha256((ROOT / "setup.py").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
+    done = ENVIRONMENT / "installed"
+    if done.exists() and done.read_text() == wanted:
+        return
+    print(f"== installing into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
+    venv.create(ENVIRONMENT, with_pip=True)
+    # torch before whatever depends on it: one of its builds is chosen here, and the others keep it.
+    constraints = (ROOT / "constraints.txt").read_text()
+    torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
+    assert torch, "constraints.txt pins no torch"
+    run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", torch.group())
+    run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt", "-e", ".[test]")
+    done.write_text(wanted)
+
+
+def demo(steps: int | None, c4: str | None) -> None:
+    """Corpus to sample, each part by the command that a user types."""
+    started = time.monotonic()
+    name = "c4" if c4 else "python"
+    data, directory = f"runs/data/{name}", f"runs/tape_tiny_{name}"
+    if not (ROOT / data).exists():
+        print("== corpus, tokenizer, shards", flush=True)
+        source = ["--source", "c4", "--input", c4] if c4 else ["--source", "python"]
+        run("python", "data_prep/prepare_corpus.py", *source, "--output", data, "--validation-share", "0.05")
+    run("python", "data_prep/report.py", data)
+    print("== training with DeepSpeed ZeRO-3 in two processes", flush=True)
+    changes = [f"data.path={data}", f"run.directory={directory}"] + ([f"training.steps={steps}"] if steps else [])
+    options = [part for change in changes for part in ("--set", change)]
+    run("deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", CONFIG, "--resume", "auto", *options)
+    print("== export and sample", flush=True)
+    newest = max((ROOT / directory / "checkpoints").glob("step-????????"))
+    exported = f"{directory}/hf-{newest.name}"
+    if not (ROOT / exported).exists():
+        run("python", "launch/export_hf.py", str(newest.relative_to(ROOT)), exported)
+    run("python", "launch/generate.py", exported, "--prompt", "The" if c4 else PROMPT)
+    print(f"== done in {time.monotonic() - started:.0f} s; try: tensorboard --logdir {directory}/tensorboard", flush=True)
+
+
+def run(command: str, *arguments: str) -> None:
+    """Run a program of the environment in the repository's root."""
+    path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+    subprocess.run([BIN / command, *arguments], cwd=ROOT, env=os.environ | {"PATH": path}, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

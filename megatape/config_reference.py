@@ -1,0 +1,40 @@
+"""docs/config.md, made from the configuration's own descriptions: python -m megatape.config_reference > docs/config.md"""
+
+import typing
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from megatape.config import Config
+
+HEAD = """# Configuration
+
+One strict JSON file describes a run: an unknown key or a value of another type is an error that names its path, its value and what is
+allowed. `--set section.key=value` overrides one value. The run's folder keeps the resolved file, with every default written out.
+Made by `python -m megatape.config_reference`.
+"""
+
+
+def reference() -> str:
+    """The page: one table for each section."""
+    parts = [HEAD]
+    for name, field in Config.model_fields.items():
+        section = typing.cast(type[BaseModel], field.annotation)
+        lines = [f"## {name}", "", str(section.__doc__), "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(key, entry) for key, entry in section.model_fields.items()]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    if typing.get_origin(field.annotation) is typing.Literal:
+        kind = " or ".join(f"`{value}`" for value in typing.get_args(field.annotation))
+    else:
+        assert isinstance(field.annotation, type)
+        kind = {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}[field.annotation.__name__]
+    default = "required" if field.is_required() else "see right" if field.default is None else f"`{str(field.default).lower()}`"
+    return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,33 @@
+"""A small model whose every weight matters."""
+
+from typing import Any
+
+import torch
+
+from megatape.config import ModelConfig
+from megatape.model.transformer import Transformer
+
+SHAPE: dict[str, Any] = {
+    "num_layers": 3,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "mlp_size": 48,
+    "vocab_size": 50,
+    "position_size": 6,
+    "max_positions": 64,
+}
+
+
+def random_model(seed: int = 0, std: float = 0.15, **changes: Any) -> Transformer:
+    """Float32 model with all weights drawn at random, the position updates and norms too."""
+    model = Transformer(ModelConfig(**SHAPE | changes))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        parameter.data.normal_(1.0 if name.endswith("norm.weight") else 0.0, std, generator=generator)
+    return model
+
+
+def tokens_and_positions(batch: int = 2, length: int = 40, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random token ids and positions offset .. offset + length - 1, both [batch, length]."""
+    tokens = torch.randint(0, 50, (batch, length), generator=torch.Generator().manual_seed(1))
+    return tokens, torch.arange(offset, offset + length).expand(batch, -1)

@@ -1,0 +1,75 @@
+"""Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from megatape.config import ModelConfig
+from megatape.model import attention
+from megatape.model.accounting import count_parameters, forward_flops, meta_model, saved_bytes
+from megatape.model.transformer import Transformer
+from tests.model.builder import SHAPE
+
+PAPER = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
+
+
+def paper(encoding: str) -> ModelConfig:
+    return ModelConfig(encoding=encoding, max_positions=1024, **PAPER)
+
+
+def test_parameters_of_the_paper() -> None:
+    """Table: 154.89 and 155.33 x 2^20. Our gain is one number a head, theirs a 12 x 12 matrix: 12 x (144 - 12) fewer."""
+    rope, tape = count_parameters(paper("rope")), count_parameters(paper("tape"))
+    assert f"{rope.total / 2**20:.2f}" == "154.89"
+    assert f"{(tape.total + 12 * (144 - 12)) / 2**20:.2f}" == "155.33"
+    assert tape.total - rope.total == tape.position == 12 * (12 + 48 * 768 + 2 * 48 * 12)
+    assert rope.position == 0
+    assert rope.embedding == tape.embedding == 2 * 32000 * 768
+
+
+def test_flops_of_the_paper() -> None:
+    """RoPE's 321.10 G within 0.1% (the rest are sums that we do not count); TAPE's at most 344 G where theirs takes 365.65."""
+    assert forward_flops(paper("rope"), 1024) == pytest.approx(321.10e9, rel=1e-3)
+    assert forward_flops(paper("rope"), 1024) / 2 == pytest.approx(160.46e9, rel=1e-3)
+    assert forward_flops(paper("tape"), 1024) <= 344e9
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"encoding": "rope"}, {"num_kv_heads": 2}, {"head_dim": 10, "position_size": 5}], ids=str
+)
+def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the math path every product is a matrix product that torch's counter sees (it does not see CPU flash attention).
+
+    Making the L x L matrices from the weights does not grow with the tokens and is left out of the formula."""
+    config = ModelConfig(**SHAPE | changes)
+    monkeypatch.setattr(attention, "backend", lambda device_type, move: "sdpa")
+    model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model(tokens, torch.arange(48, device="meta")[None])
+    assert counter.get_total_flops() == forward_flops(config, 48)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("encoding", ["tape", "rope"])
+def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: bool) -> None:
+    config = ModelConfig(encoding=encoding, **SHAPE)
+    real = saved_bytes(Transformer(config, checkpointing), 2, 48)
+    with FakeTensorMode():
+        assert saved_bytes(Transformer(config, checkpointing), 2, 48) == real
+    assert real > 0
+
+
+def test_checkpointing_saves_less_and_changes_nothing() -> None:
+    from tests.model.builder import random_model, tokens_and_positions
+
+    plain, checkpointed = random_model(), random_model()
+    checkpointed.activation_checkpointing = True
+    assert saved_bytes(checkpointed, 2, 40) < 0.5 * saved_bytes(plain, 2, 40)
+    tokens, positions = tokens_and_positions()
+    for model in (plain, checkpointed):
+        model(tokens, positions, targets=tokens).backward()
+    for (name, ours), theirs in zip(checkpointed.named_parameters(), plain.parameters(), strict=True):
+        if theirs.grad is not None:
+            assert torch.equal(ours.grad, theirs.grad), name

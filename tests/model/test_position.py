@@ -1,0 +1,109 @@
+"""What makes TAPE TAPE: it starts as rotary attention, and only differences of positions matter."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.kernels.rotation import rotate
+from megatape.model.position import initial_state
+from tests.model.builder import SHAPE, random_model, tokens_and_positions
+
+
+def test_fresh_model_gives_the_logits_of_rope() -> None:
+    """Gain and W_up start at zero, so the position tensor stays rotary whatever the other weights are."""
+    tape, rope = random_model(), random_model(encoding="rope")
+    for block in tape.blocks:
+        block.position.gain.data.zero_()
+        block.position.up.data.zero_()
+    shared = {name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name}
+    rope.load_state_dict(shared)
+    inputs = tokens_and_positions()
+    # The two run different attention code: 1e-6 is ten roundings of logits of size 1.
+    assert float((tape(*inputs) - rope(*inputs)).abs().max()) < 1e-6 * float(rope(*inputs).abs().max())
+
+
+def test_trained_position_weights_matter() -> None:
+    """The test above would pass with updates that do nothing; with random weights they do much."""
+    tape, rope = random_model(), random_model(encoding="rope")
+    rope.load_state_dict({name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name})
+    inputs = tokens_and_positions()
+    assert float((tape(*inputs) - rope(*inputs)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2}, {"num_heads": 3, "head_dim": 10, "position_size": 5}], ids=str)
+def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
+    """Rotation equivariance (paper, section 3.2): an offset of 2048 changes logits by rounding only, thanks to float64 angles."""
+    model = random_model(**changes)
+    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=2048))
+    assert float((near - far).abs().max() / near.abs().max()) < 1e-6
+
+
+def test_position_states_rotate_with_the_offset() -> None:
+    """e(offset t) = rotation by t of e(0), behind every layer."""
+    model, offset = random_model(), 1000
+    states: dict[int, list[tuple[Tensor, Tensor]]] = {0: [], offset: []}
+    for start, collected in states.items():
+        model(*tokens_and_positions(offset=start), states=collected)
+    turn = initial_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
+    for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
+        expected = rotate(here, turn)
+        assert float((there - expected).abs().max() / expected.abs().max()) < 2e-6
+
+
+def test_angles_are_computed_in_float64() -> None:
+    position = 131_072
+    state = initial_state(torch.tensor([[position]]), 1, 64, 1e4)[0, 0, 0]
+    angles = position * 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    assert float((state - torch.cat([angles.cos(), angles.sin()])).abs().max()) < 1e-7
+
+
+def test_last_update_is_dead_unless_states_are_asked_for() -> None:
+    model = random_model()
+    model(*tokens_and_positions()).square().sum().backward()
+    dead = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert dead == [f"blocks.2.position.{part}" for part in ("gain", "content", "up", "down")]
+    states: list[tuple[Tensor, Tensor]] = []
+    model(*tokens_and_positions(), states=states)
+    assert float((states[-1][1] - states[-2][1]).abs().max()) > 1e-3
+
+
+def test_documents_packed_together_are_as_if_alone() -> None:
+    """Positions that restart and a mask at document borders: the logits of each document, and its gradient, as if it were alone."""
+    for encoding in ("tape", "rope"):
+        model = random_model(encoding=encoding)
+        tokens, _ = tokens_and_positions(batch=1, length=150)
+        borders = [0, 7, 90, 140, 150]
+        pieces = [tokens[:, start:stop] for start, stop in itertools.pairwise(borders)]
+        positions = torch.cat([torch.arange(piece.shape[1]) for piece in pieces])[None]
+        starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[None]
+        alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
+        packed = model(tokens, positions, starts)
+        assert float((packed - alone).abs().max() / alone.abs().max()) < 2e-6
+        gradients = [
+            torch.autograd.grad(logits.square().sum(), model.blocks[0].attention.key.weight)[0] for logits in (packed, alone)
+        ]
+        assert float((gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max()) < 1e-5
+
+
+def test_update_equals_the_equations() -> None:
+    """Both updates written out, with grouped queries: e_l += sum of g_h (A_h e_l) over the group, then the authors' order of the
+    feed-forward update, which expands to I channels and contracts back."""
+    update = random_model(num_kv_heads=2).blocks[0].position
+    generator = torch.Generator().manual_seed(2)
+    e, moved, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))
+    expected = e + torch.stack(
+        [sum(update.gain[head] * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))],
+        dim=2,
+    )
+    active = torch.nn.functional.silu(m @ update.content.T)
+    expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
+    expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
+    assert float((update(e, moved, m) - expected).detach().abs().max()) < 1e-6 * float(expected.detach().abs().max())
+
+
+def test_shape_of_the_state() -> None:
+    states: list[tuple[Tensor, Tensor]] = []
+    random_model(num_kv_heads=2)(*tokens_and_positions(3, 11), states=states)
+    assert [tuple(e.shape) for _, e in states] == [(3, 11, 2, SHAPE["hidden_size"] // SHAPE["num_heads"])] * 3

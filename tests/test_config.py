@@ -1,0 +1,127 @@
+"""The configuration: what is accepted, what is filled in, and how every kind of mistake is told."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.config import Config, load_config, parse_config
+from megatape.config_reference import reference
+
+RAW: dict[str, Any] = {
+    "run": {"directory": "runs/x"},
+    "model": {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "mlp_size": 128, "vocab_size": 100, "max_positions": 32},
+    "data": {"path": "data", "sequence_length": 32},
+    "training": {"steps": 10, "global_batch_size": 8, "micro_batch_size": 2},
+    "optimizer": {"learning_rate": 1e-3},
+}
+
+
+def parse(**changes: Any) -> Config:
+    """Parse RAW with changes written as section__key=value."""
+    raw = copy.deepcopy(RAW)
+    for path, value in changes.items():
+        section, _, key = path.partition("__")
+        if key:
+            raw.setdefault(section, {})[key] = value
+        else:
+            raw[section] = value
+    return parse_config(raw, "here.json")
+
+
+def test_defaults_that_follow_other_fields() -> None:
+    model = parse(model__num_kv_heads=2).model
+    assert (model.num_kv_heads, model.head_dim, model.position_size) == (2, 16, 8)
+
+
+def test_resolved_configuration_parses_to_itself() -> None:
+    config = parse()
+    assert parse_config(json.loads(json.dumps(config.model_dump())), "again") == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"trainig": {}}, ["trainig: unknown key", "did you mean training?"]),
+        ({"model__hiden_size": 3}, ["model.hiden_size: unknown key", "did you mean hidden_size?", "num_layers"]),
+        ({"optimizer__lr": 3}, ["optimizer.lr: unknown key", "learning_rate"]),
+        ({"model__num_layers": "2"}, ['model.num_layers is "2"', "integer"]),
+        ({"model__num_layers": 2.5}, ["model.num_layers is 2.5", "integer"]),
+        ({"model__num_layers": 0}, ["model.num_layers is 0", "greater than 0"]),
+        ({"model__tie_embeddings": 1}, ["model.tie_embeddings is 1", "boolean"]),
+        ({"model__encoding": "ropee"}, ['model.encoding is "ropee"', "'tape' or 'rope'"]),
+        ({"zero__stage": 4}, ["zero.stage is 4", "0, 1, 2 or 3"]),
+        ({"training": {"steps": 1}}, ["training.global_batch_size: missing"]),
+        ({"training": 3}, ["training is 3"]),
+        ({"model__num_heads": 5}, ["hidden_size 64", "num_heads 5"]),
+        ({"model__num_kv_heads": 3}, ["num_heads 4", "num_kv_heads 3"]),
+        ({"model__head_dim": 7}, ["head_dim 7 is odd"]),
+        ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
+        ({"training__precision": "bfloat16", "zero__stage": 0}, ["bfloat16", "zero.stage 0"]),
+        ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
+        ({"zero__stage": 2, "zero__offload_parameters": True}, ["offload_parameters", "stage is 2"]),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        parse(**changes)
+    for part in ["here.json", *parts]:
+        assert part in str(error.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"(?s)model\.num_layers.*training\.steps"):
+        parse(model__num_layers="2", training__steps=0)
+
+
+def test_batch_arithmetic_prints_the_equation() -> None:
+    config = parse()
+    assert config.accumulation(2) == 2
+    with pytest.raises(
+        ValueError, match=r"global_batch_size 8 = micro_batch_size 2 x data-parallel ranks 3 x accumulation 1\.333"
+    ):
+        config.accumulation(3)
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(RAW))
+    config = load_config(path, ["training.steps=7", "zero.stage=1", "run.directory=elsewhere", "model.tie_embeddings=true"])
+    assert (config.training.steps, config.zero.stage, config.run.directory, config.model.tie_embeddings) == (
+        7,
+        1,
+        "elsewhere",
+        True,
+    )
+    for wrong in ("training.steps", "steps=3", "training.=3", "=3"):
+        with pytest.raises(ValueError, match="section.key=value"):
+            load_config(path, [wrong])
+    with pytest.raises(ValueError, match="training.stepz: unknown key"):
+        load_config(path, ["training.stepz=3"])
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no configuration at"):
+        load_config(tmp_path / "missing.json")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"model": {,}}')
+    with pytest.raises(ValueError, match="line 1, column 12: not JSON"):
+        load_config(broken)
+    broken.write_text("[]")
+    with pytest.raises(ValueError, match="JSON object"):
+        load_config(broken)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[1].joinpath("configs").glob("*.json")), ids=lambda path: path.stem
+)
+def test_shipped_configurations(path: Path) -> None:
+    config = load_config(path)
+    assert config.accumulation(1) >= 1
+
+
+def test_reference_page_is_up_to_date() -> None:
+    page = Path(__file__).parents[1] / "docs" / "config.md"
+    assert page.read_text() == reference(), "run: python -m megatape.config_reference > docs/config.md"
