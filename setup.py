@@ -20,6 +20,7 @@ setup(
         "safetensors>=0.5",
         "pydantic>=2.8",
         "numpy>=2.0",
+        "tqdm>=4.60",
         "orjson>=3.10",
         "isal>=1.7",
     ],

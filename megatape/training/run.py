@@ -13,6 +13,7 @@ from megatape.config import Config
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
+from megatape.data.tokenizer import Tokenizer
 from megatape.model.init import initial_slice
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
@@ -136,4 +137,6 @@ def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
             f"the tokenizer of data.path {config.data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use shards of another tokenizer"
         )
+    tokenizer = load_index(Path(config.data.path)).tokenizer
+    Tokenizer.load(Path(config.data.path) / tokenizer.file, tokenizer.sha256)
     return train, TokenDataset(config.data.path, "validation", length)

@@ -1,20 +1,21 @@
 """What the workers of the training tests do."""
 
 import copy
-import shutil
 from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config
+from megatape.parallel.engine import TrainingDiverged
 from megatape.parallel.topology import Topology
 from megatape.training.loop import train
 from megatape.training.run import Run
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    """Train every case of the payload, one after the other: {"config": base, "cases": [{name, set, resume, copy}, ...]}.
+    """Train the cases of {"config": base, "cases": [{name, set, resume, only_save}, ...]} one after the other.
 
-    set: section.key -> value. copy: [from, to], a checkpoint folder to lay down first."""
+    name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training.
+    Returns for each where it started, or the error that ended it."""
     return [_train(payload["config"], case, topology) for case in payload["cases"]]
 
 
@@ -24,16 +25,14 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
     for path, value in case.get("set", {}).items():
         section, _, key = path.partition(".")
         raw.setdefault(section, {})[key] = value
-    if topology.is_main and "copy" in case:
-        for source, destination in [case["copy"]]:
-            shutil.copytree(Path(base["run"]["directory"]) / source, Path(base["run"]["directory"]) / destination)
-    import torch.distributed as dist
-
-    dist.barrier()
-    run = Run(parse_config(raw, case["name"]), topology, case.get("resume"))
-    start = {"step": run.step, "samples": run.samples}
-    if case.get("only_save"):
-        run.save()
-    else:
-        train(run)
+    print(f"case {case['name']}", flush=True)
+    try:
+        run = Run(parse_config(raw, case["name"]), topology, case.get("resume"))
+        start = {"step": run.step, "samples": run.samples}
+        if case.get("only_save"):
+            run.save()
+        else:
+            train(run)
+    except (ValueError, OSError, TrainingDiverged) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
     return start

@@ -1,6 +1,7 @@
 """Resuming: bit for bit at a fixed topology, exact masters on another, and never from a damaged checkpoint."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,67 +16,48 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
     """20 steps in one go = 5, then to 10, then to 20: weights, both moments, generators and every logged number."""
     raw_config["training"]["steps"] = 20
     raw_config["checkpoint"] = {"interval": 5, "keep": 10}
-    cases: list[dict[str, Any]] = []
-    for kind, changes in {
+    kinds = {
         "stage3": {"zero.stage": 3},
         "stage2_bfloat16": {"zero.stage": 2, "training.precision": "bfloat16"},
         "stage3_bfloat16": {"zero.stage": 3, "training.precision": "bfloat16"},
         "stage0": {"zero.stage": 0},
-    }.items():
-        once, twice = f"{kind}-once", f"{kind}-twice"
-        cases += [
-            {"name": kind, "set": changes},
-            {
-                "name": once,
-                "set": changes,
-                "resume": "auto",
-                "copy": [f"{kind}/checkpoints/step-00000005", f"{once}/checkpoints/step-00000005"],
-            },
-            {
-                "name": twice,
-                "set": changes,
-                "resume": "auto",
-                "copy": [f"{once}/checkpoints/step-00000010", f"{twice}/checkpoints/step-00000010"],
-            },
-        ]
-    starts = run_workers(CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")[0]
-    assert [start["step"] for start in starts] == [0, 5, 10] * 4
-
+    }
     root = Path(raw_config["run"]["directory"])
-    for case in cases:
-        straight = root / case["name"].partition("-")[0]
-        for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000", "rng"):
-            assert _hash(root / case["name"], 20, f"{file}.safetensors") == _hash(straight, 20, f"{file}.safetensors"), (
-                case,
-                file,
-            )
-        expected, found = _numbers(straight), _numbers(root / case["name"])
-        assert found == expected[-len(found) :]
+    for part, (origin, step) in {"": ("", 0), "-once": ("", 5), "-twice": ("-once", 10)}.items():
+        for kind in kinds:
+            if step:
+                _copy(root, kind + origin, kind + part, step)
+        cases = [{"name": kind + part, "set": changes, "resume": "auto"} for kind, changes in kinds.items()]
+        starts = run_workers(CASES, 2, {"config": raw_config, "cases": cases}, tmp_path / f"workers{part}")[0]
+        assert [start["step"] for start in starts] == [step] * len(kinds)
+
+    for kind in kinds:
+        for part in ("-once", "-twice"):
+            for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000", "rng"):
+                assert _hash(root / (kind + part), 20, file) == _hash(root / kind, 20, file), (kind, part, file)
+            expected, found = _numbers(root / kind), _numbers(root / (kind + part))
+            assert found == expected[-len(found) :]
 
 
 def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """2 ranks at stage 3 -> 1 rank at stage 1 -> 2 ranks at stage 2 -> 1 rank at stage 3: the same masters and moments to the
-    bit, and the same samples, so the same losses as going on at the old topology (up to the order of float32 sums)."""
+    """2 ranks at stage 3 -> 1 rank at stage 1 -> 2 ranks at stage 2 -> ...: the same masters and moments to the bit, and the
+    same samples, so the same losses as going on at the old topology (up to the order of float32 sums)."""
     raw_config["training"]["steps"] = 8
     raw_config["checkpoint"] = {"interval": 4, "keep": 10}
     run_workers(CASES, 2, {"config": raw_config, "cases": [{"name": "first", "set": {"zero.stage": 3}}]}, tmp_path / "w0")
     root = Path(raw_config["run"]["directory"])
     previous = "first"
     for number, (world_size, stage) in enumerate([(1, 1), (2, 2), (1, 3), (2, 0), (2, 3)]):
-        name = f"move{number}"
-        source = f"{previous}/checkpoints/step-00000004"
-        copied = {
-            "name": name,
-            "set": {"zero.stage": stage},
-            "resume": "auto",
-            "copy": [source, f"{name}/checkpoints/step-00000004"],
-        }
-        again = {"name": f"{name}-on", "set": {"zero.stage": stage}, "resume": str(root / source)}
-        cases = [copied | {"only_save": True}, again]
+        name, changes = f"move{number}", {"zero.stage": stage}
+        source = _copy(root, previous, name, 4)
+        cases = [
+            {"name": name, "set": changes, "resume": "auto", "only_save": True},
+            {"name": f"{name}-on", "set": changes, "resume": str(source)},
+        ]
         starts = run_workers(CASES, world_size, {"config": raw_config, "cases": cases}, tmp_path / f"w{number + 1}")[0]
         assert starts == [{"step": 4, "samples": 32}] * 2
         for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000"):
-            assert _hash(root / name, 4, f"{file}.safetensors") == _hash(root / "first", 4, f"{file}.safetensors"), (name, file)
+            assert _hash(root / name, 4, file) == _hash(root / "first", 4, file), (name, file)
         expected, found = _numbers(root / "first")[4:], _numbers(root / f"{name}-on")
         assert [entry["samples"] for entry in found] == [entry["samples"] for entry in expected]
         for ours, theirs in zip(found, expected, strict=True):
@@ -83,9 +65,16 @@ def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
         previous = name
 
 
+def _copy(root: Path, source: str, destination: str, step: int) -> Path:
+    """Give the run `destination` a checkpoint of the run `source`; returns the original."""
+    folder = Path("checkpoints") / f"step-{step:08d}"
+    shutil.copytree(root / source / folder, root / destination / folder)
+    return root / source / folder
+
+
 def _hash(run: Path, step: int, file: str) -> str:
     manifest = json.loads((run / "checkpoints" / f"step-{step:08d}" / "manifest.json").read_text())
-    return manifest["files"][file]["sha256"]
+    return manifest["files"][f"{file}.safetensors"]["sha256"]
 
 
 def _numbers(run: Path) -> list[dict[str, Any]]:

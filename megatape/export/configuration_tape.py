@@ -1,0 +1,47 @@
+"""Configuration of TAPE models for transformers. Copied as it is into exported folders: imports only transformers."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+class TapeConfig(PreTrainedConfig):
+    """Shape of a TAPE language model; names as in LlamaConfig.
+
+    position_size is the inner width of the feed-forward position update. The position channels are the key/value heads.
+    rope_parameters holds rope_theta, the base of the rotary frequencies that positions start from."""
+
+    model_type = "tape"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (read by transformers as a class attribute)
+
+    vocab_size: int = 32000
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    position_size: int | None = None
+    max_position_embeddings: int = 1024
+    rope_parameters: dict[str, Any] | None = None
+    rms_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = 0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        if self.position_size is None:
+            self.position_size = 4 * self.num_key_value_heads
+        super().__post_init__(**kwargs)  # fills rope_parameters
+        if self.rope_parameters["rope_type"] != "default":
+            raise ValueError(
+                f"rope_parameters has rope_type {self.rope_parameters['rope_type']!r}: TAPE starts from plain rotary "
+                "positions, use rope_type 'default' and change rope_theta alone"
+            )

@@ -1,0 +1,112 @@
+"""Damaged checkpoints, runs that do not fit together, damaged data, divergence: told clearly, and nothing is lost."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers import run_workers
+
+CASES = "tests.training.cases:train_cases"
+
+
+@pytest.fixture
+def finished(raw_config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The configuration of a run "base" of 4 steps that has left checkpoints 2 and 4."""
+    raw_config["checkpoint"] = {"interval": 1, "keep": 2}
+    raw_config["evaluation"]["interval"] = 100
+    run_workers(CASES, 2, {"config": raw_config, "cases": [{"name": "base"}]}, tmp_path / "base-workers")
+    folder = Path(raw_config["run"]["directory"]) / "base" / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000003", "step-00000004"], "keep-last-2"
+    return raw_config
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
+    root = Path(finished["run"]["directory"])
+    newest: dict[str, Path] = {}
+    for name in ("flipped", "short", "missing", "unfinished", "version", "given"):
+        shutil.copytree(root / "base", root / name)
+        newest[name] = root / name / "checkpoints" / "step-00000004"
+    flip_byte(newest["flipped"] / "exp_avg_sq-00000.safetensors")
+    given = newest.pop("given")
+    flip_byte(given / "weight-00000.safetensors")
+    weights = newest["short"] / "weight-00000.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (newest["missing"] / "state.json").unlink()
+    (newest["unfinished"] / "manifest.json").unlink()
+    manifest = newest["version"] / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+
+    cases = [{"name": name, "set": {"training.steps": 5}, "resume": "auto"} for name in newest]
+    cases.append({"name": "explicit", "resume": str(given)})
+    results = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")[0]
+    assert results[:-1] == [{"step": 3, "samples": 24}] * len(newest)
+    assert str(given) in results[-1]["error"] and "damaged" in results[-1]["error"]
+    said = "".join((tmp_path / "workers" / f"rank{rank}.log").read_text() for rank in (0, 1))
+    for name, part in {
+        "flipped/checkpoints/step-00000004/exp_avg_sq-00000.safetensors": "sha256",
+        "short/checkpoints/step-00000004/weight-00000.safetensors": "bytes instead of",
+        "missing/checkpoints/step-00000004/state.json": "missing",
+        "unfinished/checkpoints/step-00000004": "no finished checkpoint",
+        "version/checkpoints/step-00000004/manifest.json": "format 99",
+    }.items():
+        assert any(line.startswith("skipping checkpoint") and name in line and part in line for line in said.splitlines()), name
+
+
+def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+    root = Path(finished["run"]["directory"])
+    checkpoint = str(root / "base" / "checkpoints" / "step-00000004")
+    data = {name: tmp_path / name for name in ("flipped", "gone", "other")}
+    for path in data.values():
+        shutil.copytree(data_directory, path)
+    shard = sorted(data["flipped"].glob("train-*.tar"))[0]
+    flip_byte(shard)
+    sorted(data["gone"].glob("train-*.tar"))[0].unlink()
+    index = data["other"] / "index.json"
+    index.write_text(index.read_text().replace('"documents": 1', '"documents": 2', 1))
+
+    expected: list[tuple[dict[str, Any], list[str]]] = [
+        ({"name": "base"}, ["already holds checkpoints", "--resume auto"]),
+        ({"name": "a", "resume": str(root / "nowhere")}, ["nowhere", "no finished checkpoint"]),
+        ({"name": "b", "resume": checkpoint, "set": {"model.encoding": "rope"}}, ["model.encoding tape", "rope"]),
+        ({"name": "c", "resume": checkpoint, "set": {"model.mlp_size": 44}}, ["model.mlp_size 40", "44"]),
+        ({"name": "d", "resume": checkpoint, "set": {"data.sequence_length": 16}}, ["data.sequence_length 32", "16"]),
+        ({"name": "e", "resume": checkpoint, "set": {"training.seed": 5}}, ["training.seed 1234", "5"]),
+        (
+            {"name": "f", "resume": checkpoint, "set": {"data.path": str(data["other"])}},
+            ["another set of shards", str(data["other"])],
+        ),
+        ({"name": "g", "set": {"data.path": str(tmp_path / "nothing")}}, [str(tmp_path / "nothing")]),
+        ({"name": "h", "set": {"data.path": str(data["gone"])}}, ["FileNotFoundError", "train-000000.tar"]),
+        ({"name": "i", "set": {"data.path": str(data["flipped"])}}, [shard.name, "sha256"]),
+        ({"name": "j", "set": {"model.vocab_size": 299}}, ["300 ids", "model.vocab_size is 299"]),
+        ({"name": "k", "set": {"data.sequence_length": 2**20, "model.max_positions": 2**20}}, ["sequence length is 1048576"]),
+        ({"name": "l", "set": {"training.global_batch_size": 5}}, ["5 = 2 x 2"]),
+        (
+            {"name": "m", "set": {"optimizer.learning_rate": 1e30, "checkpoint.interval": 100}},
+            ["TrainingDiverged", "step", "learning_rate"],
+        ),
+    ]
+    cases = [case for case, _ in expected]
+    for rank, results in enumerate(run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")):
+        for (case, parts), result in zip(expected, results, strict=True):
+            for part in parts:
+                assert part in result.get("error", ""), (rank, case, result)
+    assert not list((root / "m").glob("checkpoints/*")), "a run that diverged leaves no checkpoint of it"
+
+
+def test_tokenizer_of_the_shards_is_checked(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+    """A tokenizer that is not the one that made the shards would be exported with the model."""
+    copied = tmp_path / "copied"
+    shutil.copytree(data_directory, copied)
+    flip_byte(copied / "tokenizer.model")
+    cases = [{"name": "tokenizer", "set": {"data.path": str(copied)}}]
+    result = run_workers(CASES, 1, {"config": finished, "cases": cases}, tmp_path / "workers")[0][0]
+    assert "tokenizer.model" in result["error"]
