@@ -39,9 +39,7 @@ def print_index(index: Index) -> None:
         size = sum(shard.bytes for shard in split.shards)
         print(f"{name}:")
         print(f"  {split.documents:,} documents, {split.text_bytes:,} bytes of text, {split.tokens:,} tokens")
-        print(
-            f"  {split.text_bytes / split.tokens:.3f} bytes a token, unigram entropy {split.unigram_entropy:.4f} nats"
-        )
+        print(f"  {split.text_bytes / split.tokens:.3f} bytes a token, unigram entropy {split.unigram_entropy:.4f} nats")
         print(f"  {len(split.shards)} shards, {members} members, {size:,} bytes")
 
 

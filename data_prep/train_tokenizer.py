@@ -33,9 +33,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     tokenizer = Tokenizer(model)
-    print(
-        f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, args.max_training_bytes):,} bytes"
-    )
+    print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, args.max_training_bytes):,} bytes")
     print(f"wrote {args.output}, sha256 {tokenizer.sha256}")
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megatape.export.authors import model_config, our_name, our_weight
@@ -23,7 +23,8 @@ from megatape.model.transformer import Transformer
 # to 6e-8, through three layers: 1e-6 is usual. 1e-5 leaves room for longer sequences and other shapes, and is far below any
 # change of the mathematics (a dropped gain moves logits by 1e-1). Differences are relative to the largest value of the
 # compared tensor, so that small gradients are held to as many digits as large ones; but a gradient that is small because large
-# terms cancel keeps their rounding, so its scale is at least 1% of the largest gradient in the file.
+# terms cancel keeps their rounding (against float64, the gains' gradients are off by 4e-6 of their size here and by 2e-6 there), so
+# its scale is at least a tenth of the largest gradient in the file: 1e-5 of that is still 1e-3 of the smallest gradients.
 TOLERANCE = 1e-5
 
 
@@ -31,7 +32,8 @@ def differences(path: Path) -> dict[str, float]:
     """Largest difference of each compared quantity of the golden file at `path`."""
     with safe_open(path, framework="pt") as file:
         theirs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        config = json.loads(file.metadata()["config"])
+        metadata = file.metadata()
+    config = json.loads(metadata["config"]) | {"rpe_type": metadata["kind"]}
     model = Transformer(model_config(config))
     weights = {
         our_name(name.removeprefix("weights.")): tensor for name, tensor in theirs.items() if name.startswith("weights.")
@@ -62,7 +64,7 @@ def differences(path: Path) -> dict[str, float]:
             continue
         assert parameter.grad is not None, f"{name} got no gradient"
         ours = parameter.grad[:, None].expand_as(expected) if name.endswith("position.gain") else parameter.grad
-        result[f"grads.{name}"] = difference(ours, expected, floor=0.01 * largest)
+        result[f"grads.{name}"] = difference(ours, expected, floor=0.1 * largest)
     return result
 
 
@@ -76,7 +78,12 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     failed = False
     for path in parser.parse_args().files:
-        found = differences(path)
+        try:
+            found = differences(path)
+        except (OSError, KeyError, ValueError, SafetensorError) as error:
+            print(f"{path}: FAILED: no golden file that this model can run: {error}")
+            failed = True
+            continue
         groups: dict[str, float] = {}
         for name, value in found.items():
             group = name.partition(".")[0]

@@ -66,9 +66,9 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
     data = {name: tmp_path / name for name in ("flipped", "gone", "other")}
     for path in data.values():
         shutil.copytree(data_directory, path)
-    shard = sorted(data["flipped"].glob("train-*.tar"))[0]
+    shard = min(data["flipped"].glob("train-*.tar"))
     flip_byte(shard)
-    sorted(data["gone"].glob("train-*.tar"))[0].unlink()
+    min(data["gone"].glob("train-*.tar")).unlink()
     index = data["other"] / "index.json"
     index.write_text(index.read_text().replace('"documents": 1', '"documents": 2', 1))
 

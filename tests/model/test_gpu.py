@@ -1,0 +1,38 @@
+"""The same model on a GPU: its attention backend against the CPU's, and a training step under ZeRO-3 in bfloat16."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.model.builder import random_model, tokens_and_positions
+from tests.workers import run_workers
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2}, {"encoding": "rope"}], ids=str)
+def test_gpu_equals_cpu(changes: dict[str, Any]) -> None:
+    """Logits and gradients in float32; matrix products in full float32 (TF32 off) leave 1e-4 of the largest gradient."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    results = []
+    for device in ("cpu", "cuda"):
+        model = random_model(**changes).to(device)
+        tokens, positions = (tensor.to(device) for tensor in tokens_and_positions())
+        logits = model(tokens, positions)
+        logits.square().mean().backward()
+        gradients = {name: p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}
+        results.append((logits.detach().cpu(), gradients))
+    (expected, expected_gradients), (logits, gradients) = results
+    assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
+    for name, gradient in gradients.items():
+        reference = expected_gradients[name]
+        assert float((gradient - reference).abs().max() / reference.abs().max()) < 1e-4, name
+
+
+def test_trains_on_a_gpu(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["training"] |= {"precision": "bfloat16"}
+    cases = [{"name": "gpu"}, {"name": "gpu", "resume": "auto", "set": {"training.steps": 6}}]
+    results = run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    assert results[0] == [{"step": 0, "samples": 0}, {"step": 4, "samples": 32}]
