@@ -5,10 +5,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from megatape.config import Config, ModelConfig
 from megatape.export.configuration_tape import TapeConfig
-
-# Training's <s> and </s>. <unk> pads: byte fallback never produces it, so nothing trained on it is lost, while </s> as
-# padding would be masked out of fine-tuning losses together with the real ends of documents.
-BOS, EOS, PAD = 1, 2, 0
+from megatape.export.tokenizer import SpecialTokens
 
 _TOP = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 _LAYER = {
@@ -41,7 +38,7 @@ def exported_dtype(config: Config) -> torch.dtype:
     return getattr(torch, config.training.precision)
 
 
-def exported_config(config: Config) -> PreTrainedConfig:
+def exported_config(config: Config, special: SpecialTokens) -> PreTrainedConfig:
     """Configuration of the exported model: TapeConfig, or LlamaConfig for rotary positions.
 
     Raises ValueError for a shape that transformers' Llama refuses."""
@@ -72,9 +69,9 @@ def exported_config(config: Config) -> PreTrainedConfig:
         rms_norm_eps=model.norm_eps,
         initializer_range=model.init_std,
         tie_word_embeddings=model.tie_embeddings,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
+        bos_token_id=special.bos,
+        eos_token_id=special.eos,
+        pad_token_id=special.pad,
         dtype=exported_dtype(config),
         **extra,
     )

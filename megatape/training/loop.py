@@ -15,7 +15,7 @@ def train(run: Run) -> None:
     Raises TrainingDiverged when the loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
     interrupt = Interrupt()
-    with Metrics(config, run.topology, run.step) as metrics:
+    with Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics:
         while run.step < steps:
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)

@@ -19,11 +19,12 @@ class Metrics:
     metrics.jsonl has one object for every step: step, loss (mean over its targets, nats), grad_norm (before clipping), lr,
     tokens and samples (since the beginning of the run), seconds (of this step), and validation_loss where the step was evaluated."""
 
-    def __init__(self, config: Config, topology: Topology, start_step: int) -> None:
+    def __init__(self, config: Config, topology: Topology, start_step: int, unigram_entropy: float) -> None:
         self.config = config
         self.is_main = topology.is_main
         self.elapsed = 0.0  # seconds of all steps since this process started
         self.start_step = start_step
+        self.unigram_entropy = unigram_entropy
         # Backward costs twice the forward pass; recomputation under activation checkpointing is not useful work.
         self.flops_per_step = 3 * forward_flops(config.model, config.data.sequence_length) * config.training.global_batch_size
         peak = peak_flops(config.training.precision)
@@ -104,7 +105,7 @@ class Metrics:
             parts.append(f"MFU {self.flops_per_step / mean / self.peak:.1%}")
         parts.append(f"{_clock(mean * (steps - step))} left")
         if "validation_loss" in entry:
-            parts.append(f"validation loss {entry['validation_loss']:.4f}")
+            parts.append(f"validation loss {entry['validation_loss']:.4f} (unigram {self.unigram_entropy:.4f})")
         print("  ".join(parts), flush=True)
 
     @property

@@ -1,0 +1,40 @@
+"""Text from an exported model."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def generate_text(folder: Path, prompt: str, max_new_tokens: int, temperature: float, seed: int) -> str:
+    """Continue `prompt` with the exported model in `folder`; returns prompt and continuation.
+
+    temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), the same text
+    for the same seed. Runs the modelling code in the folder. Raises FileNotFoundError or ValueError for wrong arguments."""
+    if not prompt:
+        raise ValueError("--prompt is empty: give at least one character")
+    if max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens is {max_new_tokens}: give at least 1")
+    if temperature < 0:
+        raise ValueError(f"--temperature is {temperature}: give 0 for the likeliest text, or more to sample")
+    check_exported(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    torch.manual_seed(seed)
+    # top_k 0 and top_p 1: sample from the model's own distribution, not from transformers' default cut of it.
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    output = model.generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
+    return tokenizer.decode(output[0], skip_special_tokens=True)
+
+
+def check_exported(folder: Path) -> None:
+    """Raises FileNotFoundError if `folder` is no exported model."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder: give one that launch/export_hf.py wrote")
+    if (folder / "manifest.json").is_file() and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} is a training checkpoint: export it first with launch/export_hf.py {folder} OUT")
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"{folder}: no {file}: give a folder that launch/export_hf.py wrote")

@@ -1,0 +1,60 @@
+"""metrics.jsonl, TensorBoard, console and the resolved configuration of a real run, and the dry run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from megatape.config import parse_config
+from megatape.model.accounting import count_parameters
+from megatape.training.dry_run import describe
+from tests.workers import run_workers
+
+
+def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["evaluation"]["interval"] = 2
+    cases = {"config": raw_config, "cases": [{"name": "told"}]}
+    run_workers("tests.training.cases:train_cases", 2, cases, tmp_path / "workers")
+    run = Path(raw_config["run"]["directory"]) / "told"
+
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
+    fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "seconds"}
+    assert [set(entry) - fields for entry in entries] == [set(), {"validation_loss"}] * 2
+    assert all(fields <= set(entry) for entry in entries)
+    assert [(entry["samples"], entry["tokens"]) for entry in entries] == [(8 * n, 8 * 32 * n) for n in range(1, 5)]
+
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    logged = {tag: [event.value for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+    assert logged["loss/train"] == pytest.approx([entry["loss"] for entry in entries])
+    assert logged["gradient norm"] == pytest.approx([entry["grad_norm"] for entry in entries])
+    assert logged["learning rate"] == pytest.approx([entry["lr"] for entry in entries])
+    assert logged["loss/validation"] == pytest.approx([entries[1]["validation_loss"], entries[3]["validation_loss"]])
+    assert min(logged["speed/tokens per second"]) > 0 and min(logged["memory/peak GiB"]) > 0
+    norms = [logged[f"position norm/layer {layer}"] for layer in range(2)]
+    assert norms[0][0] == pytest.approx(1, abs=0.3) and norms[0][0] != 1.0
+
+    resolved = json.loads((run / "config.json").read_text())
+    assert resolved["model"]["head_dim"] == 6 and resolved["zero"]["stage"] == 3
+    console = (tmp_path / "workers" / "rank0.log").read_text()
+    assert "unigram" in console and "step 4/4 [####################]" in console
+    assert "step" not in (tmp_path / "workers" / "rank1.log").read_text()
+
+
+def test_dry_run(raw_config: dict[str, Any]) -> None:
+    config = parse_config(raw_config, "test")
+    total = count_parameters(config.model).total
+    text = describe(config, world_size=2)
+    assert f"{total:,}" in text
+    assert "8 = 2 micro x 2 ranks x 2 accumulated" in text
+    rows = {
+        line.split("  ")[1].strip() if line.startswith("  ") else line.split("  ")[0]: line.split()[-2:]
+        for line in text.splitlines()
+    }
+    for part, bytes_per_parameter in {"weights": 4, "gradients": 4, "float32 masters": 4, "moments": 8}.items():
+        assert rows[part] == [f"{total * bytes_per_parameter / 2 / 1024:.2f}", "KiB"], part
+    with pytest.raises(ValueError, match="accumulation 1.333"):
+        describe(config, world_size=3)
