@@ -17,6 +17,8 @@ setup(
         "tensorboard>=2.18",
         "mpi4py>=4.0",
         "transformers>5.3",
+        "tokenizers>=0.22",
+        "protobuf>=5.0",
         "safetensors>=0.5",
         "pydantic>=2.8",
         "numpy>=2.0",

@@ -12,7 +12,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="folder that launch/export_hf.py wrote; its code is run")
     parser.add_argument("--prompt", required=True, help="text to continue")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens to add at most (default %(default)s)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens to add at most (default %(default)s)"
+    )
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token, above 0 samples (default 0)"
     )

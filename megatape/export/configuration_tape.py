@@ -1,6 +1,6 @@
 """Configuration of TAPE models for transformers. Copied as it is into exported folders: imports only transformers."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
@@ -12,18 +12,19 @@ class TapeConfig(PreTrainedConfig):
     rope_parameters holds rope_theta, the base of the rotary frequencies that positions start from."""
 
     model_type = "tape"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (read by transformers as a class attribute)
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
+    # None stands for a default that __post_init__ fills in.
     vocab_size: int = 32000
     hidden_size: int = 768
     intermediate_size: int = 3072
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    position_size: int | None = None
+    num_key_value_heads: int = None  # type: ignore[assignment]
+    head_dim: int = None  # type: ignore[assignment]
+    position_size: int = None  # type: ignore[assignment]
     max_position_embeddings: int = 1024
-    rope_parameters: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] = None  # type: ignore[assignment]
     rms_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False

@@ -1,6 +1,7 @@
 """Text from an exported model."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -18,13 +19,13 @@ def generate_text(folder: Path, prompt: str, max_new_tokens: int, temperature: f
     if temperature < 0:
         raise ValueError(f"--temperature is {temperature}: give 0 for the likeliest text, or more to sample")
     check_exported(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
     torch.manual_seed(seed)
     # top_k 0 and top_p 1: sample from the model's own distribution, not from transformers' default cut of it.
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     output = model.generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
     return tokenizer.decode(output[0], skip_special_tokens=True)
 

@@ -1,5 +1,7 @@
 """Names and configuration of our models in transformers' terms, and which kinds of model can be exported."""
 
+from typing import Any
+
 import torch
 from transformers import LlamaConfig, PreTrainedConfig
 
@@ -43,38 +45,34 @@ def exported_config(config: Config, special: SpecialTokens) -> PreTrainedConfig:
 
     Raises ValueError for a shape that transformers' Llama refuses."""
     model = config.model
-    kind: type[PreTrainedConfig] = TapeConfig
-    extra: dict[str, object] = {
-        "architectures": ["TapeForCausalLM"],
-        "auto_map": {
-            "AutoConfig": "configuration_tape.TapeConfig",
-            "AutoModel": "modeling_tape.TapeModel",
-            "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
-        },
-        "position_size": model.position_size,
+    shared: dict[str, Any] = {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.mlp_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "max_position_embeddings": model.max_positions,
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rotary_base},
+        "rms_norm_eps": model.norm_eps,
+        "initializer_range": model.init_std,
+        "tie_word_embeddings": model.tie_embeddings,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "pad_token_id": special.pad,
+        "dtype": exported_dtype(config),
     }
     if model.encoding == "rope":
         _check_llama(model)
-        kind, extra = LlamaConfig, {"architectures": ["LlamaForCausalLM"]}
-    return kind(
-        vocab_size=model.vocab_size,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.mlp_size,
-        num_hidden_layers=model.num_layers,
-        num_attention_heads=model.num_heads,
-        num_key_value_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        max_position_embeddings=model.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": model.rotary_base},
-        rms_norm_eps=model.norm_eps,
-        initializer_range=model.init_std,
-        tie_word_embeddings=model.tie_embeddings,
-        bos_token_id=special.bos,
-        eos_token_id=special.eos,
-        pad_token_id=special.pad,
-        dtype=exported_dtype(config),
-        **extra,
-    )
+        return LlamaConfig(**shared, architectures=["LlamaForCausalLM"])
+    shared["position_size"] = model.position_size
+    shared["auto_map"] = {
+        "AutoConfig": "configuration_tape.TapeConfig",
+        "AutoModel": "modeling_tape.TapeModel",
+        "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
+    }
+    return TapeConfig(**shared, architectures=["TapeForCausalLM"])
 
 
 def _check_llama(model: ModelConfig) -> None:

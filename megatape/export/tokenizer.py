@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 from tokenizers import Regex, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
@@ -44,7 +43,7 @@ def load_sentencepiece(path: Path) -> ModelProto:
     Raises FileNotFoundError, or ValueError naming what is not supported."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such tokenizer model: the checkpoint is incomplete, use another one")
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto = ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
     except DecodeError:

@@ -32,19 +32,22 @@ def write_weights(
     dtype: torch.dtype,
     read: Callable[[str], Tensor],
     rename: Callable[[str], str],
-    limit: int = SHARD_BYTES,
 ) -> None:
     """Write model.safetensors, or several shards and their index, as transformers reads them.
 
     shapes: of every parameter under our names; read: gives one of them; rename: gives its name in the files. Raises
     ValueError if a parameter read has another shape."""
-    shards = plan_shards(shapes, dtype, limit)
+    shards = plan_shards(shapes, dtype, SHARD_BYTES)
     index: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        content = {rename(name): _checked(name, read(name), shapes[name]).to(dtype) for name in names}
-        save_file(content, directory / file, metadata={"format": "pt"})
-        index |= dict.fromkeys(content, file)
+        # No name holds the tensors: they are freed before the next shard is read.
+        save_file(
+            {rename(name): _checked(name, read(name), shapes[name]).to(dtype) for name in names},
+            directory / file,
+            metadata={"format": "pt"},
+        )
+        index |= dict.fromkeys(map(rename, names), file)
     if len(shards) > 1:
         total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)

@@ -145,6 +145,11 @@ def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[.
         torch.testing.assert_close(gradients[1][name], gradient)
 
 
+def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Callable[..., Exported]):
+    with pytest.raises(ValueError, match="does not support an attention implementation through torch's flex_attention"):
+        exported("plain").load(attn_implementation="flex_attention")
+
+
 def test_rope_type_other_than_default_is_refused(exported: Callable[..., Exported]):
     config = AutoConfig.from_pretrained(exported("plain").folder, trust_remote_code=True)
     with pytest.raises(ValueError, match="rope_type 'linear': TAPE starts from plain rotary"):

@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
 from megatape.export.tokenizer import build_tokenizer, load_sentencepiece, write_tokenizer
 
-C4 = Path(os.environ.get("MEGATAPE_C4", "/work/shared/data/c4"))
 MARK = "\u2581"
 EDGE_CASES = [
     "",
@@ -52,9 +51,10 @@ def python_files() -> list[str]:
 
 
 def c4_texts() -> list[str]:
-    files = sorted(C4.glob("**/*.json.gz"))
-    if not files:
-        pytest.skip(f"no C4 files under {C4}; MEGATAPE_C4 names another folder")
+    if "MEGATAPE_C4" not in os.environ:
+        pytest.skip("MEGATAPE_C4 does not name a folder with files of C4 (*.json.gz)")
+    files = sorted(Path(os.environ["MEGATAPE_C4"]).glob("**/*.json.gz"))
+    assert files
     return [json.loads(line)["text"] for path in files for line in gzip.open(path)]
 
 
@@ -89,10 +89,11 @@ def test_ids_and_texts(real: tuple[Tokenizer, PreTrainedTokenizerBase], texts: C
     check(*real, texts())
 
 
-def test_every_unicode_character(real: tuple[Tokenizer, PreTrainedTokenizerBase]):
-    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]):
+    """All of two and three bytes, and some of four."""
+    codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, sys.maxunicode, 37)]
     ours, theirs = real
-    text = "".join(characters)
+    text = "".join(map(chr, codes))
     assert theirs(text, add_special_tokens=False).input_ids == ours.encode(text)
     assert theirs.decode(ours.encode(text)) == text
 
@@ -174,7 +175,7 @@ TEXT = ["the quick brown fox jumps over the lazy dog"] * 3
         ({"byte_fallback": False, "vocab_size": 40}, "it has no byte fallback"),
         ({"normalization_rule_name": "nmt_nfkc"}, "it normalizes text"),
         ({"remove_extra_whitespaces": True}, "it removes extra whitespace"),
-        ({"treat_whitespace_as_suffix": True}, "it puts whitespace at the end"),
+        ({"treat_whitespace_as_suffix": True}, "it puts whitespace at the end of words"),
         ({"user_defined_symbols": ["<tool>"]}, r"it has user-defined or unused pieces \['<tool>'\]"),
         ({"bos_id": -1, "eos_id": 1}, "it has no <unk>, <s> or </s>"),
     ],
