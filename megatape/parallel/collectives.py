@@ -94,10 +94,8 @@ class _GatheredAgain:
         if identity == self.identity:
             self.uses += 1
             return lambda: self._gather().as_strided(shape, strides)
-        for weight in self.weights:
-            if identity == _identity(weight):
-                return lambda weight=weight: weight.detach().as_strided(shape, strides)
-        return lambda: tensor
+        weight = next((weight for weight in self.weights if identity == _identity(weight)), None)
+        return lambda: tensor if weight is None else weight.detach().as_strided(shape, strides)
 
     def _gather(self) -> Tensor:
         whole = _all_gather(self.part, self.ranks) if self.whole is None else self.whole
@@ -106,8 +104,9 @@ class _GatheredAgain:
         return whole
 
 
-def _identity(tensor: Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), tensor.numel()
+def _identity(tensor: Tensor) -> tuple[int, int, int]:
+    """The same for all views of the same elements; no data pointer, which shapes without memory do not have."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel()
 
 
 class _Pair(torch.autograd.Function):
