@@ -132,6 +132,14 @@ class ZeroConfig(Section):
         return self
 
 
+class ParallelConfig(Section):
+    """How ranks divide the model; all others divide the data."""
+
+    tp: PositiveInt = Field(
+        1, description="T, tensor ranks: each holds 1/T of the heads, of the MLP, of the vocabulary and of both streams' tokens"
+    )
+
+
 class EvaluationConfig(Section):
     """Loss on the validation split while training."""
 
@@ -170,6 +178,7 @@ class Config(Section):
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()
     zero: ZeroConfig = ZeroConfig()
+    parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -185,20 +194,38 @@ class Config(Section):
             raise ValueError(
                 "training.precision bfloat16 with zero.stage 0 would train without float32 master weights: use stage 1, 2 or 3, or float32"
             )
+        for path, value in (
+            ("model.num_heads", self.model.num_heads),
+            ("model.num_kv_heads", self.model.num_kv_heads),
+            ("model.mlp_size", self.model.mlp_size),
+            ("data.sequence_length", length),
+        ):
+            if value % self.parallel.tp:
+                raise ValueError(
+                    f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: each tensor rank holds an equal share"
+                )
         return self
 
-    def accumulation(self, world_size: int) -> int:
-        """Micro-batches of one step on each of `world_size` data-parallel ranks.
-
-        Raises ValueError with the equation when the global batch does not divide."""
-        batch, micro = self.training.global_batch_size, self.training.micro_batch_size
-        if batch % (micro * world_size):
+    def data_ranks(self, world_size: int) -> int:
+        """Data-parallel ranks among `world_size` ranks. Raises ValueError if they do not form whole groups of tensor ranks."""
+        if world_size % self.parallel.tp:
             raise ValueError(
-                f"global_batch_size {batch} = micro_batch_size {micro} x data-parallel ranks {world_size} x accumulation "
-                f"{batch / (micro * world_size):.4g}: the accumulation must be a whole number; change training.global_batch_size or "
+                f"{world_size} ranks = parallel.tp {self.parallel.tp} x data-parallel ranks {world_size / self.parallel.tp:.4g}: start a multiple of parallel.tp, or change it"
+            )
+        return world_size // self.parallel.tp
+
+    def accumulation(self, world_size: int) -> int:
+        """Micro-batches of one step on each data-parallel rank when `world_size` ranks run.
+
+        Raises ValueError with the equation when the ranks or the global batch do not divide."""
+        batch, micro, data_ranks = self.training.global_batch_size, self.training.micro_batch_size, self.data_ranks(world_size)
+        if batch % (micro * data_ranks):
+            raise ValueError(
+                f"global_batch_size {batch} = micro_batch_size {micro} x data-parallel ranks {data_ranks} x accumulation "
+                f"{batch / (micro * data_ranks):.4g}: the accumulation must be a whole number; change training.global_batch_size or "
                 "training.micro_batch_size"
             )
-        return batch // (micro * world_size)
+        return batch // (micro * data_ranks)
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:

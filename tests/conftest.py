@@ -40,8 +40,8 @@ def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
         "run": {"directory": str(tmp_path / "run")},
         "model": {
             "num_layers": 2,
-            "hidden_size": 24,
-            "num_heads": 4,
+            "hidden_size": 32,
+            "num_heads": 8,
             "mlp_size": 40,
             "vocab_size": VOCAB_SIZE,
             "position_size": 6,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.accounting import record_saved
-from megatape.model.init import initial_slice
+from megatape.model.init import initial_weight
 from megatape.model.position import initial_state
 from megatape.model.transformer import Transformer
 
@@ -98,7 +98,5 @@ def _blocks(model: Transformer, batch: int, length: int) -> Tensor:
 def _model(config: ModelConfig) -> Transformer:
     model = Transformer(config)
     for name, parameter in model.named_parameters():
-        parameter.data = initial_slice(name, tuple(parameter.shape), 0, parameter.numel(), config.init_std, 0).view_as(
-            parameter
-        )
+        parameter.data = initial_weight(name, tuple(parameter.shape), config.init_std, 0)
     return model

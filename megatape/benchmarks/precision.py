@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.benchmarks.overhead import PAPER_SHAPE
 from megatape.config import ModelConfig
 from megatape.model import position
-from megatape.model.init import initial_slice
+from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 
 # A trained model's position weights are not zero: gains of the size that 50 steps of training reach (docs/benchmarks.md), W_up as W_down.
@@ -37,9 +37,7 @@ def drift(num_layers: int, seed: int = 0) -> list[Drift]:
     model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        parameter.data = initial_slice(name, tuple(parameter.shape), 0, parameter.numel(), config.init_std, seed).view_as(
-            parameter
-        )
+        parameter.data = initial_weight(name, tuple(parameter.shape), config.init_std, seed)
         for ending, std in (("position.gain", GAIN_STD), ("position.up", UP_STD)):
             if name.endswith(ending):
                 parameter.normal_(0.0, std, generator=generator)

@@ -40,19 +40,15 @@ class CheckpointReader:
         """The whole float32 master weight of a parameter."""
         return self._file("weight", name).get_tensor(name)
 
-    def read(self, kind: str, name: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the flattened tensor; only the rows that hold them are read."""
-        rows = self._file(kind, name).get_slice(name)
-        stored = tuple(rows.get_shape())
-        if stored != shape:
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """The given rows and columns of a tensor, which are all that is read; a vector counts as a matrix of one column."""
+        stored = self._file(kind, name).get_slice(name)
+        if tuple(stored.get_shape()) != shape:
             raise ValueError(
-                f"{self.directory}: {name} has shape {stored}, the model's is {shape}: the model section of the configuration differs"
+                f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, the model's is {shape}: the model section of the "
+                "configuration differs"
             )
-        width = 1
-        for size in shape[1:]:
-            width *= size
-        first = start // width
-        return rows[first : -(-stop // width)].reshape(-1)[start - first * width : stop - first * width]
+        return stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
 
     def rng_state(self, rank: int) -> Tensor | None:
         """Generator state that this rank saved, or None if the run had fewer ranks."""

@@ -10,26 +10,31 @@ from torch import Tensor, nn
 from megatape.config import ModelConfig
 from megatape.kernels.blocked_attention import blocked_attention
 from megatape.kernels.rotation import rotate
-from megatape.model.layers import Linear
+from megatape.parallel.collectives import SINGLE, TensorRanks, gather_tokens, gathered_again, tokens_to_channels
+from megatape.parallel.layers import ColumnLinear, RowLinear
 
 
 class Attention(nn.Module):
     """Grouped-query attention whose queries and keys are rotated by the position tensor (docs/model.md)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, ranks: TensorRanks = SINGLE) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
-        self.query = Linear(config.hidden_size, config.num_heads * config.head_dim)
-        self.key = Linear(config.hidden_size, config.num_kv_heads * config.head_dim)
-        self.value = Linear(config.hidden_size, config.num_kv_heads * config.head_dim)
-        self.output = Linear(config.num_heads * config.head_dim, config.hidden_size)
+        self.head_dim, self.ranks = config.head_dim, ranks
+        self.carries_state = config.encoding == "tape"  # otherwise e is a function of positions that every rank has
+        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, ranks)
+        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, ranks)
+        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, ranks)
+        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, ranks)
 
     def forward(self, h: Tensor, e: Tensor, starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
-        """h: [B, N, C]; e: [B, N, L, R]; starts: [B, N] or None, first token that each token may see.
+        """h: [B, N/T, C]; e: [B, N/T, L, R], or for `rope` [B, N, L/T, R]; starts: [B, N] or None, first token that each token may see.
 
-        Returns the output [B, N, C] and, if `move` is set, A e of every query head [B, N, H, R]."""
-        q, k, v = (layer(h).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
-        content, moved = attend(q, k, v, e, starts, move)
+        Returns the output [B, N/T, C] and, if `move` is set, A e of this rank's query heads [B, N, H/T, R]."""
+        layers = (self.query, self.key, self.value)
+        whole = gather_tokens(h, self.ranks)
+        with gathered_again(h, whole, [layer.weight for layer in layers], self.ranks):
+            q, k, v = (layer(whole).unflatten(-1, (-1, self.head_dim)) for layer in layers)
+        content, moved = attend(q, k, v, tokens_to_channels(e, self.ranks) if self.carries_state else e, starts, move)
         return self.output(content.flatten(2)), moved
 
 

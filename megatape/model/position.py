@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from megatape.config import ModelConfig
+from megatape.parallel.collectives import SINGLE, TensorRanks, channels_to_tokens, replicated
+from megatape.parallel.layers import sharded
 
 # The position residual is kept in float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
 STATE_DTYPE = torch.float32
@@ -42,26 +44,38 @@ class PositionUpdate(nn.Module):
     The authors write the attention gain as an L x L matrix, but their contraction sums it over columns; it acts as the one
     scalar per head that is stored here."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, ranks: TensorRanks = SINGLE) -> None:
         super().__init__()
+        self.ranks = ranks
         channels, inner = config.num_kv_heads, config.position_size
-        self.gain = nn.Parameter(torch.empty(config.num_heads))  # g, zero at the start
+        self.num_channels = channels
+        self.gain = sharded((config.num_heads,), 0, ranks)  # g, zero at the start
         self.content = nn.Parameter(torch.empty(inner, config.hidden_size))  # W_x
         self.up = nn.Parameter(torch.empty(inner, channels))  # W_up, zero at the start
         self.down = nn.Parameter(torch.empty(channels, inner))  # W_down
 
     def forward(self, e: Tensor, moved: Tensor, m: Tensor) -> Tensor:
-        """e: [B, N, L, R]; moved: [B, N, H, R], A e of every query head; m: [B, N, C], output of the MLP. Returns the new e.
+        """e: [B, N/T, L, R]; moved: [B, N, H/T, R], A e of this rank's query heads; m: [B, N/T, C], output of the MLP.
 
-        Everything between is cheap to compute and large to keep, so the backward pass computes it again."""
-        return checkpoint(self._update, e, moved, m, use_reentrant=False, preserve_rng_state=False)
+        Returns the new e. What lies between is cheap to compute and large to keep, so the backward pass computes it again; but
+        not what crossed ranks."""
+        if self.ranks.size == 1:
+            return checkpoint(self._both, e, moved, m, use_reentrant=False, preserve_rng_state=False)
+        brought = channels_to_tokens(self._gained(moved), self.ranks)
+        return checkpoint(self._feed_forward, e + brought, m, use_reentrant=False, preserve_rng_state=False)
 
-    def _update(self, e: Tensor, moved: Tensor, m: Tensor) -> Tensor:
-        channels = e.shape[2]
-        gain = self.gain.to(e.dtype).view(channels, 1, -1)
-        e = e + (gain @ moved.to(e.dtype).unflatten(2, (channels, -1))).squeeze(3)
-        active = F.silu(F.linear(m, self.content))  # [B, N, I]
+    def _both(self, e: Tensor, moved: Tensor, m: Tensor) -> Tensor:
+        return self._feed_forward(e + self._gained(moved), m)
+
+    def _gained(self, moved: Tensor) -> Tensor:
+        """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, R] -> [B, N, L/T, R], in the dtype of e."""
+        gain = self.gain.to(STATE_DTYPE).view(self.num_channels // self.ranks.size, 1, -1)
+        return (gain @ moved.to(STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
+
+    def _feed_forward(self, e: Tensor, m: Tensor) -> Tensor:
+        content, up, down = (replicated(weight, self.ranks) for weight in (self.content, self.up, self.down))
+        active = F.silu(F.linear(m, content))  # [B, N/T, I]
         # Contracting the weights over I first would need the token; expanding their product over L x L does not.
-        outer = (self.down.T[:, :, None] * self.up[:, None, :]).flatten(1)  # [I, L * L]
-        mixing = (active @ outer).unflatten(-1, (channels, channels))  # [B, N, L, L]
+        outer = (down.T[:, :, None] * up[:, None, :]).flatten(1)  # [I, L * L]
+        mixing = (active @ outer).unflatten(-1, (self.num_channels, self.num_channels))  # [B, N/T, L, L]
         return e + mixing.to(e.dtype) @ e

@@ -3,16 +3,14 @@
 Shapes: B batch, N tokens, C hidden, L position channels, R head size, V vocabulary.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from megatape.config import ModelConfig
 from megatape.model.block import Block
-from megatape.model.layers import Embedding, Linear, RMSNorm
 from megatape.model.position import initial_state
-
-IGNORED = -100  # a target that takes no part in the loss
+from megatape.parallel.collectives import SINGLE, TensorRanks, own_tokens
+from megatape.parallel.layers import RMSNorm, VocabularyEmbedding, VocabularyHead
 
 
 class Transformer(nn.Module):
@@ -20,14 +18,14 @@ class Transformer(nn.Module):
 
     activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass."""
 
-    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False) -> None:
+    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False, ranks: TensorRanks = SINGLE) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.ranks = config, ranks
         self.activation_checkpointing = activation_checkpointing
-        self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.head = None if config.tie_embeddings else Linear(config.hidden_size, config.vocab_size)
+        self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, ranks)
+        self.blocks = nn.ModuleList(Block(config, ranks) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
+        self.head = VocabularyHead(config.vocab_size, config.hidden_size, ranks, tied=config.tie_embeddings)
 
     def forward(
         self,
@@ -45,7 +43,11 @@ class Transformer(nn.Module):
         the last block's position update computed, since nothing else reads it."""
         config = self.config
         x = self.embedding(tokens)
-        e = initial_state(positions, config.num_kv_heads, config.head_dim, config.rotary_base)
+        if config.encoding == "tape":
+            positions, channels = own_tokens(positions, self.ranks), config.num_kv_heads
+        else:  # never changes: each rank makes what its heads need of it
+            channels = config.num_kv_heads // self.ranks.size
+        e = initial_state(positions, channels, config.head_dim, config.rotary_base)
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:
@@ -54,8 +56,4 @@ class Transformer(nn.Module):
                 x, e = block(x, e, starts, move)
             if states is not None:
                 states.append((x, e))
-        x = self.norm(x)
-        logits = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
-        if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return self.head(self.norm(x), targets, self.embedding.weight if config.tie_embeddings else None)

@@ -5,7 +5,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from typing import Any
 
 import deepspeed
@@ -16,6 +15,8 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor, nn
 
 from megatape.config import Config
+from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.groups import Groups
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import ZeroState
 
@@ -80,27 +81,31 @@ class TrainingDiverged(RuntimeError):
 class Engine:
     """A module under DeepSpeed ZeRO.
 
-    build_module: makes the module, whose forward returns the float32 sum of its targets' losses; its weights are whatever
+    build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses; its weights are whatever
         torch.empty left until `state.load` writes them. build_optimizer: makes AdamW over the named parameters."""
 
     def __init__(
         self,
         config: Config,
         topology: Topology,
-        build_module: Callable[[], nn.Module],
+        build_module: Callable[[TensorRanks], nn.Module],
         build_optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
     ) -> None:
-        self.world_size = topology.world_size
+        self.topology = topology
+        self.groups = Groups(topology)
         self.gradient_clip = config.training.gradient_clip
         settings = deepspeed_config(config, topology.world_size)
         # No dtype here: on a CPU zero.Init takes any explicit one, float32 too, for bfloat16. From the settings it is right.
-        with deepspeed.zero.Init(config_dict_or_path=settings) if config.zero.stage == 3 else nullcontext():
-            module = build_module()
+        sharded = deepspeed.zero.Init(
+            data_parallel_group=self.groups.data, mpu=self.groups, config_dict_or_path=settings, enabled=config.zero.stage == 3
+        )
+        with sharded:
+            module = build_module(self.groups.tensor_ranks)
         self.deepspeed, *_ = deepspeed.initialize(
-            model=module, optimizer=build_optimizer(module.named_parameters()), config=settings
+            model=module, optimizer=build_optimizer(module.named_parameters()), mpu=self.groups, config=settings
         )
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed)
+        self.state = ZeroState(self.deepspeed, topology)
 
     def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
         """Forward and backward over this rank's micro-batches, then one AdamW step.
@@ -112,9 +117,9 @@ class Engine:
         Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
         for group in self.state.adam.param_groups:
             group["lr"] = learning_rate * group["scale"]
-        num_targets = max(1.0, self.sum_over_ranks(sum(count_targets(inputs) for inputs in micro_batches)))
+        num_targets = max(1.0, self.sum_over_replicas(sum(count_targets(inputs) for inputs in micro_batches)))
         # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
-        weight = self.world_size * len(micro_batches) / num_targets
+        weight = self.topology.data_size * len(micro_batches) / num_targets
         self.deepspeed.train()
         total = 0.0
         for number, inputs in enumerate(micro_batches, start=1):
@@ -123,17 +128,31 @@ class Engine:
             total += float(loss_sum.detach())
             if number < len(micro_batches):
                 self.deepspeed.step()  # counts the micro-batch
-        loss = self.sum_over_ranks(total) / num_targets
+        loss = self.sum_over_replicas(total) / num_targets
         if not math.isfinite(loss):
             raise TrainingDiverged(f"the loss is {loss}; the step was not taken")
         if self.state.stage == 0:
-            norm = float(nn.utils.clip_grad_norm_(self.deepspeed.module.parameters(), self.gradient_clip or math.inf))
+            norm = self._clip()
         self.deepspeed.step()
         if self.state.stage:
             norm = float(self.deepspeed.get_global_grad_norm())
         if not math.isfinite(norm) or norm < 0:
             raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are spoilt")
         return loss, norm
+
+    def _clip(self) -> float:
+        """Clip the gradients of stage 0, which every replica holds whole; returns their norm before."""
+        gradients = {parameter: parameter.grad for parameter in self.state.parameters.values() if parameter.grad is not None}
+        shared = torch.zeros((), device=self.device)
+        divided = torch.zeros((), device=self.device)
+        for parameter, gradient in gradients.items():
+            (divided if hasattr(parameter, "partition_dim") else shared).add_(gradient.float().square().sum())
+        dist.all_reduce(divided, group=self.groups.tensor)
+        norm = float((shared + divided).sqrt())
+        if self.gradient_clip and norm > self.gradient_clip:
+            for gradient in gradients.values():
+                gradient.mul_(self.gradient_clip / (norm + 1e-6))  # the same epsilon as at the other stages
+        return norm
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Inputs]) -> float:
@@ -143,7 +162,11 @@ class Engine:
         for inputs in batches:
             loss += float(self.deepspeed(**inputs))
             targets += count_targets(inputs)
-        return self.sum_over_ranks(loss) / self.sum_over_ranks(targets)
+        return self.sum_over_replicas(loss) / self.sum_over_replicas(targets)
+
+    def sum_over_replicas(self, value: float) -> float:
+        """The sum of one number over the data-parallel ranks, where all tensor ranks of a replica have the same."""
+        return self.sum_over_ranks(value) / self.topology.tensor_size
 
     def sum_over_ranks(self, value: float) -> float:
         """The sum of one number over all ranks."""

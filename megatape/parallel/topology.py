@@ -7,11 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Topology:
-    """Ranks of the run: `rank` of `world_size`, and `local_rank` on this machine (it selects the device)."""
+    """Ranks of the run: `rank` of `world_size`, and `local_rank` on this machine (it selects the device).
+
+    rank = data_rank * T + tensor_rank: tensor ranks, which talk most, are neighbours on one machine."""
 
     rank: int
     world_size: int
     local_rank: int
+    tensor_size: int = 1
+
+    @property
+    def tensor_rank(self) -> int:
+        """Place among the ranks that share a model replica."""
+        return self.rank % self.tensor_size
+
+    @property
+    def data_rank(self) -> int:
+        """Which replica this rank belongs to."""
+        return self.rank // self.tensor_size
+
+    @property
+    def data_size(self) -> int:
+        """Number of replicas."""
+        return self.world_size // self.tensor_size
 
     @property
     def is_main(self) -> bool:
@@ -19,7 +37,7 @@ class Topology:
         return self.rank == 0
 
 
-def discover() -> Topology:
+def discover(tensor_size: int = 1) -> Topology:
     """Read the ranks from the environment that a launcher made (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
 
     Without any of them this process is the whole run. Raises ValueError when only some are there."""
@@ -35,4 +53,5 @@ def discover() -> Topology:
             f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with `deepspeed launch/pretrain.py ...`, "
             "or unset the others to run one process"
         )
-    return Topology(*(int(os.environ[name]) for name in names[:3]))
+    rank, world_size, local_rank = (int(os.environ[name]) for name in names[:3])
+    return Topology(rank, world_size, local_rank, tensor_size)

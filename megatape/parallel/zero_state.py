@@ -1,30 +1,46 @@
-"""Float32 master weights and AdamW moments as DeepSpeed ZeRO holds them, seen as slices of whole parameters.
+"""Float32 master weights and AdamW moments as DeepSpeed ZeRO and tensor ranks hold them, seen as blocks of whole parameters.
 
-Initialization, checkpoints and export go through this view, which is the same for every stage: for each parameter a rank owns
-one contiguous piece [start, start + size) of the flattened tensor. The layouts below are internals of the pinned DeepSpeed
-version; tests/parallel/test_zero_state.py fails if they change.
+Initialization, checkpoints and export go through this view, which is the same for every stage and topology. A parameter is a
+matrix (a vector counts as one column). A rank holds a share of its rows or columns, or all of it, and of that one contiguous run
+of elements in memory order. The layouts below are internals of the pinned DeepSpeed version; tests/training fails if they change.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
 import torch
+import torch.distributed as dist
 from torch import Tensor
+
+from megatape.parallel.topology import Topology
 
 WEIGHT = "weight"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KINDS = (WEIGHT, *MOMENTS)
 
-# Reads the elements [start, stop) of a flattened parameter: (kind, name, shape, start, stop) -> float32 tensor.
-Reader = Callable[[str, str, tuple[int, ...], int, int], Tensor]
+# Reads some rows and columns of a whole parameter: (kind, name, shape, rows, columns) -> float32 [rows, columns].
+Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The block of a whole parameter, as a matrix, that a tensor rank holds: `rows` x `columns`, the last rows may be padding."""
+
+    rows: slice
+    columns: slice
+
+    @property
+    def width(self) -> int:
+        return self.columns.stop - self.columns.start
 
 
 class ZeroState:
     """Access to masters and moments of an initialized DeepSpeed engine; moments are materialized (zero) if there are none."""
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology) -> None:
+        self.engine, self.topology = engine, topology
         self.stage: int = engine.zero_optimization_stage()
         # Any: DeepSpeed hangs its bookkeeping (ds_id, _hp_mapping, ...) on the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
@@ -37,12 +53,50 @@ class ZeroState:
                 state |= {kind: torch.zeros_like(flat) for kind in MOMENTS}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the whole parameter, also where this rank holds only a piece."""
+        """Shape of the whole parameter, also where this rank holds only a share."""
         parameter = self.parameters[name]
-        return tuple(getattr(parameter, "ds_shape", parameter.shape))
+        return tuple(getattr(parameter, "global_shape", None) or self._local_shape(name))
 
-    def piece(self, name: str, kind: str) -> tuple[int, Tensor]:
-        """This rank's piece of a parameter: its start in the flattened tensor and a view that can be written to."""
+    def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
+        """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""
+        shape, share = self.shape(name), self._share(name)
+        start, piece = self._piece(name, kind)
+        whole = torch.zeros(_matrix(shape), dtype=torch.float32, device=self.engine.device)
+        if piece.numel() and self._contributes(name):
+            first, last = start // share.width, -(-(start + piece.numel()) // share.width)
+            block = torch.zeros((last - first) * share.width, dtype=torch.float32, device=self.engine.device)
+            block[start - first * share.width :][: piece.numel()].copy_(piece)
+            target = whole[share.rows.start + first : share.rows.start + last, share.columns]
+            target += block.view(-1, share.width)[: target.shape[0]]  # what is beyond the whole is padding
+        dist.reduce(whole, destination)  # every element is zero on all ranks but its owner
+        return whole.view(shape) if self.topology.rank == destination else None
+
+    def load(self, read: Reader, kinds: tuple[str, ...], step: int) -> None:
+        """Overwrite the given kinds of all parameters with what `read` returns for this rank's pieces, and AdamW's step count.
+
+        With WEIGHT among the kinds, the compute weights follow their masters."""
+        for kind in kinds:
+            for name in self.parameters:
+                start, piece = self._piece(name, kind)
+                if piece.numel():
+                    piece.copy_(self._read(read, kind, name, start, piece.numel()))
+        for state in self.adam.state.values():
+            state["step"].fill_(step)
+        if WEIGHT in kinds:
+            self._publish()
+
+    def _read(self, read: Reader, kind: str, name: str, start: int, size: int) -> Tensor:
+        """`size` elements from `start` of this rank's share, as a flat tensor; padding is zero."""
+        shape, share = self.shape(name), self._share(name)
+        first, last = start // share.width, -(-(start + size) // share.width)
+        rows = slice(share.rows.start + first, min(share.rows.start + last, shape[0]))
+        block = torch.zeros(last - first, share.width)
+        if rows.start < rows.stop:
+            block[: rows.stop - rows.start] = read(kind, name, shape, rows, share.columns)
+        return block.view(-1)[start - first * share.width :][:size]
+
+    def _piece(self, name: str, kind: str) -> tuple[int, Tensor]:
+        """This rank's run of elements of its share: where it starts, and a view that can be written to."""
         parameter = self.parameters[name]
         if self.stage == 0:
             whole = parameter.data if kind == WEIGHT else self.adam.state[parameter][kind]
@@ -61,31 +115,20 @@ class ZeroState:
         source = flat.data if kind == WEIGHT else self.adam.state[flat][kind]
         return start, source.narrow(0, offset, size)
 
-    def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
-        """The whole float32 tensor on rank `destination`, None elsewhere. Collective above stage 0."""
-        shape = self.shape(name)
-        start, piece = self.piece(name, kind)
-        rank = torch.distributed.get_rank()
-        if self.stage == 0:
-            return piece.detach().clone().view(shape) if rank == destination else None
-        whole = torch.zeros(shape, dtype=torch.float32, device=self.engine.device)
-        whole.view(-1).narrow(0, start, piece.numel()).copy_(piece)
-        torch.distributed.reduce(whole, destination)  # every element is zero on all ranks but its owner
-        return whole if rank == destination else None
+    def _local_shape(self, name: str) -> tuple[int, ...]:
+        parameter = self.parameters[name]
+        return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    def load(self, read: Reader, kinds: tuple[str, ...], step: int) -> None:
-        """Overwrite the given kinds of all parameters with what `read` returns for this rank's pieces, and AdamW's step count.
+    def _share(self, name: str) -> Share:
+        rows, columns = _matrix(self._local_shape(name))
+        axis = getattr(self.parameters[name], "partition_dim", None)
+        row, column = (self.topology.tensor_rank * size if axis == number else 0 for number, size in enumerate((rows, columns)))
+        return Share(slice(row, row + rows), slice(column, column + columns))
 
-        With WEIGHT among the kinds, the compute weights follow their masters."""
-        for kind in kinds:
-            for name in self.parameters:
-                start, piece = self.piece(name, kind)
-                if piece.numel():
-                    piece.copy_(read(kind, name, self.shape(name), start, start + piece.numel()))
-        for state in self.adam.state.values():
-            state["step"].fill_(step)
-        if WEIGHT in kinds:
-            self._publish()
+    def _contributes(self, name: str) -> bool:
+        """Whether this rank's piece is the one that counts: of what several ranks hold alike, the first one's does."""
+        first_replica = self.stage > 0 or self.topology.data_rank == 0
+        return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.topology.tensor_rank == 0)
 
     def _flats(self) -> list[Tensor]:
         """The tensors that AdamW steps: parameters (stage 0) or this rank's flat partitions of them."""
@@ -101,6 +144,11 @@ class ZeroState:
         elif self.stage == 3:
             for name, parameter in self.parameters.items():
                 assert parameter.data.numel() == 0, f"{name} is gathered; its copy would stay stale"
-                _, piece = self.piece(name, WEIGHT)
+                _, piece = self._piece(name, WEIGHT)
                 parameter.ds_tensor.data.zero_()
                 parameter.ds_tensor.data.narrow(0, 0, piece.numel()).copy_(piece)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    assert len(shape) in (1, 2)
+    return shape if len(shape) == 2 else (shape[0], 1)

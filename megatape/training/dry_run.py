@@ -5,6 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from megatape.config import Config
 from megatape.model.accounting import count_parameters, forward_flops, saved_bytes
 from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import TensorRanks
 
 
 def describe(config: Config, world_size: int) -> str:
@@ -17,9 +18,12 @@ def describe(config: Config, world_size: int) -> str:
     count = count_parameters(model)
     flops = forward_flops(model, length)
     bytes_per_weight = 2 if training.precision == "bfloat16" else 4
-    split = {part: world_size if stage >= first else 1 for part, first in (("weights", 3), ("gradients", 2), ("state", 1))}
+    data_ranks, tensor_ranks = config.data_ranks(world_size), config.parallel.tp
+    split = {part: data_ranks if stage >= first else 1 for part, first in (("weights", 3), ("gradients", 2), ("state", 1))}
     with FakeTensorMode():
-        activations = saved_bytes(Transformer(model, training.activation_checkpointing), training.micro_batch_size, length)
+        share = Transformer(model, training.activation_checkpointing, TensorRanks(tensor_ranks))
+        held = sum(parameter.numel() for parameter in share.parameters())
+        activations = saved_bytes(share, training.micro_batch_size, length)
     tokens = training.global_batch_size * length
     rows = [
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
@@ -29,16 +33,16 @@ def describe(config: Config, world_size: int) -> str:
         ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
         (
             "global batch",
-            f"{training.global_batch_size} = {training.micro_batch_size} micro x {world_size} ranks x {accumulation} accumulated",
+            f"{training.global_batch_size} = {training.micro_batch_size} micro x {data_ranks} data ranks x {accumulation} accumulated",
         ),
         ("tokens per step", f"{tokens:,}"),
         ("tokens of the run", f"{tokens * training.steps:,} in {training.steps:,} steps"),
-        (f"bytes per rank (ZeRO stage {stage}, {world_size} ranks, {training.precision})", ""),
-        ("  weights", size(count.total * bytes_per_weight / split["weights"])),
-        ("  gradients", size(count.total * bytes_per_weight / split["gradients"])),
+        (f"bytes per rank (ZeRO stage {stage}, {data_ranks} data x {tensor_ranks} tensor ranks, {training.precision})", ""),
+        ("  weights", size(held * bytes_per_weight / split["weights"])),
+        ("  gradients", size(held * bytes_per_weight / split["gradients"])),
         # Stage 0 steps the weights themselves: it has no second copy as masters.
-        ("  float32 masters", size(count.total * 4 / split["state"] if stage else 0)),
-        ("  moments", size(count.total * 8 / split["state"])),
+        ("  float32 masters", size(held * 4 / split["state"] if stage else 0)),
+        ("  moments", size(held * 8 / split["state"])),
         ("  activations of a micro-batch", size(activations)),
     ]
     width = max(len(name) for name, _ in rows)

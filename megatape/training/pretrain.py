@@ -16,7 +16,7 @@ def pretrain(config: Config, resume: str | None) -> int:
     speaks = True
     prefix = "error"
     try:
-        topology = discover()
+        topology = discover(config.parallel.tp)
         # Until training starts every process of a host meets the same faults, and one of them is enough to tell.
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
@@ -49,7 +49,7 @@ def introduction(run: Run) -> str:
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
             (
-                f"ZeRO stage {config.zero.stage} over {run.topology.world_size} ranks on {run.engine.device.type}, {config.training.precision}; "
+                f"ZeRO stage {config.zero.stage} over {run.topology.data_size} x {run.topology.tensor_size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "
                 f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.directory}"
             ),
         ]

@@ -14,7 +14,7 @@ from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.tokenizer import Tokenizer
-from megatape.model.init import initial_slice
+from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
 from megatape.parallel.topology import Topology
@@ -45,15 +45,15 @@ class Run:
             seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
             micro_batch_size=config.training.micro_batch_size,
-            rank=topology.rank,
-            world_size=topology.world_size,
+            rank=topology.data_rank,
+            world_size=topology.data_size,
             mask_documents=config.data.mask_documents,
             max_offset=2 * config.model.max_positions if config.data.random_offset else 0,
         )
         self.engine = Engine(
             config,
             topology,
-            lambda: Transformer(config.model, config.training.activation_checkpointing),
+            lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
             lambda parameters: adamw(parameters, config.model, config.optimizer),
         )
         self.step = self.samples = 0
@@ -73,8 +73,8 @@ class Run:
             self.validation_data,
             config.training.micro_batch_size,
             config.evaluation.samples,
-            self.topology.rank,
-            self.topology.world_size,
+            self.topology.data_rank,
+            self.topology.data_size,
             config.data.mask_documents,
         )
         inputs = [self._inputs(batch) for batch in batches]
@@ -114,10 +114,10 @@ class Run:
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
 
-    def _initial(self, kind: str, name: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+    def _initial(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:
-            return torch.zeros(stop - start)
-        return initial_slice(name, shape, start, stop, self.config.model.init_std, self.config.training.seed)
+            return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
+        return initial_block(name, shape, rows, columns, self.config.model.init_std, self.config.training.seed)
 
     @property
     def _fingerprints(self) -> dict[str, str]:

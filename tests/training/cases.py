@@ -1,6 +1,7 @@
 """What the workers of the training tests do."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         raw.setdefault(section, {})[key] = value
     print(f"case {case['name']}", flush=True)
     try:
-        run = Run(parse_config(raw, case["name"]), topology, case.get("resume"))
+        config = parse_config(raw, case["name"])
+        run = Run(config, replace(topology, tensor_size=config.parallel.tp), case.get("resume"))
         start = {"step": run.step, "samples": run.samples}
         if case.get("only_save"):
             run.save()

@@ -49,7 +49,7 @@ def test_dry_run(raw_config: dict[str, Any]) -> None:
     total = count_parameters(config.model).total
     text = describe(config, world_size=2)
     assert f"{total:,}" in text
-    assert "8 = 2 micro x 2 ranks x 2 accumulated" in text
+    assert "8 = 2 micro x 2 data ranks x 2 accumulated" in text
     rows = {
         line.split("  ")[1].strip() if line.startswith("  ") else line.split("  ")[0]: line.split()[-2:]
         for line in text.splitlines()

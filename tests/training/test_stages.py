@@ -1,4 +1,4 @@
-"""Every ZeRO stage, number of ranks and accumulation trains the same model as one plain process."""
+"""Every ZeRO stage, number of data and tensor ranks, and accumulation trains the same model as one plain process."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,28 @@ from torch import Tensor
 
 from tests.workers import run_workers
 
-# Each pair of options meets somewhere; "plain" is stage 0 on one process, without any of them.
+# Each option is trained plain, at stage 0 on one process, and compared with every topology at several stages.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "gqa": {"model.num_kv_heads": 2, "zero.sub_group_size": 3000},
+    "gqa": {"model.num_kv_heads": 4, "zero.sub_group_size": 3000},
     "tied": {"model.tie_embeddings": True, "training.activation_checkpointing": True},
     "masked": {"data.mask_documents": True, "zero.bucket_size": 5000},
     "rope": {"model.encoding": "rope", "training.micro_batch_size": 4},
 }
-VARIANTS = {
+STAGES: dict[str, dict[str, Any]] = {
     "stage1": {"zero.stage": 1},
     "stage2": {"zero.stage": 2},
     "stage2_offload": {"zero.stage": 2, "zero.offload_optimizer": True},
     "stage3": {"zero.stage": 3},
     "stage3_offload": {"zero.stage": 3, "zero.offload_optimizer": True, "zero.offload_parameters": True},
+    "stage0": {"zero.stage": 0},
+}
+# Of which each topology runs some for each option in turn, so that every pair meets somewhere.
+TOPOLOGIES: dict[tuple[int, int], list[list[str]]] = {
+    (1, 1): [["stage1", "stage2_offload", "stage3"], ["stage2", "stage3", "stage3_offload"]],
+    (2, 1): [["stage1", "stage2_offload", "stage3"], ["stage0", "stage2", "stage3", "stage3_offload"]],
+    (2, 2): [["stage1", "stage3"], ["stage0", "stage2", "stage3"]],
+    (4, 2): [["stage2", "stage3"], ["stage1", "stage3"]],
+    (4, 4): [["stage3"], ["stage1"]],
 }
 
 # Float32 sums in another order (micro-batches, ranks, flat buffers) differ by some 1e-7 of their size. Adam divides by the root of the
@@ -30,6 +39,7 @@ VARIANTS = {
 # what remains after three steps is the rounding of three backward passes. A lost gradient or a wrong scale shows as 1e-1.
 EPS = 1e-3
 TOLERANCE = 2e-6  # relative to the largest element; seen: 5e-7
+CASES = "tests.training.cases:train_cases"
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +47,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stages")
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_equal_to_plain(raw_config: dict[str, Any], folder: Path, world_size: int) -> None:
-    raw_config["run"]["directory"] = str(folder / f"world{world_size}")
+@pytest.fixture
+def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    raw_config["run"]["directory"] = str(folder)
     raw_config["training"]["steps"] = 3
     raw_config["optimizer"]["eps"] = EPS
-    cases = [{"name": option, "set": changes | {"zero.stage": 0}} for option, changes in OPTIONS.items()]
-    variants = list(VARIANTS)
-    for index, (option, changes) in enumerate(OPTIONS.items()):
-        # Stages 1 to 3 for every option; each offload for two of them.
-        chosen = ["stage1", "stage2", "stage3", variants[2 + 2 * (index % 2)]]
-        cases += [{"name": f"{option}-{name}", "set": changes | VARIANTS[name]} for name in chosen]
-    run_workers(
-        "tests.training.cases:train_cases", world_size, {"config": raw_config, "cases": cases}, folder / f"w{world_size}"
-    )
+    raw_config["model"]["vocab_size"] = 301  # divides by no number of ranks
+    if not (folder / "plain").exists():
+        cases = [{"name": f"plain/{option}", "set": changes | STAGES["stage0"]} for option, changes in OPTIONS.items()]
+        run_workers(CASES, 1, {"config": raw_config, "cases": cases}, folder / "plain-workers")
+    return raw_config
+
+
+@pytest.mark.parametrize(("world_size", "tensor_size"), TOPOLOGIES, ids=lambda number: str(number))
+def test_equal_to_plain(config: dict[str, Any], folder: Path, world_size: int, tensor_size: int) -> None:
+    cases = []
+    for number, (option, changes) in enumerate(OPTIONS.items()):
+        chosen = TOPOLOGIES[world_size, tensor_size]
+        for stage in chosen[number % len(chosen)]:
+            name = f"{world_size}x{tensor_size}/{option}-{stage}"
+            cases.append({"name": name, "option": option, "set": changes | STAGES[stage] | {"parallel.tp": tensor_size}})
+    results = run_workers(CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-{world_size}x{tensor_size}")
+    assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     for case in cases:
-        option = case["name"].partition("-")[0]
-        plain, this = folder / "world1" / option, folder / f"world{world_size}" / case["name"]
+        plain, this = folder / "plain" / str(case["option"]), folder / str(case["name"])
         for expected, found in zip(_metrics(plain), _metrics(this), strict=True):
             for field in ("loss", "grad_norm"):
                 assert found[field] == pytest.approx(expected[field], rel=TOLERANCE), (case, found["step"], field)

@@ -1,0 +1,166 @@
+"""Collectives of tensor parallelism as conjugate autograd pairs: what one direction gathers, the other one sums and scatters.
+
+B batch, N tokens, T tensor ranks. Every function is the identity at T = 1, and gives only shapes when there is no process
+group (planning on fake tensors).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+
+@dataclass(frozen=True)
+class TensorRanks:
+    """The T ranks that share one model replica, and this rank's place among them. `group` is None when only shapes matter."""
+
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+
+
+SINGLE = TensorRanks()
+
+
+def gather_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order. Backward: reduce-scatter."""
+    return x if ranks.size == 1 else _Pair.apply(x, ranks, _all_gather, _reduce_scatter)
+
+
+def scatter_sum_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """[B, N, ...] partial sums -> [B, N/T, ...], the sum over ranks of this rank's tokens. Backward: all-gather."""
+    return x if ranks.size == 1 else _Pair.apply(x, ranks, _reduce_scatter, _all_gather)
+
+
+def tokens_to_channels(e: Tensor, ranks: TensorRanks) -> Tensor:
+    """All tokens of a share of the channels for a share of the tokens of all channels: [B, N/T, L, R] -> [B, N, L/T, R]."""
+    return e if ranks.size == 1 else _Pair.apply(e, ranks, _to_channels, _to_tokens)
+
+
+def channels_to_tokens(e: Tensor, ranks: TensorRanks) -> Tensor:
+    """The inverse of tokens_to_channels: [B, N, L/T, R] -> [B, N/T, L, R]."""
+    return e if ranks.size == 1 else _Pair.apply(e, ranks, _to_tokens, _to_channels)
+
+
+def replicated(parameter: Tensor, ranks: TensorRanks) -> Tensor:
+    """A parameter that all ranks hold but that each uses on its own tokens. Backward: all-reduce of its gradient."""
+    return parameter if ranks.size == 1 else _Pair.apply(parameter, ranks, lambda x, _: x.view_as(x), _all_reduce)
+
+
+def sum_over_vocabulary(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """Sum of every rank's part, where the rest of the computation is the same on all ranks. Backward: identity."""
+    return x if ranks.size == 1 else _Pair.apply(x, ranks, _all_reduce, lambda grad, _: grad)
+
+
+def largest_over_vocabulary(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """Largest of every rank's values, not differentiable."""
+    if ranks.group is not None:
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=ranks.group)
+    return x
+
+
+def own_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """This rank's share [B, N/T] of something [B, N] that all ranks hold and nothing is differentiated by."""
+    return x if ranks.size == 1 else x.chunk(ranks.size, dim=1)[ranks.rank]
+
+
+def gathered_again(part: Tensor, whole: Tensor, weights: Sequence[Tensor], ranks: TensorRanks) -> AbstractContextManager[Any]:
+    """Inside this context autograd does not keep `whole` = gather_tokens(part) but gathers it again in the backward pass.
+
+    The part is kept anyway, and all ranks run the same backward pass in the same order. Layers that share one input share one
+    gathering. weights: parameters used inside; they are kept by reference, since ZeRO-3 frees and refills their storage."""
+    return nullcontext() if ranks.size == 1 else _GatheredAgain(part.detach(), whole, weights, ranks).hooks()
+
+
+class _GatheredAgain:
+    def __init__(self, part: Tensor, whole: Tensor, weights: Sequence[Tensor], ranks: TensorRanks) -> None:
+        self.part, self.ranks = part, ranks
+        self.identity = _identity(whole)
+        self.weights = weights
+        self.uses = 0
+        self.whole: Tensor | None = None
+
+    def hooks(self) -> AbstractContextManager[Any]:
+        return saved_tensors_hooks(self._pack, lambda unpack: unpack())
+
+    def _pack(self, tensor: Tensor) -> Callable[[], Tensor]:
+        # Layers save views of what they were given, such as a weight's transpose: the same elements in other strides.
+        identity, shape, strides = _identity(tensor), tensor.shape, tensor.stride()
+        if identity == self.identity:
+            self.uses += 1
+            return lambda: self._gather().as_strided(shape, strides)
+        weight = next((weight for weight in self.weights if identity == _identity(weight)), None)
+        return lambda: tensor if weight is None else weight.detach().as_strided(shape, strides)
+
+    def _gather(self) -> Tensor:
+        whole = _all_gather(self.part, self.ranks) if self.whole is None else self.whole
+        self.uses -= 1
+        self.whole = whole if self.uses else None
+        return whole
+
+
+def _identity(tensor: Tensor) -> tuple[int, int, int]:
+    """The same for all views of the same elements; no data pointer, which shapes without memory do not have."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel()
+
+
+class _Pair(torch.autograd.Function):
+    """One collective forward and its conjugate backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: TensorRanks, there: Callable[..., Tensor], back: Callable[..., Tensor]) -> Tensor:
+        ctx.ranks, ctx.back = ranks, back
+        return there(x, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.back(grad, ctx.ranks), None, None, None
+
+
+# The collectives work on the leading axis: pieces are stacked there and moved to their place by a transpose.
+
+
+def _all_gather(x: Tensor, ranks: TensorRanks) -> Tensor:
+    stacked = x.new_empty(ranks.size, *x.shape)
+    if ranks.group is not None:
+        dist.all_gather_into_tensor(stacked.flatten(0, 1), x.contiguous(), group=ranks.group)
+    return stacked.transpose(0, 1).flatten(1, 2).contiguous()
+
+
+def _reduce_scatter(x: Tensor, ranks: TensorRanks) -> Tensor:
+    stacked = x.unflatten(1, (ranks.size, -1)).transpose(0, 1).contiguous()
+    own = torch.empty_like(stacked[0])
+    if ranks.group is not None:
+        dist.reduce_scatter_tensor(own, stacked.flatten(0, 1), group=ranks.group)
+    return own
+
+
+def _all_reduce(x: Tensor, ranks: TensorRanks) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    if ranks.group is not None:
+        dist.all_reduce(total, group=ranks.group)
+    return total
+
+
+def _to_channels(e: Tensor, ranks: TensorRanks) -> Tensor:
+    sent = e.unflatten(2, (ranks.size, -1)).permute(2, 0, 1, 3, 4).contiguous()  # [T, B, N/T, L/T, R]
+    received = _all_to_all(sent, ranks)
+    return received.transpose(0, 1).flatten(1, 2).contiguous()
+
+
+def _to_tokens(e: Tensor, ranks: TensorRanks) -> Tensor:
+    sent = e.unflatten(1, (ranks.size, -1)).transpose(0, 1).contiguous()  # [T, B, N/T, L/T, R]
+    received = _all_to_all(sent, ranks)
+    return received.permute(1, 2, 0, 3, 4).flatten(2, 3).contiguous()
+
+
+def _all_to_all(sent: Tensor, ranks: TensorRanks) -> Tensor:
+    received = torch.empty_like(sent)
+    if ranks.group is not None:
+        dist.all_to_all_single(received, sent, group=ranks.group)
+    return received
