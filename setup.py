@@ -10,7 +10,7 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.10",
-        "deepspeed>=0.19.8",
+        "deepspeed>=0.19.8,<0.20",
         "sentencepiece>=0.2.1",
         "datasets>=4.0",
         "webdataset>=1.0",

@@ -14,11 +14,13 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; it must not exist")
     args = parser.parse_args()
     # Importing torch and transformers takes seconds: not for --help and mistyped arguments.
+    from megatape.checkpoint.manifest import check_hashes
     from megatape.checkpoint.reader import CheckpointReader
     from megatape.export.export import export
 
     try:
         checkpoint = CheckpointReader(args.checkpoint)
+        check_hashes(checkpoint.directory, checkpoint.manifest)
         export(checkpoint, args.out)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -190,9 +190,10 @@ class Config(Section):
             raise ValueError(
                 f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples or raise max_positions"
             )
-        if self.training.precision == "bfloat16" and self.zero.stage == 0:
+        if self.training.precision == "bfloat16" and self.zero.stage < 2:
             raise ValueError(
-                "training.precision bfloat16 with zero.stage 0 would train without float32 master weights: use stage 1, 2 or 3, or float32"
+                f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 has no float32 master weights, stage 1 sums "
+                "gradients in bfloat16; use stage 2 or 3, or float32"
             )
         for path, value in (
             ("model.num_heads", self.model.num_heads),

@@ -60,6 +60,9 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"model__head_dim": 7}, ["head_dim 7 is odd"]),
         ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
         ({"training__precision": "bfloat16", "zero__stage": 0}, ["bfloat16", "zero.stage 0"]),
+        ({"training__precision": "bfloat16", "zero__stage": 1}, ["bfloat16", "zero.stage 1", "use stage 2"]),
+        ({"parallel__tp": 3}, ["model.num_heads 4 is not a multiple of parallel.tp 3"]),
+        ({"parallel__tp": 4, "model__num_kv_heads": 2}, ["model.num_kv_heads 2", "parallel.tp 4"]),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
         ({"zero__stage": 2, "zero__offload_parameters": True}, ["offload_parameters", "stage is 2"]),
     ],
@@ -79,6 +82,9 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_batch_arithmetic_prints_the_equation() -> None:
     config = parse()
     assert config.accumulation(2) == 2
+    assert parse(parallel__tp=2).accumulation(2) == 4
+    with pytest.raises(ValueError, match=r"3 ranks = parallel.tp 2 x data-parallel ranks 1\.5"):
+        parse(parallel__tp=2).accumulation(3)
     with pytest.raises(
         ValueError, match=r"global_batch_size 8 = micro_batch_size 2 x data-parallel ranks 3 x accumulation 1\.333"
     ):

@@ -6,7 +6,7 @@
         rng.safetensors                     generator state of every rank
         state.json                          step, samples, tokens, resolved configuration, fingerprints
         tokenizer.model
-        manifest.json                       written last: every file's size and sha256, every tensor's file
+        manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256
 
 The folder is written as `step-00000100.tmp` and renamed, so that one without a manifest is a write that did not finish.
 """
@@ -22,6 +22,10 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 TOKENIZER = "tokenizer.model"
 RNG = "rng.safetensors"
+
+
+class UnknownFormat(ValueError):
+    """A sound checkpoint that another version of MegaTAPE wrote."""
 
 
 def folder_name(step: int) -> str:
@@ -53,12 +57,14 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, files = manifest["format"], manifest["files"]
-    except (ValueError, KeyError, TypeError) as error:
+        version, recorded = manifest["format"], manifest.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: damaged ({error}); use another checkpoint") from None
+    if recorded != _own_hash(manifest):
+        raise ValueError(f"{path}: damaged, its sha256 is not the one it records; use another checkpoint")
     if version != FORMAT:
-        raise ValueError(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
-    for name, entry in files.items():
+        raise UnknownFormat(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
+    for name, entry in manifest["files"].items():
         file = directory / name
         if not file.is_file():
             raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint")
@@ -69,13 +75,24 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def save_manifest(directory: Path, files: dict[str, Any], tensors: dict[str, dict[str, str]]) -> None:
+    """Write the manifest. files: what `describe` says of each file; tensors: kind -> parameter -> file."""
+    manifest: dict[str, Any] = {"format": FORMAT, "files": files, "tensors": tensors}
+    write_json(directory / MANIFEST, manifest | {"sha256": _own_hash(manifest)})
+
+
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
     """Hash every `shares`-th file, beginning with number `share`, so that ranks can divide the work.
 
     Raises ValueError naming the first file whose content is not what was written."""
     for name in sorted(manifest["files"])[share::shares]:
-        if describe(directory / name) != manifest["files"][name]:
-            raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was altered or damaged")
+        check_file(directory, manifest, name)
+
+
+def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
+    """Raise ValueError if the file's content is not what was written."""
+    if describe(directory / name) != manifest["files"].get(name):
+        raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was altered or damaged")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -84,6 +101,10 @@ def write_json(path: Path, value: Any) -> None:
         json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _own_hash(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:

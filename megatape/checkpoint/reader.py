@@ -9,18 +9,19 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, load_manifest
+from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, load_manifest
 from megatape.config import Config, parse_config
 
 
 class CheckpointReader:
-    """One checkpoint folder. Sizes are checked when it is opened; hashes by `manifest.check_hashes`.
+    """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `manifest.check_hashes`.
 
     Raises FileNotFoundError or ValueError as `load_manifest` does."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.manifest = load_manifest(directory)
+        check_file(directory, self.manifest, STATE)
         self.state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
         self.step: int = self.state["step"]
         self.samples: int = self.state["samples"]

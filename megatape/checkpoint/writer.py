@@ -1,6 +1,5 @@
 """Writing a checkpoint from all ranks: each file by one of them, in parallel, and nothing visible until all of it is there."""
 
-import json
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,18 +11,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from megatape.checkpoint.manifest import (
-    FORMAT,
-    MANIFEST,
     RNG,
     STATE,
     TOKENIZER,
     describe,
     folder_name,
     list_checkpoints,
+    load_manifest,
+    save_manifest,
     sync,
     write_json,
 )
 from megatape.checkpoint.reader import rng_snapshot
+from megatape.parallel.groups import exchange
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, ZeroState
 
@@ -35,55 +35,84 @@ def write_checkpoint(
 ) -> Path:
     """Write checkpoint `step` under `root` and remove all but the newest `keep`. Collective over all ranks.
 
-    state: JSON object for state.json. A rank holds one gathered tensor and the file it is filling or writing. Returns the
-    folder, which exists only when all of its files do."""
+    state: JSON object for state.json. A rank holds one gathered tensor on its device and one file's content in host memory.
+    Returns the folder, which exists only when all of its files do. Raises OSError on every rank if one of them could not write."""
     final = root / folder_name(step)
     partial = final.with_name(final.name + ".tmp")
     if topology.is_main:
-        shutil.rmtree(partial, ignore_errors=True)
+        for unfinished in root.glob("step-*.tmp"):
+            shutil.rmtree(unfinished)
         partial.mkdir(parents=True)
     dist.barrier()
 
     files: dict[str, dict[str, Any]] = {}
+    faults: list[str] = []
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
     with ThreadPoolExecutor(max_workers=1) as pool:
-        writing: Future[None] | None = None
+        writing: list[Future[None]] = []
         for number, (kind, file, names) in enumerate(_plan(zero)):
             owner = number % topology.world_size
             tensors[kind] |= dict.fromkeys(names, file)
-            gathered = {name: zero.gather(name, kind, owner) for name in names}
             if topology.rank == owner:
-                if writing:
-                    writing.result()  # at most one file waits to be written while the next is gathered
-                content = {name: tensor.cpu() for name, tensor in gathered.items() if tensor is not None}
-                writing = pool.submit(_save, partial / file, content, files)
-        if writing:
-            writing.result()
+                _wait(writing, faults)  # one file in memory: the last one is on disk before the next is gathered
+            content = {}
+            for name in names:
+                tensor = zero.gather(name, kind, owner)
+                if tensor is not None:
+                    content[name] = tensor.cpu()
+            if topology.rank == owner:
+                writing.append(pool.submit(_save, partial / file, content, files))
+        _wait(writing, faults)
     generators = _gather_rng(topology)
     if topology.is_main:
-        _save(partial / RNG, generators, files)
-        write_json(partial / STATE, state)
-        shutil.copyfile(tokenizer, partial / TOKENIZER)
-        files |= {name: describe(partial / name) for name in (STATE, TOKENIZER)}
-    # Ranks share a file system but no convenient way to exchange JSON: each leaves what it wrote for the main one.
-    share = partial / f"files-{topology.rank:05d}.json"
-    share.write_text(json.dumps(files))
-    dist.barrier()
+        try:
+            _save(partial / RNG, generators, files)
+            write_json(partial / STATE, state)
+            shutil.copyfile(tokenizer, partial / TOKENIZER)
+            sync(partial / TOKENIZER)
+            files |= {name: describe(partial / name) for name in (STATE, TOKENIZER)}
+        except OSError as error:
+            faults.append(str(error))
 
+    # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
+    shares = exchange({"files": files, "faults": faults}, topology)
+    if failed := {rank: share["faults"] for rank, share in enumerate(shares) if share["faults"]}:
+        raise OSError(
+            f"checkpoint {partial} could not be written: "
+            + "; ".join(f"rank {rank}: {text[0]}" for rank, text in failed.items())
+        )
     if topology.is_main:
-        for path in sorted(partial.glob("files-*.json")):
-            files |= json.loads(path.read_text())
-            path.unlink()
-        write_json(partial / MANIFEST, {"format": FORMAT, "files": files, "tensors": tensors})
+        save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
         sync(partial)
         if final.exists():  # a damaged checkpoint of the same step, which resuming skipped
             shutil.rmtree(final)
         partial.rename(final)
         sync(root)
-        for old in list_checkpoints(root)[keep:]:
-            shutil.rmtree(old)
+        _prune(root, keep, final)
     dist.barrier()
     return final
+
+
+def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
+    """Wait for the file that is being written, if there is one, and note what went wrong."""
+    while writing:
+        error = writing.pop().exception()
+        if error:
+            faults.append(str(error))
+
+
+def _prune(root: Path, keep: int, newest: Path) -> None:
+    """Remove all but the `keep` newest finished checkpoints; what is damaged does not count as kept, nor does it displace one."""
+    finished = []
+    for path in list_checkpoints(root):
+        try:
+            load_manifest(path)
+            finished.append(path)
+        except (OSError, ValueError):
+            continue
+    for old in finished[keep:]:
+        if old != newest:
+            shutil.rmtree(old)
 
 
 def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:

@@ -1,6 +1,6 @@
 """What a model costs, from its shape alone: parameters, floating-point operations, bytes saved for the backward pass.
 
-Everything works on the meta device, so a model of any size is counted without memory.
+Everything works on shapes alone (meta or fake tensors), so a model of any size is counted without memory.
 """
 
 from collections.abc import Iterator
@@ -57,16 +57,16 @@ def forward_flops(config: ModelConfig, length: int) -> int:
     return 2 * length * total
 
 
-def saved_bytes(model: Transformer, batch_size: int, length: int) -> int:
+def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:
     """Bytes of activations that autograd keeps between forward and backward pass of one micro-batch, weights excluded.
 
-    Runs the forward pass on the model's device; on the meta device that costs no memory. Attention on the meta device is
-    traced as the CPU runs it."""
+    masked: with document masks. Runs the forward pass on the model's device; under FakeTensorMode that costs neither memory
+    nor time, and attention is traced as the CPU runs it."""
     device = next(model.parameters()).device
     tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
     positions = torch.arange(length, device=device).expand(batch_size, -1)
     with record_saved(exclude=list(model.parameters())) as saved:
-        loss = model(tokens, positions, targets=tokens)
+        loss = model(tokens, positions, starts=tokens if masked else None, targets=tokens)
     del loss
     return saved.bytes
 

@@ -3,6 +3,8 @@
 Shapes: B batch, N tokens, C hidden, L position channels, R head size, V vocabulary.
 """
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -23,7 +25,8 @@ class Transformer(nn.Module):
         self.config, self.ranks = config, ranks
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, ranks)
-        self.blocks = nn.ModuleList(Block(config, ranks) for _ in range(config.num_layers))
+        inside = replace(ranks, keeps_gathered=activation_checkpointing)
+        self.blocks = nn.ModuleList(Block(config, inside) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
         self.head = VocabularyHead(config.vocab_size, config.hidden_size, ranks, tied=config.tie_embeddings)
 
@@ -38,7 +41,7 @@ class Transformer(nn.Module):
         """tokens, positions, starts, targets: [B, N] integers.
 
         positions: of each token, with the training offset if there is one. starts: index of the first token that each token
-        may attend to (packed documents), or None. Returns logits [B, N, V], or with `targets` the float32 sum of their
+        may attend to (packed documents), or None. Returns logits [B, N, V] (this rank's V/T), or with `targets` the float32 sum of their
         cross entropies (IGNORED ones excepted). `states`, a list, receives the pair (x, e) after every block; only then is
         the last block's position update computed, since nothing else reads it."""
         config = self.config

@@ -22,6 +22,7 @@ class TensorRanks:
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
+    keeps_gathered: bool = False  # inside activation checkpointing, which frees and recomputes gathered inputs itself
 
 
 SINGLE = TensorRanks()
@@ -74,7 +75,9 @@ def gathered_again(part: Tensor, whole: Tensor, weights: Sequence[Tensor], ranks
 
     The part is kept anyway, and all ranks run the same backward pass in the same order. Layers that share one input share one
     gathering. weights: parameters used inside; they are kept by reference, since ZeRO-3 frees and refills their storage."""
-    return nullcontext() if ranks.size == 1 else _GatheredAgain(part.detach(), whole, weights, ranks).hooks()
+    if ranks.size == 1 or ranks.keeps_gathered:
+        return nullcontext()
+    return _GatheredAgain(part.detach(), whole, weights, ranks).hooks()
 
 
 class _GatheredAgain:
@@ -115,6 +118,8 @@ class _Pair(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: TensorRanks, there: Callable[..., Tensor], back: Callable[..., Tensor]) -> Tensor:
         ctx.ranks, ctx.back = ranks, back
+        if there is _all_gather:
+            ctx.save_for_backward(x)  # gathered_again needs it; kept here, it is counted with what autograd keeps
         return there(x, ranks)
 
     @staticmethod

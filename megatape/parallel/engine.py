@@ -33,8 +33,10 @@ def initialize_distributed(topology: Topology) -> torch.device:
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         # A launcher's default of one thread (or of all cores) per process is seldom what a shared machine wants.
-        shared = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", topology.world_size)))
-        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", shared)))
+        local_size = next(
+            (int(os.environ[name]) for name in ("LOCAL_SIZE", "LOCAL_WORLD_SIZE") if name in os.environ), topology.world_size
+        )
+        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", max(1, len(os.sched_getaffinity(0)) // local_size))))
     else:
         accelerator.set_device(topology.local_rank)
     deepspeed.init_distributed(accelerator.communication_backend_name(), verbose=False)
@@ -61,12 +63,15 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         section["offload_optimizer"] = {"device": "cpu"}
     if zero.offload_parameters:
         section["offload_param"] = {"device": "cpu"}
-    return {
+    precision: dict[str, Any] = {}
+    if config.training.precision == "bfloat16":
+        # Otherwise micro-batches and ranks would be summed in bfloat16, where a small gradient vanishes beside a large sum.
+        precision = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+    return precision | {
         "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
         "gradient_accumulation_steps": config.accumulation(world_size),
         # At stage 0 in float32 DeepSpeed clips without telling the norm: Engine does it instead.
         "gradient_clipping": config.training.gradient_clip if zero.stage else 0.0,
-        "bf16": {"enabled": config.training.precision == "bfloat16"},
         "zero_optimization": section,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW also when offloaded: DeepSpeed's needs a compiler
@@ -81,8 +86,9 @@ class TrainingDiverged(RuntimeError):
 class Engine:
     """A module under DeepSpeed ZeRO.
 
-    build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses; its weights are whatever
-        torch.empty left until `state.load` writes them. build_optimizer: makes AdamW over the named parameters."""
+    build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses;
+        its weights are whatever torch.empty left until `state.load` writes them.
+    build_optimizer: makes AdamW over the named parameters."""
 
     def __init__(
         self,
@@ -117,18 +123,18 @@ class Engine:
         Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
         for group in self.state.adam.param_groups:
             group["lr"] = learning_rate * group["scale"]
-        num_targets = max(1.0, self.sum_over_replicas(sum(count_targets(inputs) for inputs in micro_batches)))
+        num_targets = max(1.0, self.sum_over_replicas(count_targets(micro_batches)))
         # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
         weight = self.topology.data_size * len(micro_batches) / num_targets
         self.deepspeed.train()
-        total = 0.0
+        total = torch.zeros((), device=self.device)  # on the device: reading it at every micro-batch would stall a GPU
         for number, inputs in enumerate(micro_batches, start=1):
             loss_sum = self.deepspeed(**inputs)
             self.deepspeed.backward(loss_sum * weight)
-            total += float(loss_sum.detach())
+            total += loss_sum.detach()
             if number < len(micro_batches):
                 self.deepspeed.step()  # counts the micro-batch
-        loss = self.sum_over_replicas(total) / num_targets
+        loss = self.sum_over_replicas(float(total)) / num_targets
         if not math.isfinite(loss):
             raise TrainingDiverged(f"the loss is {loss}; the step was not taken")
         if self.state.stage == 0:
@@ -161,8 +167,8 @@ class Engine:
         loss = targets = 0.0
         for inputs in batches:
             loss += float(self.deepspeed(**inputs))
-            targets += count_targets(inputs)
-        return self.sum_over_replicas(loss) / self.sum_over_replicas(targets)
+            targets += count_targets([inputs])
+        return self.sum_over_replicas(loss) / max(1.0, self.sum_over_replicas(targets))
 
     def sum_over_replicas(self, value: float) -> float:
         """The sum of one number over the data-parallel ranks, where all tensor ranks of a replica have the same."""
@@ -175,8 +181,8 @@ class Engine:
         return float(number)
 
 
-def count_targets(inputs: Inputs) -> int:
-    """Targets of one micro-batch that take part in the loss (the others are negative)."""
-    targets = inputs["targets"]
-    assert targets is not None
-    return int((targets >= 0).sum())
+def count_targets(micro_batches: list[Inputs]) -> int:
+    """Targets of these micro-batches that take part in the loss (the others are negative)."""
+    return int(
+        sum(((targets >= 0).sum() for inputs in micro_batches if (targets := inputs["targets"]) is not None), torch.tensor(0))
+    )

@@ -1,5 +1,9 @@
-"""Process groups of a topology, under the names by which DeepSpeed asks for them (its "mpu")."""
+"""Process groups of a topology, under the names by which DeepSpeed asks for them (its "mpu"), and small talk between ranks."""
 
+import json
+from typing import Any
+
+import torch
 import torch.distributed as dist
 
 from megatape.parallel.collectives import TensorRanks
@@ -49,3 +53,17 @@ class Groups:
 
     def get_pipeline_model_parallel_world_size(self) -> int:
         return 1
+
+
+def exchange(value: Any, topology: Topology) -> list[Any]:
+    """Every rank's JSON value, in order, on every rank. Collective over all ranks; nothing is pickled."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
+    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(topology.world_size)]
+    dist.all_gather(sizes, torch.tensor([text.numel()], device=device))
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+    padded[: text.numel()] = text
+    texts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(texts, padded)
+    return [json.loads(bytes(text[: int(size)].cpu().tolist())) for text, size in zip(texts, sizes, strict=True)]

@@ -93,9 +93,9 @@ class VocabularyHead(nn.Module):
         whole = gather_tokens(x, self.ranks)
         with gathered_again(x, whole, [weight], self.ranks):
             logits = F.linear(whole, weight)
-        padding = (self.ranks.rank + 1) * weight.shape[0] - self.vocab_size
-        if padding > 0:
-            logits = F.pad(logits[..., : weight.shape[0] - padding], (0, padding), value=float("-inf"))
+        real = self.vocab_size - self.ranks.rank * weight.shape[0]  # rows of this rank that are not padding; may be none
+        if real < weight.shape[0]:
+            logits = F.pad(logits[..., : max(real, 0)], (0, weight.shape[0] - max(real, 0)), value=float("-inf"))
         return logits
 
     def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:

@@ -44,6 +44,12 @@ def discover(tensor_size: int = 1) -> Topology:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in names if name not in os.environ]
     if len(missing) == len(names):
+        for size in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+            if int(os.environ.get(size, "1")) > 1:
+                raise ValueError(
+                    f"{size} is {os.environ[size]}, but {', '.join(names)} are not set: each of these processes would be a run of its "
+                    "own; start with `deepspeed launch/pretrain.py ...` or torchrun"
+                )
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

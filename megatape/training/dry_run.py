@@ -1,5 +1,9 @@
 """What a run would need, told without building anything large."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config
@@ -20,10 +24,10 @@ def describe(config: Config, world_size: int) -> str:
     bytes_per_weight = 2 if training.precision == "bfloat16" else 4
     data_ranks, tensor_ranks = config.data_ranks(world_size), config.parallel.tp
     split = {part: data_ranks if stage >= first else 1 for part, first in (("weights", 3), ("gradients", 2), ("state", 1))}
-    with FakeTensorMode():
+    with FakeTensorMode(), _default_dtype(getattr(torch, training.precision)):
         share = Transformer(model, training.activation_checkpointing, TensorRanks(tensor_ranks))
         held = sum(parameter.numel() for parameter in share.parameters())
-        activations = saved_bytes(share, training.micro_batch_size, length)
+        activations = saved_bytes(share, training.micro_batch_size, length, config.data.mask_documents)
     tokens = training.global_batch_size * length
     rows = [
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
@@ -43,10 +47,20 @@ def describe(config: Config, world_size: int) -> str:
         # Stage 0 steps the weights themselves: it has no second copy as masters.
         ("  float32 masters", size(held * 4 / split["state"] if stage else 0)),
         ("  moments", size(held * 8 / split["state"])),
-        ("  activations of a micro-batch", size(activations)),
+        ("  activations of a micro-batch", f"{size(activations)} (as the CPU's attention keeps them)"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def size(number: float) -> str:

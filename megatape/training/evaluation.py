@@ -1,5 +1,6 @@
 """What is measured on the validation split while training."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +19,10 @@ class Validation:
 
 @torch.no_grad()
 def position_norms(engine: Engine, inputs: Inputs) -> list[float]:
-    """Root mean square of |c + i s| over tokens, channels and planes, behind each layer, for one micro-batch of this rank."""
+    """Root mean square of |c + i s| over tokens, channels and planes, behind each layer, for one micro-batch of every rank."""
     states: list[tuple[Tensor, Tensor]] = []
     engine.deepspeed.eval()
-    engine.deepspeed(inputs["tokens"], inputs["positions"], inputs["starts"], states=states)
+    engine.deepspeed(**inputs, states=states)
     # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
-    return [float((2 * e.square().mean()).sqrt()) for _, e in states]
+    squares = [engine.sum_over_ranks(float(2 * e.square().mean())) for _, e in states]
+    return [math.sqrt(square / engine.topology.world_size) for square in squares]

@@ -2,15 +2,27 @@
 
 import signal
 from types import FrameType
+from typing import Self
 
 
 class Interrupt:
-    """Remembers that SIGINT or SIGTERM came. Launchers often send both, to every rank: all mean the same one request."""
+    """Remembers that SIGINT or SIGTERM came. Context manager: outside it, the signals do what they did before.
+
+    Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank; both mean the same one request. A second SIGINT
+    ends the process at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
+        self._previous = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

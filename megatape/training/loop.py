@@ -14,8 +14,9 @@ def train(run: Run) -> None:
 
     Raises TrainingDiverged when the loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
-    interrupt = Interrupt()
-    with Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics:
+    with Interrupt() as interrupt, Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics:
+        if run.step >= steps:
+            metrics.say(f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to go on")
         while run.step < steps:
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
@@ -27,10 +28,10 @@ def train(run: Run) -> None:
             run.samples += config.training.global_batch_size
             seconds = time.perf_counter() - started
 
-            validation = run.evaluate() if run.step % config.evaluation.interval == 0 or run.step == steps else None
-            metrics.step(run.step, loss, grad_norm, lr, run.samples, seconds, validation)
-
             stop = run.engine.sum_over_ranks(interrupt.requested) > 0
+            evaluate = not stop and (run.step % config.evaluation.interval == 0 or run.step == steps)
+            metrics.step(run.step, loss, grad_norm, lr, run.samples, seconds, run.evaluate() if evaluate else None)
+
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
                 metrics.say(f"checkpoint {run.save()}")
             if stop:

@@ -17,15 +17,15 @@ def pretrain(config: Config, resume: str | None) -> int:
     prefix = "error"
     try:
         topology = discover(config.parallel.tp)
-        # Until training starts every process of a host meets the same faults, and one of them is enough to tell.
+        # What every process of a host can see for itself need be told by one of them only.
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
         open_data(config)
         initialize_distributed(topology)
+        speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
         run = Run(config, topology, resume)
         if topology.is_main:
             print(introduction(run), flush=True)
-        speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
         train(run)
     except (ValueError, OSError, TrainingDiverged) as error:
         if speaks:

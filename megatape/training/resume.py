@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-from megatape.checkpoint.manifest import check_hashes, list_checkpoints
+from safetensors import SafetensorError
+
+from megatape.checkpoint.manifest import UnknownFormat, check_hashes, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config
 from megatape.parallel.engine import Engine
@@ -11,11 +13,19 @@ from megatape.parallel.topology import Topology
 
 
 def newest_valid(root: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:
-    """The newest checkpoint under `root` whose files all have their size and hash; says which ones it had to skip."""
-    for directory in list_checkpoints(root):
+    """The newest checkpoint under `root` whose files all have their size and hash; says which ones it had to skip.
+
+    None if there is no checkpoint at all. Raises ValueError if there are some but none is sound: starting afresh would
+    overwrite what may be saved yet."""
+    found = list_checkpoints(root)
+    for directory in found:
         reader = _open_verified(directory, engine, topology)
         if reader is not None:
             return reader
+    if found:
+        raise ValueError(
+            f"{root}: none of the {len(found)} checkpoints is sound (above); repair or remove them, or choose another run.directory"
+        )
     return None
 
 
@@ -39,11 +49,12 @@ def check_same_run(reader: CheckpointReader, config: Config, fingerprints: dict[
     for path, before, now in (
         ("data.sequence_length", theirs.data.sequence_length, ours.data.sequence_length),
         ("data.mask_documents", theirs.data.mask_documents, ours.data.mask_documents),
+        ("data.random_offset", theirs.data.random_offset, ours.data.random_offset),
         ("training.seed", theirs.training.seed, ours.training.seed),
     ):
         if before != now:
             raise ValueError(
-                f"{reader.directory} was trained with {path} {before}, the configuration says {now}: samples would repeat; use the former, or start a new run"
+                f"{reader.directory} was trained with {path} {before}, the configuration says {now}: it would see other samples; use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
         if reader.state["fingerprints"][name] != fingerprints[name]:
@@ -59,7 +70,9 @@ def _open_verified(directory: Path, engine: Engine, topology: Topology) -> Check
     try:
         reader = CheckpointReader(directory)
         check_hashes(directory, reader.manifest, topology.rank, topology.world_size)
-    except (ValueError, OSError) as error:
+    except UnknownFormat:
+        raise
+    except (ValueError, KeyError, OSError, SafetensorError) as error:
         faults = 1
         if reader is not None or topology.is_main:
             print(f"skipping checkpoint: {error}", file=sys.stderr, flush=True)

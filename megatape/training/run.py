@@ -1,12 +1,14 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from megatape.checkpoint.manifest import list_checkpoints
+from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config
@@ -17,6 +19,7 @@ from megatape.data.tokenizer import Tokenizer
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
+from megatape.parallel.groups import exchange
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, WEIGHT
 from megatape.training.evaluation import Validation, position_norms
@@ -57,9 +60,9 @@ class Run:
             lambda parameters: adamw(parameters, config.model, config.optimizer),
         )
         self.step = self.samples = 0
+        check_shared(self.directory, topology)
         self._start(resume)
         if topology.is_main:
-            self.directory.mkdir(parents=True, exist_ok=True)
             (self.directory / "config.json").write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
 
     def next_batches(self) -> list[Inputs]:
@@ -69,16 +72,21 @@ class Run:
     def evaluate(self) -> Validation:
         """Loss on the first samples of the validation split, and the size of the position tensor on the first of them."""
         config = self.config
-        batches = evaluation_batches(
+        first = self._inputs(
+            next(iter(self._validation_batches(samples=config.training.micro_batch_size * self.topology.data_size)))
+        )
+        loss = self.engine.evaluate(self._inputs(batch) for batch in self._validation_batches(config.evaluation.samples))
+        return Validation(loss, position_norms(self.engine, first))
+
+    def _validation_batches(self, samples: int) -> Iterator[Batch]:
+        return evaluation_batches(
             self.validation_data,
-            config.training.micro_batch_size,
-            config.evaluation.samples,
+            self.config.training.micro_batch_size,
+            samples,
             self.topology.data_rank,
             self.topology.data_size,
-            config.data.mask_documents,
+            self.config.data.mask_documents,
         )
-        inputs = [self._inputs(batch) for batch in batches]
-        return Validation(self.engine.evaluate(inputs), position_norms(self.engine, inputs[0]))
 
     def save(self) -> Path:
         """Write a checkpoint of the present step and return its folder."""
@@ -102,6 +110,12 @@ class Run:
             reader = newest_valid(self.checkpoints, self.engine, self.topology)
         elif resume is not None:
             reader = open_checkpoint(Path(resume), self.engine, self.topology)
+            newer = [path for path in list_checkpoints(self.checkpoints) if path.name > folder_name(reader.step)]
+            if newer:
+                raise ValueError(
+                    f"run.directory {self.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
+                    "going on from there would mix with its own: choose another run.directory, or remove them"
+                )
         if reader is None:
             self.engine.state.load(self._initial, KINDS, step=0)
             return
@@ -126,6 +140,27 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
+
+
+def check_shared(directory: Path, topology: Topology) -> None:
+    """Make the run's folder and raise OSError, on all ranks, if one of them cannot see what another wrote there."""
+    token = directory / ".shared"
+    fault = ""
+    try:
+        if topology.is_main:
+            directory.mkdir(parents=True, exist_ok=True)
+            token.touch()
+    except OSError as error:
+        fault = str(error)
+    exchange(None, topology)  # nobody looks before it is there
+    blind = [host for host in exchange("" if token.exists() else socket.gethostname(), topology) if host]
+    exchange(None, topology)  # nor is it gone before all have looked
+    if topology.is_main:
+        token.unlink(missing_ok=True)
+    if blind:
+        raise OSError(
+            f"run.directory {directory} must be one folder that all ranks see and can write; {fault or 'not seen on ' + ', '.join(sorted(set(blind)))}"
+        )
 
 
 def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:

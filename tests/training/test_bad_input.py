@@ -1,11 +1,14 @@
 """Damaged checkpoints, runs that do not fit together, damaged data, divergence: told clearly, and nothing is lost."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from megatape.checkpoint.reader import CheckpointReader
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"
@@ -31,7 +34,7 @@ def flip_byte(path: Path) -> None:
 def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
     root = Path(finished["run"]["directory"])
     newest: dict[str, Path] = {}
-    for name in ("flipped", "short", "missing", "unfinished", "version", "given"):
+    for name in ("flipped", "short", "missing", "unfinished", "given", "version", "hopeless"):
         shutil.copytree(root / "base", root / name)
         newest[name] = root / name / "checkpoints" / "step-00000004"
     flip_byte(newest["flipped"] / "exp_avg_sq-00000.safetensors")
@@ -41,23 +44,56 @@ def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Pat
     weights.write_bytes(weights.read_bytes()[:-100])
     (newest["missing"] / "state.json").unlink()
     (newest["unfinished"] / "manifest.json").unlink()
-    manifest = newest["version"] / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    version, hopeless = newest.pop("version"), newest.pop("hopeless")
+    manifest = json.loads((version / "manifest.json").read_text())
+    del manifest["sha256"]
+    manifest["format"] = 99
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (version / "manifest.json").write_text(json.dumps(manifest | {"sha256": digest}))
+    for checkpoint in hopeless.parent.iterdir():
+        flip_byte(checkpoint / "state.json")
 
     cases = [{"name": name, "set": {"training.steps": 5}, "resume": "auto"} for name in newest]
-    cases.append({"name": "explicit", "resume": str(given)})
+    cases += [
+        {"name": "explicit", "resume": str(given)},
+        {"name": "version", "resume": "auto"},
+        {"name": "hopeless", "resume": "auto"},
+        {"name": "base", "resume": str(root / "base" / "checkpoints" / "step-00000003")},
+    ]
     results = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")[0]
-    assert results[:-1] == [{"step": 3, "samples": 24}] * len(newest)
-    assert str(given) in results[-1]["error"] and "damaged" in results[-1]["error"]
+    assert results[: len(newest)] == [{"step": 3, "samples": 24}] * len(newest)
+    explicit, other, none, older = (result["error"] for result in results[len(newest) :])
+    assert str(given) in explicit and "damaged" in explicit
+    assert "format 99" in other, "what another version wrote is not skipped as if it were broken"
+    assert "none of the 2 checkpoints is sound" in none
+    assert len(list(hopeless.parent.iterdir())) == 2, "and nothing of it is removed"
+    assert "newer than" in older and "step-00000004" in older
     said = "".join((tmp_path / "workers" / f"rank{rank}.log").read_text() for rank in (0, 1))
     for name, part in {
         "flipped/checkpoints/step-00000004/exp_avg_sq-00000.safetensors": "sha256",
         "short/checkpoints/step-00000004/weight-00000.safetensors": "bytes instead of",
         "missing/checkpoints/step-00000004/state.json": "missing",
         "unfinished/checkpoints/step-00000004": "no finished checkpoint",
-        "version/checkpoints/step-00000004/manifest.json": "format 99",
     }.items():
         assert any(line.startswith("skipping checkpoint") and name in line and part in line for line in said.splitlines()), name
+
+
+def test_any_flipped_byte_of_the_small_files_is_noticed(finished: dict[str, Any]) -> None:
+    """Every byte of the manifest and the state in turn: refused as damaged, or (white space) read as before."""
+    checkpoint = Path(finished["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
+    sound = CheckpointReader(checkpoint)
+    for name in ("manifest.json", "state.json"):
+        content = (checkpoint / name).read_bytes()
+        for place in range(len(content)):
+            damaged = bytearray(content)
+            damaged[place] ^= 1
+            (checkpoint / name).write_bytes(damaged)
+            try:
+                reader = CheckpointReader(checkpoint)
+            except (ValueError, FileNotFoundError):
+                continue
+            assert (reader.manifest, reader.state) == (sound.manifest, sound.state), (name, place)
+        (checkpoint / name).write_bytes(content)
 
 
 def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
@@ -78,6 +114,7 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
         ({"name": "b", "resume": checkpoint, "set": {"model.encoding": "rope"}}, ["model.encoding tape", "rope"]),
         ({"name": "c", "resume": checkpoint, "set": {"model.mlp_size": 44}}, ["model.mlp_size 40", "44"]),
         ({"name": "d", "resume": checkpoint, "set": {"data.sequence_length": 16}}, ["data.sequence_length 32", "16"]),
+        ({"name": "n", "resume": checkpoint, "set": {"data.random_offset": False}}, ["data.random_offset True", "False"]),
         ({"name": "e", "resume": checkpoint, "set": {"training.seed": 5}}, ["training.seed 1234", "5"]),
         (
             {"name": "f", "resume": checkpoint, "set": {"data.path": str(data["other"])}},

@@ -38,7 +38,7 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert norms[0][0] == pytest.approx(1, abs=0.3) and norms[0][0] != 1.0
 
     resolved = json.loads((run / "config.json").read_text())
-    assert resolved["model"]["head_dim"] == 6 and resolved["zero"]["stage"] == 3
+    assert resolved["model"]["head_dim"] == 4 and resolved["zero"]["stage"] == 3
     console = (tmp_path / "workers" / "rank0.log").read_text()
     assert "unigram" in console and "step 4/4 [####################]" in console
     assert "step" not in (tmp_path / "workers" / "rank1.log").read_text()
