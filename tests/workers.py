@@ -23,9 +23,7 @@ def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeou
     """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank at fault."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "payload.json").write_text(json.dumps(payload))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     workers = []
     for rank in range(world_size):
         environment = os.environ | {
@@ -58,6 +56,13 @@ def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeou
             worker.kill()
             worker.wait()
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _tail(folder: Path, rank: int) -> str:

@@ -87,22 +87,24 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def _tensors(run: Path, kind: str) -> dict[str, Tensor]:
-    return load_file(run / "checkpoints" / "step-00000003" / f"{kind}-00000.safetensors")
+def _tensors(run: Path, kind: str, step: int = 3) -> dict[str, Tensor]:
+    return load_file(run / "checkpoints" / f"step-{step:08d}" / f"{kind}-00000.safetensors")
 
 
 def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -> None:
-    """32 micro-batches of 1 give what one of 32 gives, though compute is bfloat16: sums of gradients are not rounded to it.
+    """64 micro-batches of 1 against one of 64, in bfloat16: sums of gradients are not rounded to it.
 
-    The gradient of a micro-batch is itself rounded (2^-9); summed in bfloat16 the norms differ by over 1e-2."""
-    config["training"] |= {"precision": "bfloat16", "global_batch_size": 32, "steps": 1}
+    The first moment after one step is the gradient. Each micro-batch rounds its own gradient once (2^-9, averaging out in the sum).
+    Summed in bfloat16 the running sum is rounded 64 times more: 8e-3 instead of the 2e-3 seen."""
+    config["training"] |= {"precision": "bfloat16", "global_batch_size": 64, "steps": 1, "gradient_clip": 0.0}
     cases = [
         {"name": f"bfloat16/{stage}-{micro}", "set": {"zero.stage": stage, "training.micro_batch_size": micro}}
         for stage in (2, 3)
-        for micro in (32, 1)
+        for micro in (64, 1)
     ]
     run_workers(CASES, 1, {"config": config, "cases": cases}, folder / "workers-bfloat16")
     for stage in (2, 3):
-        once, often = (_metrics(folder / f"bfloat16/{stage}-{micro}")[0] for micro in (32, 1))
-        assert often["loss"] == pytest.approx(once["loss"], rel=1e-3)
-        assert often["grad_norm"] == pytest.approx(once["grad_norm"], rel=3e-3)
+        once, often = (_tensors(folder / f"bfloat16/{stage}-{micro}", "exp_avg", step=1) for micro in (64, 1))
+        for name in ("head.weight", "blocks.0.mlp.up.weight", "blocks.1.attention.output.weight"):
+            difference = float((often[name] - once[name]).norm() / once[name].norm())
+            assert difference < 4e-3, (stage, name, difference)
