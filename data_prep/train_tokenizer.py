@@ -25,6 +25,12 @@ def main() -> int:
     try:
         if args.output.exists():
             raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
+        if not args.output.parent.is_dir():
+            raise FileNotFoundError(
+                f"--output {args.output}: there is no folder {args.output.parent}: make it or choose another"
+            )
+        if args.max_training_bytes < 1:
+            raise ValueError(f"--max-training-bytes is {args.max_training_bytes}: give at least 1")
         counts = CorpusCounts()
         texts = read_documents(Source(args.source, tuple(args.input), args.subset), counts)
         model = train_tokenizer(texts, args.vocab_size, args.max_training_bytes)
@@ -32,6 +38,9 @@ def main() -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     tokenizer = Tokenizer(model)
     print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, args.max_training_bytes):,} bytes")
     print(f"wrote {args.output}, sha256 {tokenizer.sha256}")

@@ -75,11 +75,13 @@ def show_startup() -> None:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
+        output = []
         for line in process.stdout:
+            output.append(line)
             if line.startswith("step 1/"):
                 print(f"{time.perf_counter() - started:.1f} s from the command to the end of the first step")
         if process.wait():
-            sys.exit("the run failed; prepare runs/data/python first (launch/quickstart.py does)")
+            sys.exit("".join(output[-20:]) + "the run failed; it needs runs/data/python, which launch/quickstart.py prepares")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default %(default)s)")
     args = parser.parse_args()
     # Importing torch and transformers takes seconds: not for --help and mistyped arguments.
+    from safetensors import SafetensorError
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.export.generation import generate_text
@@ -28,7 +29,7 @@ def main() -> int:
     disable_progress_bar()
     try:
         print(generate_text(args.folder, args.prompt, args.max_new_tokens, args.temperature, args.seed))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -44,7 +44,11 @@ def main() -> int:
         return 0
     from megatape.training.pretrain import pretrain
 
-    return pretrain(config, args.resume)
+    try:
+        return pretrain(config, args.resume)
+    except KeyboardInterrupt:  # before training started, or pressed twice
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _fail(message: str) -> int:

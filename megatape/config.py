@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 class Section(BaseModel):
     """Base of all sections: immutable, strictly typed, no unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     def _default(self, name: str, value: Any) -> None:
         """Fill in a field that defaults to a function of others (sections are frozen for everybody else)."""
@@ -209,9 +209,10 @@ class Config(Section):
 
     def data_ranks(self, world_size: int) -> int:
         """Data-parallel ranks among `world_size` ranks. Raises ValueError if they do not form whole groups of tensor ranks."""
-        if world_size % self.parallel.tp:
+        if world_size < 1 or world_size % self.parallel.tp:
             raise ValueError(
-                f"{world_size} ranks = parallel.tp {self.parallel.tp} x data-parallel ranks {world_size / self.parallel.tp:.4g}: start a multiple of parallel.tp, or change it"
+                f"{world_size} processes do not make whole groups of parallel.tp {self.parallel.tp} tensor ranks: start a multiple of "
+                "it, or change parallel.tp"
             )
         return world_size // self.parallel.tp
 
@@ -238,9 +239,11 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     if not path.is_file():
         raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
     for item in overrides or []:
@@ -255,6 +258,14 @@ def parse_config(raw: dict[str, Any], origin: str) -> Config:
     except ValidationError as error:
         faults = "\n".join(f"  {_explain(dict(fault))}" for fault in error.errors())
         raise ValueError(f"{origin}:\n{faults}") from None
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)} stands twice in one section")
+    return found
 
 
 def _override(raw: dict[str, Any], item: str) -> None:

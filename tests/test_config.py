@@ -61,6 +61,7 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
         ({"training__precision": "bfloat16", "zero__stage": 0}, ["bfloat16", "zero.stage 0"]),
         ({"training__precision": "bfloat16", "zero__stage": 1}, ["bfloat16", "zero.stage 1", "use stage 2"]),
+        ({"optimizer__learning_rate": float("inf")}, ["optimizer.learning_rate", "finite"]),
         ({"parallel__tp": 3}, ["model.num_heads 4 is not a multiple of parallel.tp 3"]),
         ({"parallel__tp": 4, "model__num_kv_heads": 2}, ["model.num_kv_heads 2", "parallel.tp 4"]),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
@@ -83,7 +84,10 @@ def test_batch_arithmetic_prints_the_equation() -> None:
     config = parse()
     assert config.accumulation(2) == 2
     assert parse(parallel__tp=2).accumulation(2) == 4
-    with pytest.raises(ValueError, match=r"3 ranks = parallel.tp 2 x data-parallel ranks 1\.5"):
+    for world_size in (0, -2):
+        with pytest.raises(ValueError, match=f"{world_size} processes"):
+            config.accumulation(world_size)
+    with pytest.raises(ValueError, match=r"3 processes .* parallel.tp 2"):
         parse(parallel__tp=2).accumulation(3)
     with pytest.raises(
         ValueError, match=r"global_batch_size 8 = micro_batch_size 2 x data-parallel ranks 3 x accumulation 1\.333"
@@ -114,6 +118,12 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text('{"model": {,}}')
     with pytest.raises(ValueError, match="line 1, column 12: not JSON"):
+        load_config(broken)
+    broken.write_text('{"model": {"num_layers": 1, "num_layers": 2}}')
+    with pytest.raises(ValueError, match="num_layers stands twice"):
+        load_config(broken)
+    broken.write_bytes(b'{"\xff": 1}')
+    with pytest.raises(ValueError, match="broken.json: 'utf-8'"):
         load_config(broken)
     broken.write_text("[]")
     with pytest.raises(ValueError, match="JSON object"):

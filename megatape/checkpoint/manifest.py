@@ -51,6 +51,10 @@ def load_manifest(directory: Path) -> dict[str, Any]:
 
     Raises FileNotFoundError if the folder is no finished checkpoint, ValueError if it is damaged or of another format."""
     path = directory / MANIFEST
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
+    if runs := list_checkpoints(directory / "checkpoints"):
+        raise FileNotFoundError(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
     if not path.is_file():
         raise FileNotFoundError(
             f"{directory}: no {MANIFEST}, so this is no finished checkpoint; give a folder such as checkpoints/step-00000100"

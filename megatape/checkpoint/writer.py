@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import Tensor
 
 from megatape.checkpoint.manifest import (
@@ -23,6 +22,7 @@ from megatape.checkpoint.manifest import (
     write_json,
 )
 from megatape.checkpoint.reader import rng_snapshot
+from megatape.checkpoint.tensors import save_tensors
 from megatape.parallel.groups import exchange
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, ZeroState
@@ -130,7 +130,7 @@ def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:
 
 
 def _save(path: Path, tensors: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
-    save_file(tensors, path)
+    save_tensors(tensors, path)
     sync(path)
     files[path.name] = describe(path)
 

@@ -23,6 +23,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
 
     The same texts give the same bytes. Raises ValueError when the texts cannot fill `vocab_size` or need a larger one.
     """
+    if vocab_size < 1:
+        raise ValueError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
     lines = _training_lines(texts, max_training_bytes)
     model = io.BytesIO()
     try:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
+
+from megatape.checkpoint.tensors import save_tensors
 
 SHARD_BYTES = 2 * 2**30  # what the exporting process holds at once
 
@@ -42,11 +43,7 @@ def write_weights(
     for number, names in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # No name holds the tensors: they are freed before the next shard is read.
-        save_file(
-            {rename(name): _checked(name, read(name), shapes[name]).to(dtype) for name in names},
-            directory / file,
-            metadata={"format": "pt"},
-        )
+        save_tensors({rename(name): _checked(name, read(name), shapes[name]).to(dtype) for name in names}, directory / file)
         index |= dict.fromkeys(map(rename, names), file)
     if len(shards) > 1:
         total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize

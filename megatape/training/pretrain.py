@@ -1,7 +1,11 @@
 """From a configuration to a finished run, on one of its processes."""
 
 import sys
+from pathlib import Path
 
+from torch.distributed import DistNetworkError
+
+from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import backend
@@ -20,6 +24,8 @@ def pretrain(config: Config, resume: str | None) -> int:
         # What every process of a host can see for itself need be told by one of them only.
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
+        if resume not in (None, "auto"):
+            load_manifest(Path(resume))
         open_data(config)
         initialize_distributed(topology)
         speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
@@ -27,6 +33,14 @@ def pretrain(config: Config, resume: str | None) -> int:
         if topology.is_main:
             print(introduction(run), flush=True)
         train(run)
+    except DistNetworkError as error:
+        print(
+            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
+            "the port, choose one with deepspeed --master_port",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 2
     except (ValueError, OSError, TrainingDiverged) as error:
         if speaks:
             print(f"{prefix}: {error}", file=sys.stderr, flush=True)

@@ -75,5 +75,5 @@ def _open_verified(directory: Path, engine: Engine, topology: Topology) -> Check
     except (ValueError, KeyError, OSError, SafetensorError) as error:
         faults = 1
         if reader is not None or topology.is_main:
-            print(f"skipping checkpoint: {error}", file=sys.stderr, flush=True)
+            print(f"checkpoint not used: {error}", file=sys.stderr, flush=True)
     return None if engine.sum_over_ranks(faults) else reader

@@ -108,6 +108,8 @@ class Run:
         reader: CheckpointReader | None = None
         if resume == "auto":
             reader = newest_valid(self.checkpoints, self.engine, self.topology)
+            if reader is not None and self.topology.is_main:
+                self._set_aside(reader.step)
         elif resume is not None:
             reader = open_checkpoint(Path(resume), self.engine, self.topology)
             newer = [path for path in list_checkpoints(self.checkpoints) if path.name > folder_name(reader.step)]
@@ -127,6 +129,12 @@ class Run:
             restore_rng(snapshot)
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
+
+    def _set_aside(self, step: int) -> None:
+        """Rename the damaged checkpoints behind `step`: the run will write its own there, and keeping must not count them."""
+        for path in list_checkpoints(self.checkpoints):
+            if path.name > folder_name(step):
+                path.rename(path.with_name(path.name + ".damaged"))
 
     def _initial(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:
@@ -155,8 +163,8 @@ def check_shared(directory: Path, topology: Topology) -> None:
     exchange(None, topology)  # nobody looks before it is there
     blind = [host for host in exchange("" if token.exists() else socket.gethostname(), topology) if host]
     exchange(None, topology)  # nor is it gone before all have looked
-    if topology.is_main:
-        token.unlink(missing_ok=True)
+    if topology.is_main and not fault:
+        token.unlink()
     if blind:
         raise OSError(
             f"run.directory {directory} must be one folder that all ranks see and can write; {fault or 'not seen on ' + ', '.join(sorted(set(blind)))}"

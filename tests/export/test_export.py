@@ -226,4 +226,4 @@ def test_from_training_to_text(launch: Launch, raw_config: dict[str, Any], tmp_p
 def test_command_explains_what_is_no_checkpoint(launch: Launch, tmp_path: Path):
     code, printed, errors = launch("export_hf.py", "nowhere", str(tmp_path / "out"))
     assert (code, printed, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("error: nowhere: no manifest.json, so this is no finished checkpoint")
+    assert errors.startswith("error: nowhere: no such folder")

@@ -62,6 +62,9 @@ def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Pat
     ]
     results = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")[0]
     assert results[: len(newest)] == [{"step": 3, "samples": 24}] * len(newest)
+    for path in newest.values():
+        found = sorted(entry.name for entry in path.parent.iterdir())
+        assert found == ["step-00000004", "step-00000004.damaged", "step-00000005"], "passed over: neither lost nor counted"
     explicit, other, none, older = (result["error"] for result in results[len(newest) :])
     assert str(given) in explicit and "damaged" in explicit
     assert "format 99" in other, "what another version wrote is not skipped as if it were broken"
@@ -75,7 +78,7 @@ def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Pat
         "missing/checkpoints/step-00000004/state.json": "missing",
         "unfinished/checkpoints/step-00000004": "no finished checkpoint",
     }.items():
-        assert any(line.startswith("skipping checkpoint") and name in line and part in line for line in said.splitlines()), name
+        assert any(line.startswith("checkpoint not used") and name in line and part in line for line in said.splitlines()), name
 
 
 def test_any_flipped_byte_of_the_small_files_is_noticed(finished: dict[str, Any]) -> None:
@@ -110,7 +113,7 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
 
     expected: list[tuple[dict[str, Any], list[str]]] = [
         ({"name": "base"}, ["already holds checkpoints", "--resume auto"]),
-        ({"name": "a", "resume": str(root / "nowhere")}, ["nowhere", "no finished checkpoint"]),
+        ({"name": "a", "resume": str(root / "nowhere")}, ["nowhere", "no such folder"]),
         ({"name": "b", "resume": checkpoint, "set": {"model.encoding": "rope"}}, ["model.encoding tape", "rope"]),
         ({"name": "c", "resume": checkpoint, "set": {"model.mlp_size": 44}}, ["model.mlp_size 40", "44"]),
         ({"name": "d", "resume": checkpoint, "set": {"data.sequence_length": 16}}, ["data.sequence_length 32", "16"]),
