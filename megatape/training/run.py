@@ -166,9 +166,8 @@ def check_shared(directory: Path, topology: Topology) -> None:
     if topology.is_main and not fault:
         token.unlink()
     if blind:
-        raise OSError(
-            f"run.directory {directory} must be one folder that all ranks see and can write; {fault or 'not seen on ' + ', '.join(sorted(set(blind)))}"
-        )
+        reason = fault or f"what the main rank wrote is not seen on {', '.join(sorted(set(blind)))}"
+        raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")
 
 
 def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
