@@ -12,6 +12,8 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+NO_TARGET = -100  # a target that takes no part in the loss: the loader writes it, the loss leaves it out
+
 
 class Section(BaseModel):
     """Base of all sections: immutable, strictly typed, no unknown keys."""

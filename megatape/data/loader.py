@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatape.config import NO_TARGET
 from megatape.data.dataset import TokenDataset
 from megatape.data.order import sample_hash, sample_index
-
-NO_TARGET = -100  # cross entropy leaves these out
 
 
 @dataclass

@@ -42,7 +42,7 @@ class Transformer(nn.Module):
 
         positions: of each token, with the training offset if there is one. starts: index of the first token that each token
         may attend to (packed documents), or None. Returns logits [B, N, V] (this rank's V/T), or with `targets` the float32 sum of their
-        cross entropies (IGNORED ones excepted). `states`, a list, receives the pair (x, e) after every block; only then is
+        cross entropies (NO_TARGET ones excepted). `states`, a list, receives the pair (x, e) after every block; only then is
         the last block's position update computed, since nothing else reads it."""
         config = self.config
         x = self.embedding(tokens)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megatape.config import NO_TARGET
 from megatape.parallel.collectives import (
     SINGLE,
     TensorRanks,
@@ -20,8 +21,6 @@ from megatape.parallel.collectives import (
     scatter_sum_tokens,
     sum_over_vocabulary,
 )
-
-IGNORED = -100  # a target that takes no part in the loss
 
 
 def sharded(shape: tuple[int, ...], axis: int, ranks: TensorRanks) -> nn.Parameter:
@@ -74,7 +73,7 @@ class VocabularyEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.ranks.size == 1:
             return F.embedding(tokens, self.weight)
-        local, mine = _own_rows(tokens, self.weight, self.ranks)
+        local, mine = _own_rows(tokens, self.weight.shape[0], self.ranks)
         return scatter_sum_tokens(F.embedding(local, self.weight) * mine[..., None], self.ranks)
 
 
@@ -105,13 +104,13 @@ class VocabularyHead(nn.Module):
             return logits
         logits = logits.float()
         if self.ranks.size == 1:
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
         # log of the sum over all ranks' logits, minus the target's logit, which one of them has.
         largest = largest_over_vocabulary(logits.detach().amax(-1), self.ranks)
         total = sum_over_vocabulary((logits - largest[..., None]).exp().sum(-1), self.ranks)
-        local, mine = _own_rows(targets, logits.transpose(0, 2), self.ranks)
+        local, mine = _own_rows(targets, logits.shape[-1], self.ranks)
         chosen = sum_over_vocabulary(logits.gather(-1, local[..., None]).squeeze(-1).where(mine, 0.0), self.ranks)
-        return ((total.log() + largest - chosen) * (targets != IGNORED)).sum()
+        return ((total.log() + largest - chosen) * (targets != NO_TARGET)).sum()
 
 
 class RMSNorm(nn.Module):
@@ -144,8 +143,8 @@ class MLP(nn.Module):
         return self.down(F.silu(gate) * up)
 
 
-def _own_rows(ids: Tensor, table: Tensor, ranks: TensorRanks) -> tuple[Tensor, Tensor]:
-    """Where ids [B, N] lie in this rank's rows of a table, and whether they do; others point to row 0."""
-    local = ids - ranks.rank * table.shape[0]
-    mine = (local >= 0) & (local < table.shape[0]) & (ids >= 0)
+def _own_rows(ids: Tensor, num_rows: int, ranks: TensorRanks) -> tuple[Tensor, Tensor]:
+    """Where ids [B, N] lie among the `num_rows` rows of this rank, and whether they do; others point to row 0."""
+    local = ids - ranks.rank * num_rows
+    mine = (local >= 0) & (local < num_rows) & (ids >= 0)
     return local.where(mine, 0), mine

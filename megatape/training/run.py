@@ -134,7 +134,10 @@ class Run:
         """Rename the damaged checkpoints behind `step`: the run will write its own there, and keeping must not count them."""
         for path in list_checkpoints(self.checkpoints):
             if path.name > folder_name(step):
-                path.rename(path.with_name(path.name + ".damaged"))
+                aside = path.with_name(path.name + ".damaged")
+                while aside.exists():  # the same step was damaged before
+                    aside = aside.with_name(aside.name + ".damaged")
+                path.rename(aside)
 
     def _initial(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:
