@@ -30,12 +30,12 @@ SINGLE = TensorRanks()
 
 def gather_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
     """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order. Backward: reduce-scatter."""
-    return x if ranks.size == 1 else _Pair.apply(x, ranks, _all_gather, _reduce_scatter)
+    return x if ranks.size == 1 else _Pair.apply(x, ranks, all_gather, reduce_scatter)
 
 
 def scatter_sum_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
     """[B, N, ...] partial sums -> [B, N/T, ...], the sum over ranks of this rank's tokens. Backward: all-gather."""
-    return x if ranks.size == 1 else _Pair.apply(x, ranks, _reduce_scatter, _all_gather)
+    return x if ranks.size == 1 else _Pair.apply(x, ranks, reduce_scatter, all_gather)
 
 
 def tokens_to_channels(e: Tensor, ranks: TensorRanks) -> Tensor:
@@ -53,21 +53,16 @@ def replicated(parameter: Tensor, ranks: TensorRanks) -> Tensor:
     return parameter if ranks.size == 1 else _Pair.apply(parameter, ranks, lambda x, _: x.view_as(x), _all_reduce)
 
 
-def sum_over_vocabulary(x: Tensor, ranks: TensorRanks) -> Tensor:
-    """Sum of every rank's part, where the rest of the computation is the same on all ranks. Backward: identity."""
-    return x if ranks.size == 1 else _Pair.apply(x, ranks, _all_reduce, lambda grad, _: grad)
-
-
-def largest_over_vocabulary(x: Tensor, ranks: TensorRanks) -> Tensor:
-    """Largest of every rank's values, not differentiable."""
-    if ranks.group is not None:
-        dist.all_reduce(x, dist.ReduceOp.MAX, group=ranks.group)
-    return x
-
-
 def own_tokens(x: Tensor, ranks: TensorRanks) -> Tensor:
     """This rank's share [B, N/T] of something [B, N] that all ranks hold and nothing is differentiated by."""
     return x if ranks.size == 1 else x.chunk(ranks.size, dim=1)[ranks.rank]
+
+
+def own_rows(ids: Tensor, num_rows: int, ranks: TensorRanks) -> tuple[Tensor, Tensor]:
+    """Where ids of a divided vocabulary lie among the `num_rows` rows of this rank, and whether they do; others point to row 0."""
+    rows = ids - ranks.rank * num_rows
+    mine = (rows >= 0) & (rows < num_rows) & (ids >= 0)
+    return rows.where(mine, 0), mine
 
 
 def gathered_again(part: Tensor, whole: Tensor, weights: Sequence[Tensor], ranks: TensorRanks) -> AbstractContextManager[Any]:
@@ -101,7 +96,7 @@ class _GatheredAgain:
         return lambda: tensor if weight is None else weight.detach().as_strided(shape, strides)
 
     def _gather(self) -> Tensor:
-        whole = _all_gather(self.part, self.ranks) if self.whole is None else self.whole
+        whole = all_gather(self.part, self.ranks) if self.whole is None else self.whole
         self.uses -= 1
         self.whole = whole if self.uses else None
         return whole
@@ -118,7 +113,7 @@ class _Pair(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: TensorRanks, there: Callable[..., Tensor], back: Callable[..., Tensor]) -> Tensor:
         ctx.ranks, ctx.back = ranks, back
-        if there is _all_gather:
+        if there is all_gather:
             ctx.save_for_backward(x)  # gathered_again needs it; kept here, it is counted with what autograd keeps
         return there(x, ranks)
 
@@ -130,14 +125,25 @@ class _Pair(torch.autograd.Function):
 # The collectives work on the leading axis: pieces are stacked there and moved to their place by a transpose.
 
 
-def _all_gather(x: Tensor, ranks: TensorRanks) -> Tensor:
+def every_rank(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """[...] of each rank -> [T, ...] on all ranks. Without autograd, like all that follows."""
+    if ranks.size == 1:
+        return x[None]
     stacked = x.new_empty(ranks.size, *x.shape)
     if ranks.group is not None:
         dist.all_gather_into_tensor(stacked.flatten(0, 1), x.contiguous(), group=ranks.group)
-    return stacked.transpose(0, 1).flatten(1, 2).contiguous()
+    return stacked
 
 
-def _reduce_scatter(x: Tensor, ranks: TensorRanks) -> Tensor:
+def all_gather(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order."""
+    return x if ranks.size == 1 else every_rank(x, ranks).transpose(0, 1).flatten(1, 2).contiguous()
+
+
+def reduce_scatter(x: Tensor, ranks: TensorRanks) -> Tensor:
+    """[B, N, ...] -> [B, N/T, ...], the sum over ranks of this rank's tokens."""
+    if ranks.size == 1:
+        return x
     stacked = x.unflatten(1, (ranks.size, -1)).transpose(0, 1).contiguous()
     own = torch.empty_like(stacked[0])
     if ranks.group is not None:

@@ -10,17 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.config import NO_TARGET
 from megatape.parallel.collectives import (
     SINGLE,
     TensorRanks,
     gather_tokens,
     gathered_again,
-    largest_over_vocabulary,
+    own_rows,
     replicated,
     scatter_sum_tokens,
-    sum_over_vocabulary,
 )
+from megatape.parallel.loss import cross_entropy, mask_padding
 
 
 def sharded(shape: tuple[int, ...], axis: int, ranks: TensorRanks) -> nn.Parameter:
@@ -73,8 +72,8 @@ class VocabularyEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.ranks.size == 1:
             return F.embedding(tokens, self.weight)
-        local, mine = _own_rows(tokens, self.weight.shape[0], self.ranks)
-        return scatter_sum_tokens(F.embedding(local, self.weight) * mine[..., None], self.ranks)
+        rows, mine = own_rows(tokens, self.weight.shape[0], self.ranks)
+        return scatter_sum_tokens(F.embedding(rows, self.weight) * mine[..., None], self.ranks)
 
 
 class VocabularyHead(nn.Module):
@@ -87,30 +86,18 @@ class VocabularyHead(nn.Module):
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """[B, N/T, C] -> [B, N, V / T], this rank's share of the vocabulary; padding rows are minus infinity."""
-        weight = self.weight if tied is None else tied
-        assert weight is not None
-        whole = gather_tokens(x, self.ranks)
-        with gathered_again(x, whole, [weight], self.ranks):
-            logits = F.linear(whole, weight)
-        real = self.vocab_size - self.ranks.rank * weight.shape[0]  # rows of this rank that are not padding; may be none
-        if real < weight.shape[0]:
-            logits = F.pad(logits[..., : max(real, 0)], (0, weight.shape[0] - max(real, 0)), value=float("-inf"))
-        return logits
+        return mask_padding(F.linear(gather_tokens(x, self.ranks), self._weight(tied)), self.vocab_size, self.ranks)
 
     def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
         """x: [B, N/T, C]; targets: [B, N] or None. Float32 sum of the targets' cross entropies, the same on all ranks, or logits."""
-        logits = self.logits(x, tied)
         if targets is None:
-            return logits
-        logits = logits.float()
-        if self.ranks.size == 1:
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
-        # log of the sum over all ranks' logits, minus the target's logit, which one of them has.
-        largest = largest_over_vocabulary(logits.detach().amax(-1), self.ranks)
-        total = sum_over_vocabulary((logits - largest[..., None]).exp().sum(-1), self.ranks)
-        local, mine = _own_rows(targets, logits.shape[-1], self.ranks)
-        chosen = sum_over_vocabulary(logits.gather(-1, local[..., None]).squeeze(-1).where(mine, 0.0), self.ranks)
-        return ((total.log() + largest - chosen) * (targets != NO_TARGET)).sum()
+            return self.logits(x, tied)
+        return cross_entropy(x, self._weight(tied), targets, self.vocab_size, self.ranks)
+
+    def _weight(self, tied: Tensor | None) -> Tensor:
+        weight = self.weight if tied is None else tied
+        assert weight is not None
+        return weight
 
 
 class RMSNorm(nn.Module):
@@ -141,10 +128,3 @@ class MLP(nn.Module):
         with gathered_again(h, whole, [self.gate.weight, self.up.weight], self.ranks):
             gate, up = self.gate(whole), self.up(whole)
         return self.down(F.silu(gate) * up)
-
-
-def _own_rows(ids: Tensor, num_rows: int, ranks: TensorRanks) -> tuple[Tensor, Tensor]:
-    """Where ids [B, N] lie among the `num_rows` rows of this rank, and whether they do; others point to row 0."""
-    local = ids - ranks.rank * num_rows
-    mine = (local >= 0) & (local < num_rows) & (ids >= 0)
-    return local.where(mine, 0), mine

@@ -1,0 +1,110 @@
+"""Cross entropy over chunks of tokens and shares of the vocabulary, against the plain one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.config import NO_TARGET
+from megatape.parallel import loss
+from megatape.parallel.collectives import SINGLE, TensorRanks, own_tokens
+from megatape.parallel.groups import Groups
+from megatape.parallel.layers import VocabularyHead
+from megatape.parallel.topology import Topology
+from tests.workers import run_workers
+
+VOCAB, HIDDEN = 301, 16
+# Elements of the logits that a rank makes at a time: one token, some that do not divide the tokens, all.
+CHUNKS = (1, 5 * VOCAB, 10**9)
+TOLERANCE = 1e-6  # relative to the largest element: sums of float32 in another order; seen: 3e-7
+
+
+def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """x [2, 24, HIDDEN], weight [VOCAB, HIDDEN], targets [2, 24], some of which do not count."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 24, HIDDEN, generator=generator).to(dtype)
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator).to(dtype)
+    targets = torch.randint(0, VOCAB, (2, 24), generator=generator)
+    targets[0, 3:9] = NO_TARGET
+    return x.requires_grad_(), weight.requires_grad_(), targets
+
+
+def plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    logits = F.linear(x, weight).float()
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the loss is scaled afterwards, as training does, and without gradients."""
+    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+    x, weight, targets = example()
+    expected = plain(x, weight, targets)
+    wanted = torch.autograd.grad(expected * 0.125, (x, weight))
+    found = loss.cross_entropy(x, weight, targets, VOCAB, SINGLE)
+    assert found.item() == pytest.approx(expected.item(), rel=TOLERANCE)
+    for ours, theirs in zip(torch.autograd.grad(found * 0.125, (x, weight)), wanted, strict=True):
+        assert difference(ours, theirs) < TOLERANCE
+    with torch.no_grad():
+        assert loss.cross_entropy(x, weight, targets, VOCAB, SINGLE).item() == found.item()
+
+
+def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight's gradient is a sum over 1024 tokens, one a chunk: rounded to bfloat16 at every chunk it would be 45% off."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(1, 1024, HIDDEN, generator=generator).to(torch.bfloat16)
+    weight = torch.zeros(8, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    targets = torch.zeros(1, 1024, dtype=torch.long)
+    gradients = []
+    for chunk in (10**9, 1):
+        monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
+        gradients.append(torch.autograd.grad(loss.cross_entropy(x, weight, targets, 8, SINGLE), weight)[0].float())
+    assert difference(gradients[1], gradients[0]) < 2**-8  # the roundings of 1024 parts average out; that of the sum remains
+
+
+def test_tensor_ranks(tmp_path: Path) -> None:
+    """Four ranks, the last with padding: loss, gradient of x (by tokens) and of the weight (by rows), for every chunk size."""
+    for result in run_workers("tests.parallel.test_loss:compare_with_plain", 4, None, tmp_path):
+        assert max(result) < TOLERANCE, result
+
+
+def compare_with_plain(_: Any, topology: Topology) -> list[float]:
+    ranks = Groups(Topology(topology.rank, 4, topology.rank, 4)).tensor_ranks
+    x, weight, targets = example()
+    expected = plain(x, weight, targets)
+    grad_x, grad_weight = torch.autograd.grad(expected, (x, weight))
+    rows = -(-VOCAB // 4)
+    padded = F.pad(weight.detach(), (0, 0, 0, 4 * rows - VOCAB), value=7.0)  # whatever padding holds
+    padded_grad = F.pad(grad_weight, (0, 0, 0, 4 * rows - VOCAB))
+    mine = slice(topology.rank * rows, (topology.rank + 1) * rows)
+    differences = []
+    for chunk in CHUNKS:
+        loss.CHUNK_ELEMENTS = chunk
+        own_x, own_weight = own_tokens(x.detach(), ranks).requires_grad_(), padded[mine].clone().requires_grad_()
+        found = loss.cross_entropy(own_x, own_weight, targets, VOCAB, ranks)
+        found.backward()
+        assert own_x.grad is not None and own_weight.grad is not None
+        differences += [
+            abs(found.item() - expected.item()) / expected.item(),
+            difference(own_x.grad, own_tokens(grad_x, ranks)),
+            difference(own_weight.grad, padded_grad[mine]),
+        ]
+    return differences
+
+
+@pytest.mark.parametrize(("vocab_size", "size", "real"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])])
+def test_padding_rows_are_minus_infinity(vocab_size: int, size: int, real: list[int]) -> None:
+    for rank in range(size):
+        head = VocabularyHead(vocab_size, 4, TensorRanks(size, rank))
+        assert head.weight is not None
+        torch.nn.init.ones_(head.weight)
+        logits = head.logits(torch.ones(1, 3, 4), None)
+        assert logits.shape[-1] == -(-vocab_size // size)
+        assert int(torch.isfinite(logits[0, 0]).sum()) == real[rank]
