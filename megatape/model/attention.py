@@ -25,15 +25,16 @@ class Attention(nn.Module):
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, ranks)
         self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, ranks)
         self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, ranks)
+        # Held here because ZeRO-3 would gather a weight, one by one, for whoever asks its layer for it.
+        self.input_weights = [self.query.weight, self.key.weight, self.value.weight]
 
     def forward(self, h: Tensor, e: Tensor, starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
         """h: [B, N/T, C]; e: [B, N/T, L, R], or for `rope` [B, N, L/T, R]; starts: [B, N] or None, first token that each token may see.
 
         Returns the output [B, N/T, C] and, if `move` is set, A e of this rank's query heads [B, N, H/T, R]."""
-        layers = (self.query, self.key, self.value)
         whole = gather_tokens(h, self.ranks)
-        with gathered_again(h, whole, [layer.weight for layer in layers], self.ranks):
-            q, k, v = (layer(whole).unflatten(-1, (-1, self.head_dim)) for layer in layers)
+        with gathered_again(h, whole, self.input_weights, self.ranks):
+            q, k, v = (layer(whole).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
         content, moved = attend(q, k, v, tokens_to_channels(e, self.ranks) if self.carries_state else e, starts, move)
         return self.output(content.flatten(2)), moved
 

@@ -1,7 +1,7 @@
 """Collectives of tensor parallelism as conjugate autograd pairs: what one direction gathers, the other one sums and scatters.
 
 B batch, N tokens, T tensor ranks. Every function is the identity at T = 1, and gives only shapes when there is no process
-group (planning on fake tensors).
+group (planning on fake tensors), when it notes what would have been sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+
+from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, plan
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ def every_rank(x: Tensor, ranks: TensorRanks) -> Tensor:
     if ranks.size == 1:
         return x[None]
     stacked = x.new_empty(ranks.size, *x.shape)
-    if ranks.group is not None:
+    if ranks.group is None:
+        plan(ALL_GATHER, stacked, ranks.size)
+    else:
         dist.all_gather_into_tensor(stacked.flatten(0, 1), x.contiguous(), group=ranks.group)
     return stacked
 
@@ -146,14 +150,18 @@ def reduce_scatter(x: Tensor, ranks: TensorRanks) -> Tensor:
         return x
     stacked = x.unflatten(1, (ranks.size, -1)).transpose(0, 1).contiguous()
     own = torch.empty_like(stacked[0])
-    if ranks.group is not None:
+    if ranks.group is None:
+        plan(REDUCE_SCATTER, stacked, ranks.size)
+    else:
         dist.reduce_scatter_tensor(own, stacked.flatten(0, 1), group=ranks.group)
     return own
 
 
 def _all_reduce(x: Tensor, ranks: TensorRanks) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
-    if ranks.group is not None:
+    if ranks.group is None:
+        plan(ALL_REDUCE, total, ranks.size)
+    else:
         dist.all_reduce(total, group=ranks.group)
     return total
 
@@ -172,6 +180,8 @@ def _to_tokens(e: Tensor, ranks: TensorRanks) -> Tensor:
 
 def _all_to_all(sent: Tensor, ranks: TensorRanks) -> Tensor:
     received = torch.empty_like(sent)
-    if ranks.group is not None:
+    if ranks.group is None:
+        plan(ALL_TO_ALL, sent, ranks.size)
+    else:
         dist.all_to_all_single(received, sent, group=ranks.group)
     return received

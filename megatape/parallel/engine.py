@@ -58,8 +58,9 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "allgather_bucket_size": zero.bucket_size,
         "stage3_prefetch_bucket_size": zero.bucket_size,
         "sub_group_size": zero.sub_group_size,
-        # A weight is gathered for a layer's forward pass and again for its backward pass, and let go in between. DeepSpeed would keep
-        # a billion weights gathered, which for most models is all of them and leaves stage 3 nothing to save.
+        # DeepSpeed would keep a billion weights gathered ahead of their use and between forward and backward pass: for most models
+        # that is all of them, and stage 3 would save nothing. Two buckets ahead hide the gathering as well.
+        "stage3_max_live_parameters": 2 * zero.bucket_size,
         "stage3_max_reuse_distance": 0,
         # Vectors stay whole on every rank: gathering them would cost more in latency than dividing them saves.
         "stage3_param_persistence_threshold": config.model.hidden_size,

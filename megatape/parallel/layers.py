@@ -122,9 +122,10 @@ class MLP(nn.Module):
         self.gate = ColumnLinear(hidden_size, inner_size, ranks)
         self.up = ColumnLinear(hidden_size, inner_size, ranks)
         self.down = RowLinear(inner_size, hidden_size, ranks)
+        self.input_weights = [self.gate.weight, self.up.weight]  # held for the same reason as in Attention
 
     def forward(self, h: Tensor) -> Tensor:
         whole = gather_tokens(h, self.ranks)
-        with gathered_again(h, whole, [self.gate.weight, self.up.weight], self.ranks):
+        with gathered_again(h, whole, self.input_weights, self.ranks):
             gate, up = self.gate(whole), self.up(whole)
         return self.down(F.silu(gate) * up)

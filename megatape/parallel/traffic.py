@@ -1,0 +1,93 @@
+"""Bytes that ranks send each other, by collective: counted in a real run, or on shapes alone where there are no processes.
+
+One convention for both: what one of n ranks sends when the collective runs around a ring. With S bytes in the whole (gathered,
+scattered or exchanged) tensor an all-gather, a reduce-scatter and an all-to-all send (n - 1) / n S, an all-reduce twice that.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+
+# PyTorch's operators behind the collectives that this system and DeepSpeed call.
+OPERATORS = {
+    "_allgather_base_": ALL_GATHER,
+    "allgather_": ALL_GATHER,
+    "allgather_into_tensor_coalesced_": ALL_GATHER,
+    "_reduce_scatter_base_": REDUCE_SCATTER,
+    "reduce_scatter_": REDUCE_SCATTER,
+    "reduce_scatter_tensor_coalesced_": REDUCE_SCATTER,
+    "allreduce_": ALL_REDUCE,
+    "allreduce_coalesced_": ALL_REDUCE,
+    "alltoall_base_": ALL_TO_ALL,
+    "alltoall_": ALL_TO_ALL,
+}
+
+Sent = Counter[str]  # collective -> bytes
+
+
+def sent_bytes(collective: str, whole: int, size: int) -> int:
+    """Bytes that one of `size` ranks sends; whole: bytes of the whole tensor."""
+    return (2 if collective == ALL_REDUCE else 1) * whole * (size - 1) // size
+
+
+_planned: ContextVar[Sent | None] = ContextVar("planned", default=None)
+
+
+def plan(collective: str, whole: Tensor, size: int) -> None:
+    """Note a collective that would run here if there were other processes."""
+    counter = _planned.get()
+    if counter is not None:
+        counter[collective] += sent_bytes(collective, whole.nbytes, size)
+
+
+@contextmanager
+def planned_traffic() -> Iterator[Sent]:
+    """Count what the tensor ranks of a model without processes (`TensorRanks` without a group) would send inside the block."""
+    counter: Sent = Counter()
+    token = _planned.set(counter)
+    try:
+        yield counter
+    finally:
+        _planned.reset(token)
+
+
+class CountTraffic(TorchDispatchMode):
+    """Count what this rank sends inside the block, DeepSpeed's collectives included, by process group.
+
+    groups: name -> group; a group that is none of them counts as "other". Single numbers (norms, losses, flags) are left
+    out. `sent` holds a counter for each name. With a group of one rank nothing is sent."""
+
+    def __init__(self, groups: dict[str, dist.ProcessGroup]) -> None:
+        super().__init__()
+        self.names = {group.group_name: name for name, group in groups.items()}
+        self.sent: dict[str, Sent] = {name: Counter() for name in (*groups, "other")}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "c10d":
+            self._count(func.overloadpacket.__name__, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, operator: str, args: tuple[Any, ...]) -> None:
+        collective = OPERATORS.get(operator, operator.strip("_"))
+        tensors = [[leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)] for arg in args[:2]]
+        if max(tensor.numel() for tensor in tensors[0] + tensors[1]) == 1:
+            return
+        group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
+        whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
+        self.sent[self.names.get(group.group_name, "other")][collective] += sent_bytes(collective, whole, group.size())
+
+
+def _is_group(value: torch.ScriptObject) -> bool:
+    return str(value._type()).endswith("c10d.ProcessGroup")

@@ -1,0 +1,132 @@
+"""What ZeRO stage 3 gathers in a micro-batch: DeepSpeed's coordinator of gathering, prefetching and letting go, on paper.
+
+DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the weights that are not there, then those
+of the next modules up to a bucket of elements; after the pass it lets the module's weights go, unless the
+prefetch has already counted on finding them. So at the turn from forward to backward pass the last weights stay, and how many
+bytes move depends on the order of the modules. The rules are those of the pinned version's
+runtime/zero/partitioned_param_coordinator.py; tests/plan compares the result with the bytes counted in a real run.
+"""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+FETCH, RELEASE = "fetch", "release"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A module is about to use its weights, or has used them."""
+
+    kind: Literal["fetch", "release"]
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Elements gathered in one micro-batch, and the most that are whole at the same time (weights that always stay left out)."""
+
+    elements: int
+    live: int
+
+
+def record_events(model: nn.Module) -> list[Event]:
+    """Attach hooks, as DeepSpeed does, to every module; the list fills while the model runs forward and backward."""
+    events: list[Event] = []
+    for module in model.modules():
+        _hook(module, events)
+    return events
+
+
+def _hook(module: nn.Module, events: list[Event]) -> None:
+    waiting = 0  # inputs whose gradient has not come yet
+
+    class BeforeBackward(torch.autograd.Function):
+        """Around each output: its gradient arriving means that the module's backward pass begins."""
+
+        @staticmethod
+        def forward(ctx: Any, output: Tensor) -> Tensor:
+            return output.detach()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            events.append(Event("fetch", module))
+            return grad
+
+    class AfterBackward(torch.autograd.Function):
+        """Around each input: the last gradient that leaves means that the module's backward pass is over."""
+
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            nonlocal waiting
+            waiting += ctx.needs_input_grad[0]
+            return value.detach()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                events.append(Event("release", module))
+            return grad
+
+    def before(_: nn.Module, inputs: Any) -> Any:
+        nonlocal waiting
+        events.append(Event("fetch", module))
+        waiting = 0
+        return tree_map_only(Tensor, AfterBackward.apply, inputs)
+
+    def after(_: nn.Module, inputs: Any, output: Any) -> Any:
+        events.append(Event("release", module))
+        return tree_map_only(Tensor, BeforeBackward.apply, output)
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(after)
+
+
+def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int) -> Gathered:
+    """events: of one micro-batch; bucket: elements gathered ahead at a time, two buckets in all; persistent: weights up to this
+    size always stay whole (see deepspeed_config in parallel/engine.py)."""
+    weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
+    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > persistent}
+    fetches = [event.module for event in events if event.kind == FETCH]
+    queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
+    needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # last use that prefetching has looked at
+    whole: set[nn.Parameter] = set()
+    step = moved = live = most = 0
+
+    def gather(parameters: list[nn.Parameter]) -> None:
+        nonlocal moved, live, most
+        for parameter in parameters:
+            whole.add(parameter)
+            moved += -(-parameter.numel() // data_ranks) * data_ranks
+            live += parameter.numel()
+        most = max(most, live)
+
+    for event in events:
+        own = weights[event.module]
+        if event.kind == FETCH:
+            gather([parameter for parameter in own if parameter in divided - whole])
+            expected = {parameter for parameter in own if needed_at[parameter] < step}
+            while queue and expected:
+                parameter, use = queue.popleft()
+                needed_at[parameter] = use
+                expected.discard(parameter)
+            coming, limit = 0, min(2 * bucket - live, bucket)
+            while queue and coming < limit:
+                parameter, use = queue.popleft()
+                needed_at[parameter] = max(needed_at[parameter], use)
+                if parameter in divided - whole:
+                    gather([parameter])
+                    coming += parameter.numel()
+            step += 1
+        else:
+            for parameter in own:
+                if parameter in whole and needed_at[parameter] <= step:
+                    whole.discard(parameter)
+                    live -= parameter.numel()
+    return Gathered(moved, most)
