@@ -35,7 +35,7 @@ def main() -> int:
     except (ValueError, OSError) as error:
         return _fail(str(error))
     if args.dry_run:
-        from megatape.training.dry_run import describe
+        from megatape.plan.report import describe
 
         try:
             print(describe(config, args.world_size))

@@ -8,7 +8,7 @@ left to a default, is saved with the run.
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
@@ -170,6 +170,19 @@ class RunConfig(Section):
     )
 
 
+class ClusterConfig(Section):
+    """The machines that the settings are meant for. The planner (docs/planning.md) reads it; training takes the ranks it is given."""
+
+    nodes: PositiveInt = Field(description="machines")
+    gpus_per_node: PositiveInt = Field(description="GPUs of each")
+    gpu: str = Field(min_length=1, description="what they are: a name that `launch/plan.py --help` lists, or a JSON file")
+
+    @property
+    def world_size(self) -> int:
+        """GPUs in all, each with one rank."""
+        return self.nodes * self.gpus_per_node
+
+
 class Config(Section):
     """The whole file. `docs/config.md` is made from these descriptions."""
 
@@ -184,6 +197,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
+    cluster: ClusterConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -304,7 +318,11 @@ def _fields(location: tuple[Any, ...]) -> list[str]:
     """Names of the keys that the section at `location` knows."""
     section: type[BaseModel] = Config
     for part in location:
-        annotation = section.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        section = annotation
+        section = section_of(section.model_fields[part].annotation)
     return list(section.model_fields)
+
+
+def section_of(annotation: Any) -> type[BaseModel]:
+    """The section class that a field of `Config` holds, also where it may be left out."""
+    classes = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return classes[0]

@@ -2,10 +2,9 @@
 
 import typing
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from megatape.config import Config
+from megatape.config import Config, section_of
 
 HEAD = """# Configuration
 
@@ -19,7 +18,7 @@ def reference() -> str:
     """The page: one table for each section."""
     parts = [HEAD]
     for name, field in Config.model_fields.items():
-        section = typing.cast(type[BaseModel], field.annotation)
+        section = section_of(field.annotation)
         lines = [f"## {name}", "", str(section.__doc__), "", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [_row(key, entry) for key, entry in section.model_fields.items()]
         parts.append("\n".join(lines) + "\n")

@@ -85,6 +85,8 @@ class CountTraffic(TorchDispatchMode):
         if max(tensor.numel() for tensor in tensors[0] + tensors[1]) == 1:
             return
         group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
+        if group.size() == 1:
+            return
         whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
         self.sent[self.names.get(group.group_name, "other")][collective] += sent_bytes(collective, whole, group.size())
 

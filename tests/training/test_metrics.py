@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters
-from megatape.training.dry_run import describe
+from megatape.plan.report import describe
 from tests.workers import run_workers
 
 

@@ -1,0 +1,66 @@
+"""What a GPU can do, by the vendors' data sheets, or by a JSON file for any other."""
+
+import json
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from megatape.config import Section
+
+
+class Gpu(Section):
+    """One accelerator and its share of the node's network."""
+
+    name: str = Field(description="part of the name by which the driver calls it")
+    memory: float = Field(gt=0, description="bytes of device memory")
+    bfloat16_flops: float = Field(gt=0, description="dense matrix FLOP/s in bfloat16")
+    memory_bandwidth: float = Field(gt=0, description="bytes/s of device memory")
+    node_bandwidth: float = Field(gt=0, description="bytes/s that it can send to GPUs of its node")
+    network_bandwidth: float = Field(
+        gt=0, description="bytes/s that it can send to other nodes: one network adapter's, if each has one"
+    )
+
+
+def _gpu(name: str, gib: float, tera_flops: float, memory_tb: float, node_gb: float, network_gbit: float) -> Gpu:
+    return Gpu(
+        name=name,
+        memory=gib * 2**30,
+        bfloat16_flops=tera_flops * 1e12,
+        memory_bandwidth=memory_tb * 1e12,
+        node_bandwidth=node_gb * 1e9,
+        network_bandwidth=network_gbit / 8 * 1e9,
+    )
+
+
+# Memory as the driver reports it free of reserved parts, about; the network is that of the vendors' reference systems.
+GPUS = {
+    "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200),
+    "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200),
+    "h100": _gpu("H100", 79, 989, 3.35, 450, 400),
+    "h200": _gpu("H200", 139, 989, 4.8, 450, 400),
+    "gh200": _gpu("GH200", 94, 989, 4.0, 450, 400),
+    "b200": _gpu("B200", 178, 2250, 8.0, 900, 400),
+    "l40s": _gpu("L40S", 44, 362, 0.864, 32, 200),
+    "mi300x": _gpu("MI300X", 191, 1307, 5.3, 448, 400),
+}
+
+
+def load_gpu(name: str) -> Gpu:
+    """A GPU of the table above by its key, or described by a JSON file. Raises ValueError or FileNotFoundError."""
+    if name in GPUS:
+        return GPUS[name]
+    path = Path(name)
+    if path.suffix != ".json":
+        raise ValueError(f"GPU {name!r} is not known: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
+    if not path.is_file():
+        raise FileNotFoundError(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
+    try:
+        return Gpu.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, ValidationError) as error:
+        fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
+        raise ValueError(f"{path} does not describe a GPU: {error}. It is an object of {fields}") from None
+
+
+def named(device_name: str) -> Gpu | None:
+    """The GPU of the table that the driver calls so, or None."""
+    return next((gpu for gpu in reversed(GPUS.values()) if gpu.name in device_name), None)

@@ -1,0 +1,89 @@
+"""Bytes that one rank holds at the peak of a training step, by part."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from megatape.config import Config
+from megatape.parallel.loss import CHUNK_ELEMENTS
+from megatape.plan.trace import Pass, activation_bytes
+from megatape.plan.traffic import GRADIENT_BYTES, element_bytes, padded
+from megatape.plan.zero3 import gathered
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by part, on the device and in the host's memory (offloading)."""
+
+    device: dict[str, float]
+    host: dict[str, float]
+
+    @property
+    def device_total(self) -> float:
+        return sum(self.device.values())
+
+
+def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Memory:
+    """one: a micro-batch's pass on a rank; on_gpu: with the copies that a GPU's attention keeps."""
+    zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
+    parameters = list(one.model.parameters())
+    held = sum(parameter.numel() for parameter in parameters)
+    divided = padded(parameters, ranks) / ranks
+    weights = small(parameters, config) + divided if zero.stage == 3 else held
+    state = divided if zero.stage else held
+    device = {
+        "weights": weights * size,
+        "gradients": (divided if zero.stage >= 2 else held) * GRADIENT_BYTES,
+        # Stage 0 steps the weights themselves.
+        "master weights": state * 4 if zero.stage else 0,
+        "moments": state * 8,
+    }
+    host: dict[str, float] = {}
+    if zero.offload_optimizer:
+        host |= {part: device.pop(part) for part in ("master weights", "moments", "gradients")}
+    if zero.offload_parameters:
+        host["weights"] = device.pop("weights")
+    if zero.stage == 3:
+        device["gathered weights"] = gathered(one.events, ranks, zero.bucket_size, config.model.hidden_size).live * size
+    if zero.stage:  # what waits to be reduced, and its copy on the way
+        device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
+    return Memory(device | _activations(config, one, on_gpu), host)
+
+
+def small(parameters: list[nn.Parameter], config: Config) -> int:
+    """Elements of the weights that stage 3 leaves whole on every rank."""
+    return sum(parameter.numel() for parameter in parameters if parameter.numel() <= config.model.hidden_size)
+
+
+def _activations(config: Config, one: Pass, on_gpu: bool) -> dict[str, float]:
+    model, checkpointing = config.model, config.training.activation_checkpointing
+    rotary = model.model_copy(update={"encoding": "rope"})
+    kept = activation_bytes(config, model, checkpointing)
+    content = activation_bytes(config, rotary, checkpointing)
+    parts: dict[str, float] = {"activations": content, "position tensors": kept - content}
+    layer = 0
+    if checkpointing:
+        deeper = model.model_copy(update={"num_layers": model.num_layers + 1})
+        layer = activation_bytes(config, deeper, False) - activation_bytes(config, model, False)
+    if on_gpu:
+        copies = attention_copies(config)
+        parts["attention copies"] = 0 if checkpointing else copies * model.num_layers
+        layer += copies if checkpointing else 0
+    parts["largest temporary"] = max(layer, _logits(config))
+    return parts
+
+
+def attention_copies(config: Config) -> int:
+    """Bytes that a GPU's attention keeps in one layer beyond the CPU's: queries and keys rotated and repeated, values repeated."""
+    model, tokens = config.model, config.training.micro_batch_size * config.data.sequence_length
+    values = 1 if model.encoding == "rope" else 2
+    heads = (2 + values) * model.num_heads - values * model.num_kv_heads
+    return tokens * heads * model.head_dim // config.parallel.tp * element_bytes(config)
+
+
+def _logits(config: Config) -> int:
+    """Bytes of one chunk's logits and of the output matrix's gradient while it is summed (parallel/loss.py)."""
+    size, rows = element_bytes(config), -(-config.model.vocab_size // config.parallel.tp)
+    tokens = min(config.training.micro_batch_size * config.data.sequence_length, max(1, CHUNK_ELEMENTS // rows))
+    copies = 4 if size == 4 else size + 4 + size  # as computed, in float32, and as a gradient
+    return tokens * rows * copies + rows * config.model.hidden_size * (4 + size)

@@ -1,0 +1,168 @@
+"""The plan as text: what a run needs anywhere, and what it does on a given cluster."""
+
+from collections.abc import Iterator
+
+from megatape.config import ClusterConfig, Config, parse_config
+from megatape.model.accounting import count_parameters, forward_flops
+from megatape.plan.gpus import Gpu, load_gpu
+from megatape.plan.memory import Memory, plan_memory
+from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
+from megatape.plan.trace import run_pass
+from megatape.plan.traffic import Traffic, plan_traffic
+
+# Device memory that is not the model's: the driver's and the libraries' contexts, and what the allocator cannot use.
+CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
+
+Row = tuple[str, str]
+
+
+def describe(config: Config, world_size: int) -> str:
+    """Parameters, floating-point operations, batch, bytes held and bytes sent per rank, for `world_size` ranks anywhere.
+
+    Raises ValueError if the batch does not divide among the ranks."""
+    config.accumulation(world_size)
+    one = run_pass(config)
+    traffic, memory = plan_traffic(config, world_size, one), plan_memory(config, world_size, one, on_gpu=False)
+    sent = [
+        (f"  {group} ranks, {collective}", size(count))
+        for group, counter in (("tensor", traffic.tensor), ("data", traffic.data))
+        for collective, count in counter.items()
+    ]
+    rows = _counts(config, world_size) + _memory(config, world_size, memory, "rank")
+    return _table([*rows, ("bytes that a rank sends in a step", "" if sent else "none"), *sent])
+
+
+def plan(config: Config, cluster: ClusterConfig) -> str:
+    """The same on a cluster, with what crosses nodes, step time, and what to change where the memory does not suffice.
+
+    Raises ValueError or FileNotFoundError if the batch does not divide among the GPUs, or the GPU is not known."""
+    gpu, world_size = load_gpu(cluster.gpu), cluster.world_size
+    _check_nodes(config, cluster)
+    config.accumulation(world_size)
+    one = run_pass(config)
+    traffic, memory = plan_traffic(config, world_size, one), plan_memory(config, world_size, one, on_gpu=True)
+    need = needed(memory, gpu)
+    rows = [
+        ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
+        *_counts(config, world_size),
+        *_memory(config, world_size, memory, "GPU"),
+        ("  contexts and fragmentation", size(need - memory.device_total)),
+        ("  needed of available", f"{size(need)} of {size(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}"),
+        *_sent(config, cluster, traffic),
+        *_speed(config, plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory)),
+    ]
+    advice = [] if need <= gpu.memory else ["", "to make it fit, one after the other:", *_advice(config, cluster, gpu)]
+    return "\n".join([_table(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
+
+
+def needed(memory: Memory, gpu: Gpu) -> float:
+    """Device bytes with what is not the model's."""
+    return memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory
+
+
+def _check_nodes(config: Config, cluster: ClusterConfig) -> None:
+    tensor_size, node = config.parallel.tp, cluster.gpus_per_node
+    if tensor_size % node and node % tensor_size:
+        raise ValueError(
+            f"parallel.tp {tensor_size} and {node} GPUs per node: tensor ranks must fill nodes evenly, so that one divides the other"
+        )
+
+
+def _counts(config: Config, world_size: int) -> list[Row]:
+    model, training, length = config.model, config.training, config.data.sequence_length
+    count, flops = count_parameters(model), forward_flops(model, length)
+    tokens = training.global_batch_size * length
+    data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
+    batch = f"{training.micro_batch_size} micro x {data_ranks} data ranks x {accumulated} accumulated"
+    return [
+        ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
+        ("  embedding and head", f"{count.embedding:,}"),
+        ("  position updates", f"{count.position:,}"),
+        ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
+        ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
+        ("global batch", f"{training.global_batch_size} = {batch}"),
+        ("tokens per step", f"{tokens:,}"),
+        ("tokens of the run", f"{tokens * training.steps:,} in {training.steps:,} steps"),
+    ]
+
+
+def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> list[Row]:
+    shape = f"ZeRO stage {config.zero.stage}, {config.data_ranks(world_size)} data x {config.parallel.tp} tensor ranks"
+    return [
+        (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.precision})"),
+        *((f"  {part}", size(count)) for part, count in memory.device.items()),
+        *((f"  in host memory: {part}", size(count)) for part, count in memory.host.items()),
+    ]
+
+
+def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]:
+    split = links(config, cluster.world_size, cluster.gpus_per_node, traffic)
+    rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
+    for group, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
+        inside, outside = split[group]
+        rows.append((f"  {group} ranks", f"{size(inside)}, {size(outside)}"))
+        rows += [(f"    {collective}", size(count)) for collective, count in sent.items()]
+    return rows
+
+
+def _speed(config: Config, speed: Speed) -> list[Row]:
+    (good, bad), (best, worst) = speed.seconds, speed.utilization
+    tokens = config.training.global_batch_size * config.data.sequence_length
+    return [
+        ("FLOPs per step", f"{speed.model_flops:.4e} of the model, {speed.done_flops:.4e} done"),
+        ("seconds per step", f"{good:,.3g} to {bad:,.3g}"),
+        ("MFU", f"{best:.0%} to {worst:.0%}"),
+        ("tokens per day", f"{tokens / good * 86400:.3g} to {tokens / bad * 86400:.3g}"),
+        ("days for the run", f"{config.training.steps * good / 86400:.3g} to {config.training.steps * bad / 86400:.3g}"),
+    ]
+
+
+def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
+    """Changes that save memory, cheapest first, each on top of those before, until the run fits."""
+    for setting, value in _savings(config, cluster):
+        raw = config.model_dump()
+        section, _, key = setting.partition(".")
+        raw[section][key] = value
+        try:
+            config = parse_config(raw, "plan")
+            config.accumulation(cluster.world_size)
+        except ValueError:  # does not divide
+            continue
+        need = needed(plan_memory(config, cluster.world_size, run_pass(config), on_gpu=True), gpu)
+        yield f"  --set {setting}={str(value).lower()}: {size(need)}{', fits' if need <= gpu.memory else ''}"
+        if need <= gpu.memory:
+            return
+    yield "  and still it does not fit: take more GPUs, or larger ones"
+
+
+def _savings(config: Config, cluster: ClusterConfig) -> Iterator[tuple[str, object]]:
+    if config.zero.stage < 3:
+        yield "zero.stage", 3
+    if not config.training.activation_checkpointing:
+        yield "training.activation_checkpointing", True
+    micro = config.training.micro_batch_size
+    while micro > 1:
+        micro //= 2
+        yield "training.micro_batch_size", micro
+    tensor_size = config.parallel.tp
+    while tensor_size < cluster.gpus_per_node:
+        tensor_size *= 2
+        yield "parallel.tp", tensor_size
+    if not config.zero.offload_optimizer:
+        yield "zero.offload_optimizer", True
+    if not config.zero.offload_parameters:
+        yield "zero.offload_parameters", True
+
+
+def _table(rows: list[Row]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+def size(number: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
+        number /= 1024
+    return f"{number:,.2f} GiB"

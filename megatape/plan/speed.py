@@ -1,0 +1,83 @@
+"""How long an optimizer step takes on a cluster: a range, from the work and the bytes, with what is assumed said."""
+
+from dataclasses import dataclass
+
+from megatape.config import Config
+from megatape.model.accounting import forward_flops
+from megatape.plan.gpus import Gpu
+from megatape.plan.memory import Memory
+from megatape.plan.trace import activation_bytes
+from megatape.plan.traffic import Traffic, leaving_node
+
+# Shares of the data sheet's rates that well-fed GPUs reach, in the bad and in the good case.
+MATRIX_EFFICIENCY = (0.40, 0.60)
+LINK_EFFICIENCY = (0.5, 0.8)
+MEMORY_EFFICIENCY = (0.6, 0.85)
+# Activations are written and read by unfused operations, forward and backward.
+ACTIVATION_PASSES, RECOMPUTED_PASSES = 6, 2
+FLOAT32_SLOWDOWN = 16  # plain float32 products beside bfloat16 ones, on A100 and H100
+
+ASSUMPTIONS = (
+    f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
+    f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%}, device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%}",
+    f"what is kept for the backward pass crosses device memory {ACTIVATION_PASSES} times, and {RECOMPUTED_PASSES} more if computed again",
+    "tensor ranks' exchanges are not hidden behind computation; ZeRO's are in the good case, and not at all in the bad one",
+    "no waiting for data, checkpoints, stragglers or host memory; attention computes all N x N scores, as the FLOPs count them",
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of one optimizer step and model FLOPs utilization, (good, bad) each; FLOPs of the step over all ranks.
+
+    model_flops: three times the forward pass. done_flops: with what activation checkpointing computes again."""
+
+    seconds: tuple[float, float]
+    utilization: tuple[float, float]
+    model_flops: int
+    done_flops: int
+
+
+def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, traffic: Traffic, memory: Memory) -> Speed:
+    """The step on world_size GPUs, gpus_per_node of which share a node."""
+    forward = forward_flops(config.model, config.data.sequence_length) * config.training.global_batch_size
+    model_flops = 3 * forward
+    head = (
+        2 * config.model.hidden_size * config.model.vocab_size * config.data.sequence_length * config.training.global_batch_size
+    )
+    done_flops = model_flops + (forward - head if config.training.activation_checkpointing else 0)
+    peak = gpu.bfloat16_flops / (1 if config.training.precision == "bfloat16" else FLOAT32_SLOWDOWN)
+    # The optimizer reads and writes masters and moments, and reads the gradients.
+    moved = 2 * sum(memory.device.get(part, 0.0) for part in ("master weights", "moments")) + memory.device.get(
+        "gradients", 0.0
+    )
+
+    def seconds(case: int) -> float:
+        compute = done_flops / world_size / (peak * MATRIX_EFFICIENCY[case])
+        tensor, data = (
+            sum(link_seconds(inside, outside, gpu)) / LINK_EFFICIENCY[case]
+            for inside, outside in links(config, world_size, gpus_per_node, traffic).values()
+        )
+        streaming = moved / (gpu.memory_bandwidth * MEMORY_EFFICIENCY[case])
+        return tensor + streaming + (max(compute, data) if case else compute + data)
+
+    good, bad = seconds(1), seconds(0)
+    best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))
+    return Speed((good, bad), (best, worst), model_flops, done_flops)
+
+
+def links(config: Config, world_size: int, gpus_per_node: int, traffic: Traffic) -> dict[str, tuple[float, float]]:
+    """Bytes that a rank sends in a step (inside its node, to other nodes), by group."""
+    tensor_size = config.parallel.tp
+    per_node = {"tensor": min(tensor_size, gpus_per_node), "data": max(1, gpus_per_node // tensor_size)}
+    sizes = {"tensor": tensor_size, "data": config.data_ranks(world_size)}
+    result = {}
+    for name, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
+        outside = leaving_node(sent, sizes[name], per_node[name])
+        result[name] = (sent.total() - outside, outside)
+    return result
+
+
+def link_seconds(inside: float, outside: float, gpu: Gpu) -> tuple[float, float]:
+    """Seconds at the data sheet's rates."""
+    return inside / gpu.node_bandwidth, outside / gpu.network_bandwidth

@@ -1,0 +1,75 @@
+"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and how much of it leaves the node.
+
+The convention is that of parallel/traffic.py. Single numbers (norms, losses) are left out. tests/plan compares with real runs."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import nn
+
+from megatape.config import Config
+from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
+from megatape.plan.trace import Pass
+from megatape.plan.zero3 import gathered
+
+GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the precision
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes sent by one rank in one optimizer step, to ranks of its tensor group and of its data group."""
+
+    tensor: Sent
+    data: Sent
+
+
+def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
+    """one: a micro-batch's pass on a rank."""
+    micro_batches = config.accumulation(world_size)
+    tensor = Counter({collective: count * micro_batches for collective, count in one.sent.items()})
+    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one))
+
+
+def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
+    stage, weight_bytes = config.zero.stage, element_bytes(config)
+    parameters = list(one.model.parameters())
+    trained = sum(parameter.numel() for parameter in one.trained)
+    sent: Sent = Counter()
+    if stage == 0:
+        # Parameters without gradient take part with zeros.
+        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, _elements(parameters) * GRADIENT_BYTES, ranks)
+    elif stage < 3:
+        reductions = micro_batches if stage == 2 else 1
+        sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, trained * GRADIENT_BYTES, ranks)
+        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, _elements(parameters) * weight_bytes, ranks)
+    else:
+        small = [parameter for parameter in parameters if parameter.numel() <= config.model.hidden_size]
+        moved = micro_batches * gathered(one.events, ranks, config.zero.bucket_size, config.model.hidden_size).elements
+        moved += padded(small, ranks)  # those always stay whole, and are gathered after the optimizer has changed them
+        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, moved * weight_bytes, ranks)
+        sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, padded(one.trained, ranks) * GRADIENT_BYTES, ranks)
+    return Counter({collective: count for collective, count in sent.items() if count})
+
+
+def padded(parameters: list[nn.Parameter], ranks: int) -> int:
+    """Elements when each parameter is filled up to a multiple of the ranks."""
+    return sum(-(-parameter.numel() // ranks) * ranks for parameter in parameters)
+
+
+def element_bytes(config: Config) -> int:
+    """Bytes of one weight or activation in compute."""
+    return 2 if config.training.precision == "bfloat16" else 4
+
+
+def _elements(parameters: list[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
+    """Bytes of `sent` that cross nodes, on average over the group's ranks.
+
+    Around a ring, one in `members_per_node` ranks sends to the next node; an all-to-all sends to every rank alike."""
+    if group_size <= members_per_node:
+        return 0.0
+    outside = (group_size - members_per_node) / (group_size - 1)
+    return sum(count * (outside if collective == ALL_TO_ALL else 1 / members_per_node) for collective, count in sent.items())

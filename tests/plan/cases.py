@@ -1,0 +1,39 @@
+"""What the workers of the planner's tests do."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from megatape.config import Config, parse_config
+from megatape.parallel.topology import Topology
+from megatape.parallel.traffic import CountTraffic
+from megatape.training.run import Run
+
+WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and gathers ahead
+
+
+def configure(base: dict[str, Any], name: str, changes: dict[str, Any]) -> Config:
+    """The base with section.key -> value changed, in a run folder of its own."""
+    raw = copy.deepcopy(base)
+    raw["run"]["directory"] = str(Path(raw["run"]["directory"]) / name)
+    for path, value in changes.items():
+        section, _, key = path.partition(".")
+        raw.setdefault(section, {})[key] = value
+    return parse_config(raw, name)
+
+
+def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, dict[str, int]]]:
+    """Bytes that this rank sends in one optimizer step of every case of {"config": base, "cases": {name: changes}}."""
+    return [_count(configure(payload["config"], name, changes), topology) for name, changes in payload["cases"].items()]
+
+
+def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
+    print(f"case {config.run.directory}", flush=True)
+    run = Run(config, replace(topology, tensor_size=config.parallel.tp), None)
+    for _ in range(WARM_UP):
+        run.engine.train_step(run.next_batches(), 1e-3)
+    batches = run.next_batches()
+    with CountTraffic({"tensor": run.engine.groups.tensor, "data": run.engine.groups.data}) as counted:
+        run.engine.train_step(batches, 1e-3)
+    return {group: dict(sent) for group, sent in counted.sent.items()}
