@@ -130,14 +130,6 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         load_config(broken)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(Path(__file__).parents[1].joinpath("configs").glob("*.json")), ids=lambda path: path.stem
-)
-def test_shipped_configurations(path: Path) -> None:
-    config = load_config(path)
-    assert config.accumulation(1) >= 1
-
-
 def test_reference_page_is_up_to_date() -> None:
     page = Path(__file__).parents[1] / "docs" / "config.md"
     assert page.read_text() == reference(), "run: python -m megatape.config_reference > docs/config.md"

@@ -6,7 +6,7 @@ from torch import nn
 
 from megatape.config import Config
 from megatape.parallel.loss import CHUNK_ELEMENTS
-from megatape.plan.trace import Pass, activation_bytes
+from megatape.plan.trace import Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, element_bytes, padded
 from megatape.plan.zero3 import gathered
 
@@ -57,14 +57,10 @@ def small(parameters: list[nn.Parameter], config: Config) -> int:
 
 def _activations(config: Config, one: Pass, on_gpu: bool) -> dict[str, float]:
     model, checkpointing = config.model, config.training.activation_checkpointing
-    rotary = model.model_copy(update={"encoding": "rope"})
-    kept = activation_bytes(config, model, checkpointing)
-    content = activation_bytes(config, rotary, checkpointing)
+    kept = activations(config, model.encoding, checkpointing).total
+    content = activations(config, "rope", checkpointing).total
     parts: dict[str, float] = {"activations": content, "position tensors": kept - content}
-    layer = 0
-    if checkpointing:
-        deeper = model.model_copy(update={"num_layers": model.num_layers + 1})
-        layer = activation_bytes(config, deeper, False) - activation_bytes(config, model, False)
+    layer = activations(config, model.encoding, False).layer if checkpointing else 0  # computed again as a whole
     if on_gpu:
         copies = attention_copies(config)
         parts["attention copies"] = 0 if checkpointing else copies * model.num_layers

@@ -6,7 +6,7 @@ from megatape.config import Config
 from megatape.model.accounting import forward_flops
 from megatape.plan.gpus import Gpu
 from megatape.plan.memory import Memory
-from megatape.plan.trace import activation_bytes
+from megatape.plan.trace import activations
 from megatape.plan.traffic import Traffic, leaving_node
 
 # Shares of the data sheet's rates that well-fed GPUs reach, in the bad and in the good case.
@@ -40,17 +40,13 @@ class Speed:
 
 def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, traffic: Traffic, memory: Memory) -> Speed:
     """The step on world_size GPUs, gpus_per_node of which share a node."""
-    forward = forward_flops(config.model, config.data.sequence_length) * config.training.global_batch_size
+    model, training, length = config.model, config.training, config.data.sequence_length
+    forward = forward_flops(model, length) * training.global_batch_size
+    again = forward - 2 * model.hidden_size * model.vocab_size * length * training.global_batch_size  # all but the head
     model_flops = 3 * forward
-    head = (
-        2 * config.model.hidden_size * config.model.vocab_size * config.data.sequence_length * config.training.global_batch_size
-    )
-    done_flops = model_flops + (forward - head if config.training.activation_checkpointing else 0)
-    peak = gpu.bfloat16_flops / (1 if config.training.precision == "bfloat16" else FLOAT32_SLOWDOWN)
-    # The optimizer reads and writes masters and moments, and reads the gradients.
-    moved = 2 * sum(memory.device.get(part, 0.0) for part in ("master weights", "moments")) + memory.device.get(
-        "gradients", 0.0
-    )
+    done_flops = model_flops + (again if training.activation_checkpointing else 0)
+    peak = gpu.bfloat16_flops / (1 if training.precision == "bfloat16" else FLOAT32_SLOWDOWN)
+    streamed = _streamed(config, world_size, memory)
 
     def seconds(case: int) -> float:
         compute = done_flops / world_size / (peak * MATRIX_EFFICIENCY[case])
@@ -58,12 +54,20 @@ def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, tr
             sum(link_seconds(inside, outside, gpu)) / LINK_EFFICIENCY[case]
             for inside, outside in links(config, world_size, gpus_per_node, traffic).values()
         )
-        streaming = moved / (gpu.memory_bandwidth * MEMORY_EFFICIENCY[case])
+        streaming = streamed / (gpu.memory_bandwidth * MEMORY_EFFICIENCY[case])
         return tensor + streaming + (max(compute, data) if case else compute + data)
 
     good, bad = seconds(1), seconds(0)
     best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))
     return Speed((good, bad), (best, worst), model_flops, done_flops)
+
+
+def _streamed(config: Config, world_size: int, memory: Memory) -> float:
+    """Bytes that cross a GPU's own memory in a step beside matrix products: by the optimizer and by all unfused operations."""
+    state = sum(memory.device.get(part, 0.0) for part in ("master weights", "moments"))
+    passes = ACTIVATION_PASSES + RECOMPUTED_PASSES * config.training.activation_checkpointing
+    kept = activations(config, config.model.encoding, checkpointing=False).total
+    return 2 * state + memory.device.get("gradients", 0.0) + passes * config.accumulation(world_size) * kept
 
 
 def links(config: Config, world_size: int, gpus_per_node: int, traffic: Traffic) -> dict[str, tuple[float, float]]:

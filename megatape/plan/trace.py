@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -27,21 +28,30 @@ class Pass:
     sent: Sent  # bytes to the other tensor ranks
 
 
+@cache
 def run_pass(config: Config) -> Pass:
-    """The pass of config's micro-batch. Modules and parameters are those of a short sequence; bytes are an affine function of its
-    length, which two short passes determine exactly."""
-    short = 8 * config.parallel.tp
-    first, second = (_run(config, length) for length in (short, 2 * short))
+    """The pass of config's micro-batch. Modules, parameters and events are those of a short sequence.
+
+    Bytes are an affine function of the sequence's length, with a slope that is one of the depth: all layers but the last are alike.
+    So the whole depth runs on a short sequence only, and two shallow models tell the slope; the result is exact."""
+    short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
+    whole = _run(config, depth, short)
+    at_two, at_three = _sent_per_token(config, 2, short), _sent_per_token(config, 3, short)
     sent: Sent = Counter()
-    for collective, at_short in first.sent.items():
-        per_token = (second.sent[collective] - at_short) // short
-        sent[collective] = at_short + per_token * (config.data.sequence_length - short)
-    return Pass(first.model, first.trained, first.events, sent)
+    for collective, count in whole.sent.items():
+        slope = at_two[collective] + (at_three[collective] - at_two[collective]) * (depth - 2)
+        sent[collective] = count + slope * (length - short)
+    return Pass(whole.model, whole.trained, whole.events, sent)
 
 
-def _run(config: Config, length: int) -> Pass:
+def _sent_per_token(config: Config, num_layers: int, short: int) -> Sent:
+    once, twice = (_run(config, num_layers, length).sent for length in (short, 2 * short))
+    return Counter({collective: (twice[collective] - count) // short for collective, count in once.items()})
+
+
+def _run(config: Config, num_layers: int, length: int) -> Pass:
     with shapes_only(config):
-        model = build(config, config.model)
+        model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
         starts = tokens if config.data.mask_documents else None
@@ -51,23 +61,28 @@ def _run(config: Config, length: int) -> Pass:
     return Pass(model, trained, events, sent)
 
 
-def activation_bytes(config: Config, model: ModelConfig, checkpointing: bool) -> int:
-    """Bytes that autograd keeps on one rank between forward and backward pass of a micro-batch, as the CPU's attention keeps them.
+@dataclass(frozen=True)
+class Activations:
+    """Bytes that autograd keeps between forward and backward pass of a micro-batch on one rank: in all, and for each layer but the last."""
 
-    Counted at two and at three layers (all layers but the last are alike) and carried on to all; exact."""
+    total: int
+    layer: int
+
+
+@cache
+def activations(config: Config, encoding: str, checkpointing: bool) -> Activations:
+    """What config's model keeps with this encoding, as the CPU's attention does.
+
+    Counted at two and at three layers and carried on to all; exact."""
+    model = config.model.model_copy(update={"encoding": encoding})
     counts = []
     for num_layers in (2, 3):
-        shallow = model.model_copy(update={"num_layers": num_layers})
         with shapes_only(config):
-            counts.append(
-                saved_bytes(
-                    build(config, shallow, checkpointing),
-                    config.training.micro_batch_size,
-                    config.data.sequence_length,
-                    config.data.mask_documents,
-                )
-            )
-    return counts[0] + (counts[1] - counts[0]) * (model.num_layers - 2)
+            share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing)
+            batch, length = config.training.micro_batch_size, config.data.sequence_length
+            counts.append(saved_bytes(share, batch, length, config.data.mask_documents))
+    layer = counts[1] - counts[0]
+    return Activations(counts[0] + layer * (model.num_layers - 2), layer)
 
 
 def build(config: Config, model: ModelConfig, checkpointing: bool | None = None) -> Transformer:

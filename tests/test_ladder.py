@@ -1,0 +1,64 @@
+"""Every file of configs/ loads, fits the cluster that it states, and builds at its own shape without memory."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from megatape.config import Config, load_config
+from megatape.model.accounting import count_parameters
+from megatape.plan.gpus import load_gpu
+from megatape.plan.trace import build, shapes_only
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FILES = sorted(CONFIGS.glob("*.json"))
+SIZES = {"155m": 155 * 2**20, "350m": 350e6, "1b": 1.3e9, "3b": 3.3e9, "7b": 6.74e9, "8b": 8.03e9, "13b": 13.0e9, "70b": 70.6e9}
+LADDER = ("tiny", "155m", "350m", "1b", "3b", "7b", "8b_gqa", "13b", "70b_gqa")
+
+
+def test_the_ladder_is_whole() -> None:
+    names = {path.stem for path in FILES}
+    assert {f"tape_{size}" for size in LADDER} <= names
+    assert {"rope_155m", "rope_350m", "rope_1b", "rope_7b"} <= names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_file(path: Path) -> None:
+    config = load_config(path)
+    assert config.run.directory == f"runs/{path.stem}"
+    assert config.zero.stage == 3
+    assert path.stem.startswith(config.model.encoding)
+    size = re.search(r"_(\d+[mb])", path.stem)
+    if size:
+        assert config.cluster is not None
+        load_gpu(config.cluster.gpu)
+        assert config.accumulation(config.cluster.world_size) >= 1
+        assert config.cluster.gpus_per_node % config.parallel.tp == 0  # tensor ranks stay inside a node
+        assert count_parameters(config.model).total == pytest.approx(SIZES[size[1]], rel=0.08)
+    _build(config)
+
+
+def _build(config: Config) -> None:
+    """The shares of a tensor rank add up to the whole, but for padding and what every rank holds."""
+    with shapes_only(config):
+        share = build(config, config.model)
+    divided = sum(p.numel() for p in share.parameters() if hasattr(p, "global_shape")) * config.parallel.tp
+    whole = sum(p.numel() for p in share.parameters() if not hasattr(p, "global_shape"))
+    assert divided + whole == pytest.approx(count_parameters(config.model).total, rel=1e-4)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("rope_*.json")), ids=lambda path: path.stem)
+def test_twins_differ_in_the_encoding_only(path: Path) -> None:
+    rope, tape = load_config(path), load_config(path.with_name(path.name.replace("rope", "tape")))
+    model = tape.model.model_copy(update={"encoding": "rope", "position_size": rope.model.position_size})
+    assert rope == tape.model_copy(update={"run": rope.run, "model": model})
+
+
+def test_the_paper_s_recipe() -> None:
+    config = load_config(CONFIGS / "tape_155m.json")
+    training, optimizer, schedule = config.training, config.optimizer, config.schedule
+    assert (config.data.sequence_length, training.global_batch_size, training.steps) == (1024, 512, 10_000)
+    assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0.01)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.eps) == (0.9, 0.999, 1e-8)
+    assert (schedule.kind, schedule.warmup_fraction, schedule.final_fraction) == ("linear", 0.02, 0.0)
+    assert training.gradient_clip == 1.0
