@@ -19,6 +19,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume", metavar="auto|FOLDER", help="go on from the run's newest sound checkpoint, or from this one"
     )
+    parser.add_argument(
+        "--profile", type=int, default=0, metavar="K", help="trace K steps into the run's folder and print a summary"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print sizes and costs, and stop")
     parser.add_argument("--world-size", type=int, default=1, metavar="N", help="ranks that --dry-run reckons with")
     parser.add_argument(
@@ -32,6 +35,8 @@ def main() -> int:
     # A configuration with a fault must not cost the seconds that importing torch and DeepSpeed takes.
     try:
         config = load_config(args.config, args.set)
+        if args.profile < 0:
+            raise ValueError(f"--profile {args.profile}: give the number of steps to trace, 0 for none")
     except (ValueError, OSError) as error:
         return _fail(str(error))
     if args.dry_run:
@@ -45,7 +50,7 @@ def main() -> int:
     from megatape.training.pretrain import pretrain
 
     try:
-        return pretrain(config, args.resume)
+        return pretrain(config, args.resume, args.profile)
     except KeyboardInterrupt:  # before training started, or pressed twice
         print("interrupted", file=sys.stderr)
         return 130

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -65,30 +66,30 @@ class CountTraffic(TorchDispatchMode):
     """Count what this rank sends inside the block, DeepSpeed's collectives included, by process group.
 
     groups: name -> group; a group that is none of them counts as "other". Single numbers (norms, losses, flags) are left
-    out. `sent` holds a counter for each name. With a group of one rank nothing is sent."""
+    out. `sent` holds a counter for each name; `labels` the names of the profiler's ranges that the collectives ran in."""
 
     def __init__(self, groups: dict[str, dist.ProcessGroup]) -> None:
         super().__init__()
         self.names = {group.group_name: name for name, group in groups.items()}
+        self.labels: set[str] = set()
         self.sent: dict[str, Sent] = {name: Counter() for name in (*groups, "other")}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.namespace == "c10d":
-            self._count(func.overloadpacket.__name__, args)
-        return func(*args, **(kwargs or {}))
-
-    def _count(self, operator: str, args: tuple[Any, ...]) -> None:
+        if func.namespace != "c10d":
+            return func(*args, **(kwargs or {}))
+        group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
+        name = self.names.get(group.group_name, "other")
+        operator = func.overloadpacket.__name__
         collective = OPERATORS.get(operator, operator.strip("_"))
         tensors = [[leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)] for arg in args[:2]]
-        if max(tensor.numel() for tensor in tensors[0] + tensors[1]) == 1:
-            return
-        group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
-        if group.size() == 1:
-            return
-        whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
-        self.sent[self.names.get(group.group_name, "other")][collective] += sent_bytes(collective, whole, group.size())
+        if group.size() > 1 and max(tensor.numel() for tensor in tensors[0] + tensors[1]) > 1:
+            whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
+            self.sent[name][collective] += sent_bytes(collective, whole, group.size())
+        self.labels.add(label := f"{collective} ({name} ranks)")
+        with record_function(label):
+            return func(*args, **(kwargs or {}))
 
 
 def _is_group(value: torch.ScriptObject) -> bool:

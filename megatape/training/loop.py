@@ -6,18 +6,25 @@ from megatape.parallel.engine import TrainingDiverged
 from megatape.training.interrupt import Interrupt
 from megatape.training.metrics import Metrics
 from megatape.training.optimizer import learning_rate
+from megatape.training.profile import Profile
 from megatape.training.run import Run
 
 
-def train(run: Run) -> None:
+def train(run: Run, profiled_steps: int = 0) -> None:
     """Run to training.steps, or to the end of the step in which SIGINT or SIGTERM came; either way a checkpoint is left.
 
+    profiled_steps: how many steps to trace, once (training/profile.py).
     Raises TrainingDiverged when the loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
-    with Interrupt() as interrupt, Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics:
+    with (
+        Interrupt() as interrupt,
+        Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics,
+        Profile(profiled_steps, run.directory, run.topology.rank, run.engine, metrics.say) as profile,
+    ):
         if run.step >= steps:
             metrics.say(f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to go on")
         while run.step < steps:
+            profile.step()
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
             try:

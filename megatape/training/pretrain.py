@@ -15,8 +15,8 @@ from megatape.training.loop import train
 from megatape.training.run import Run, open_data
 
 
-def pretrain(config: Config, resume: str | None) -> int:
-    """Train as configured. Returns the exit status: 0, or 2 after saying what is wrong."""
+def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int:
+    """Train as configured, with a trace of `profiled_steps` steps. Returns the exit status: 0, or 2 after saying what is wrong."""
     speaks = True
     prefix = "error"
     try:
@@ -32,7 +32,7 @@ def pretrain(config: Config, resume: str | None) -> int:
         run = Run(config, topology, resume)
         if topology.is_main:
             print(introduction(run), flush=True)
-        train(run)
+        train(run, profiled_steps)
     except DistNetworkError as error:
         print(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "

@@ -13,9 +13,9 @@ from megatape.training.run import Run
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    """Train the cases of {"config": base, "cases": [{name, set, resume, only_save}, ...]} one after the other.
+    """Train the cases of {"config": base, "cases": [{name, set, resume, only_save, profile}, ...]} one after the other.
 
-    name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training.
+    name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training. profile: steps to trace.
     Returns for each where it started, or the error that ended it."""
     return [_train(payload["config"], case, topology) for case in payload["cases"]]
 
@@ -34,7 +34,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         if case.get("only_save"):
             run.save()
         else:
-            train(run)
+            train(run, case.get("profile", 0))
     except (ValueError, OSError, TrainingDiverged) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return start

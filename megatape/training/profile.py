@@ -1,0 +1,134 @@
+"""A trace of some training steps with named ranges, and a summary of where the time and the bytes went."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from megatape.model.attention import Attention
+from megatape.model.position import PositionUpdate
+from megatape.parallel.engine import Engine
+from megatape.parallel.layers import MLP, VocabularyEmbedding, VocabularyHead
+from megatape.parallel.traffic import CountTraffic
+from megatape.plan.report import size
+
+RANGES: dict[type[nn.Module], str] = {
+    VocabularyEmbedding: "embedding",
+    Attention: "attention",
+    PositionUpdate: "position update",
+    MLP: "MLP",
+    VocabularyHead: "head and loss",
+}
+BACKWARD = " backward"
+WARM_UP = 3  # steps before: DeepSpeed gathers ahead only after it has seen the order of the modules
+OPERATIONS = 10  # lines of the summary that name single operations
+
+
+class Profile:
+    """Profiles `steps` steps, or none at 0, after some to warm up.
+
+    Every rank writes profile/rank<r>.json into the run's folder, for Perfetto or chrome://tracing; `say` is told the summary. A
+    context manager; `step()` stands at the beginning of every step. What happens between steps (evaluation, checkpoints) is in
+    the trace if it falls among them."""
+
+    def __init__(self, steps: int, directory: Path, rank: int, engine: Engine, say: Callable[[str], None]) -> None:
+        self.steps, self.engine, self.say = steps, engine, say
+        self.path = directory / "profile" / f"rank{rank}.json"
+        self.begun = 0  # steps
+        self.recording = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.recording.close()
+        if self.steps and self.begun <= WARM_UP:
+            self.say(f"nothing profiled: the run took {self.begun} steps, and the first {WARM_UP} warm up")
+
+    def step(self) -> None:
+        """A step begins."""
+        self.begun += 1
+        if self.steps and self.begun == WARM_UP + 1:
+            self._start()
+        elif self.begun == WARM_UP + self.steps + 1:
+            self.recording.close()
+
+    def _start(self) -> None:
+        groups = {"tensor": self.engine.groups.tensor, "data": self.engine.groups.data}
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+        # Closed in the opposite order: the report comes when all recording has stopped.
+        recorder, traffic = profile(activities=activities), CountTraffic(groups)
+        self.recording.callback(self._finish, recorder, traffic)
+        self.recording.enter_context(recorder)
+        self.recording.enter_context(traffic)
+        for module in self.engine.deepspeed.module.modules():
+            if type(module) in RANGES:
+                self.recording.callback(_name_ranges(module, RANGES[type(module)]))
+
+    def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
+        steps = min(self.steps, self.begun - WARM_UP)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        recorder.export_chrome_trace(str(self.path))
+        self.say(_summary(recorder, traffic, steps) + f"\ntrace {self.path} (and its siblings of other ranks)")
+
+
+def _name_ranges(module: nn.Module, name: str) -> Callable[[], None]:
+    """Run the module's passes inside ranges of this name until what this returns is called."""
+    open_ranges: dict[str, list[Any]] = {name: [], name + BACKWARD: []}
+
+    def enter(label: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            current = record_function(label)
+            current.__enter__()
+            open_ranges[label].append(current)
+
+        return hook
+
+    def leave(label: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            if open_ranges[label]:
+                open_ranges[label].pop().__exit__(None, None, None)
+
+        return hook
+
+    # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it needs.
+    hooks = [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave(name), always_call=True)]
+    if not isinstance(module, VocabularyEmbedding):  # which has no differentiable input, so that nothing tells its end
+        hooks.append(module.register_full_backward_pre_hook(enter(name + BACKWARD)))
+        hooks.append(module.register_full_backward_hook(leave(name + BACKWARD)))
+
+    def remove() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return remove
+
+
+def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
+    """Milliseconds and bytes of one step, on average, on this rank."""
+    averages = recorder.key_averages()
+    on_gpu = torch.cuda.is_available()
+
+    def total(event: Any) -> float:
+        return float(event.device_time_total if on_gpu else event.cpu_time_total)
+
+    def own(event: Any) -> float:
+        return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
+
+    labels = {name + suffix for name in RANGES.values() for suffix in ("", BACKWARD)} | traffic.labels
+    ranges = sorted((event for event in averages if event.key in labels), key=total, reverse=True)
+    operations = sorted((event for event in averages if event.key not in labels), key=own, reverse=True)[:OPERATIONS]
+    rows = [("range, with all inside it", "calls", "ms")]
+    rows += [(event.key, f"{event.count / steps:g}", f"{total(event) / steps / 1e3:.2f}") for event in ranges]
+    rows += [("operation, by itself", "calls", "ms")]
+    rows += [(event.key, f"{event.count / steps:g}", f"{own(event) / steps / 1e3:.2f}") for event in operations]
+    rows += [("bytes sent", "", "")]
+    for group, sent in traffic.sent.items():
+        rows += [(f"{group} ranks, {collective}", "", size(count / steps)) for collective, count in sent.items()]
+    width = max(len(name) for name, *_ in rows)
+    lines = [f"{name:<{width}}  {calls:>7}  {value:>12}".rstrip() for name, calls, value in rows]
+    return "\n".join([f"profile of {steps} steps, for one step on this rank:", *lines])

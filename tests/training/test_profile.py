@@ -1,0 +1,48 @@
+"""--profile: a trace with named ranges on every rank, and a summary that agrees with the planner."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megatape.config import parse_config
+from megatape.plan.report import size
+from megatape.plan.trace import run_pass
+from megatape.plan.traffic import plan_traffic
+from megatape.training.profile import WARM_UP
+from tests.workers import run_workers
+
+NAMES = {"embedding", "attention", "position update", "MLP", "head and loss"}
+BACKWARD = {"attention backward", "position update backward", "MLP backward", "head and loss backward"}
+COLLECTIVES = {
+    "all-gather (tensor ranks)",
+    "all-to-all (tensor ranks)",
+    "reduce-scatter (data ranks)",
+    "all-gather (data ranks)",
+}
+
+
+def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Two steps of a run with everything that nests ranges: ZeRO-3, tensor ranks, blocks that are computed again."""
+    changes = {"parallel.tp": 2, "training.activation_checkpointing": True, "training.steps": WARM_UP + 3}
+    cases = [{"name": "traced", "set": changes, "profile": 2}, {"name": "short", "set": {"training.steps": 1}, "profile": 2}]
+    run_workers("tests.training.cases:train_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run = Path(raw_config["run"]["directory"]) / "traced"
+    for rank in range(4):
+        events = json.loads((run / "profile" / f"rank{rank}.json").read_text())["traceEvents"]
+        ranges = {event["name"] for event in events if event.get("cat") == "user_annotation"}
+        assert NAMES | BACKWARD | COLLECTIVES <= ranges, rank
+        steps = 2
+        # Each micro-batch of each layer runs attention forward, and again in the backward pass.
+        calls = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+        assert calls.count("attention") == 2 * calls.count("attention backward") == 2 * steps * 2 * 2
+    console = (tmp_path / "workers" / "rank0.log").read_text()
+    assert "profile of 2 steps" in console
+    assert "nothing profiled: the run took 1 steps" in console
+    raw_config["training"] |= {"activation_checkpointing": True}
+    raw_config["parallel"] = {"tp": 2}
+    config = parse_config(raw_config, "test")
+    planned = plan_traffic(config, 4, run_pass(config))
+    for group, sent in (("tensor", planned.tensor), ("data", planned.data)):
+        for collective, count in sent.items():
+            line = next(line for line in console.splitlines() if line.startswith(f"{group} ranks, {collective}"))
+            assert line.endswith(size(count)), line
