@@ -11,6 +11,7 @@ from megatape.model.accounting import count_parameters
 from megatape.model.attention import backend
 from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
+from megatape.parallel.watch import RankFailed, Watch
 from megatape.training.loop import train
 from megatape.training.run import Run, open_data
 
@@ -29,10 +30,11 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
         open_data(config)
         initialize_distributed(topology)
         speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
-        run = Run(config, topology, resume)
-        if topology.is_main:
-            print(introduction(run), flush=True)
-        train(run, profiled_steps)
+        with Watch(topology):
+            run = Run(config, topology, resume)
+            if topology.is_main:
+                print(introduction(run), flush=True)
+            train(run, profiled_steps)
     except DistNetworkError as error:
         print(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
@@ -41,7 +43,7 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
             flush=True,
         )
         return 2
-    except (ValueError, OSError, TrainingDiverged) as error:
+    except (ValueError, OSError, TrainingDiverged, RankFailed) as error:
         if speaks:
             print(f"{prefix}: {error}", file=sys.stderr, flush=True)
         return 2

@@ -81,6 +81,8 @@ def test_ctrl_c_leaves_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path) 
 
 
 def test_ctrl_c_under_the_deepspeed_launcher(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Two ranks, which get the signal from the terminal and from their launcher: one checkpoint, and no process stays."""
-    process = start(raw_config, tmp_path, "deepspeed", "--num_accelerators", "2", "--master_port", str(free_port()))
+    """Four ranks, two of them tensor ranks, which get the signal from the terminal and from their launcher: one checkpoint, and no
+    process stays."""
+    raw_config["parallel"] = {"tp": 2}
+    process = start(raw_config, tmp_path, "deepspeed", "--num_accelerators", "4", "--master_port", str(free_port()))
     check_stopped(Path(raw_config["run"]["directory"]), finish(process))
