@@ -5,6 +5,7 @@ of life to the store at which the ranks met, from a thread of its own, and rank 
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -52,17 +53,27 @@ class Watch:
         if self.topology.world_size == 1:
             return
         try:
-            if error is not None and _exchange_failed(error):
-                self._tell("watch/suspicion", "yes")
-                self.decided.wait(SILENCE + 2 * PERIOD)
-                if self.verdict:
-                    raise RankFailed(self.verdict) from error
-            elif error is not None:
-                line = str(error).strip().split("\n")[0]
-                self._tell("watch/verdict", f"rank {self.topology.rank} failed: {type(error).__name__}: {line}")
+            if isinstance(error, Exception):  # not a KeyboardInterrupt, which all ranks get
+                self._explain(error)
         finally:
             self.over.set()
             self.thread.join(GRACE)
+
+    def _explain(self, error: Exception) -> None:
+        """Tell the other ranks what happened here, or learn from them what happened there."""
+        # A launcher that saw a rank end sends SIGTERM to the others: those end anyway, but say why first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        failed_exchange = _exchange_failed(error)
+        if failed_exchange:
+            self._tell("watch/suspicion", "yes")
+            self.decided.wait(SILENCE + 2 * PERIOD)
+        else:
+            line = str(error).strip().split("\n")[0]
+            self._tell("watch/verdict", f"rank {self.topology.rank} failed: {type(error).__name__}: {line}")
+        if self.topology.is_main:
+            time.sleep(2 * PERIOD)  # with this process the store ends: first the others must have read it
+        if failed_exchange and self.verdict:
+            raise RankFailed(self.verdict) from error
 
     def _tell(self, key: str, text: str) -> None:
         """Say it to all ranks if none has spoken before; where there is no store any more, there is nobody to tell."""
@@ -111,7 +122,7 @@ class Watch:
         return self.store.get(key).decode() if self.store.check([key]) else "which never began"
 
 
-def _exchange_failed(error: BaseException) -> bool:
+def _exchange_failed(error: Exception) -> bool:
     """Whether this is what a collective raises when another rank is gone: torch has no type of its own for gloo's."""
     text = str(error)
     return isinstance(error, dist.DistError) or (

@@ -40,14 +40,16 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
 
 
 def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """2 ranks at stage 3 -> 1 at stage 1 -> 2 data x 2 tensor ranks at stage 2 -> ...: the same masters and moments to the bit, and the
-    same samples, so the same losses as going on at the old topology (up to the order of float32 sums)."""
+    """2 data x 2 tensor ranks at stage 3 -> 1 rank at stage 1 -> 4 data ranks at stage 2 -> 2 tensor ranks at stage 3 -> ...: the same
+    masters and moments to the bit (and so the same exports), and the same samples, so the same losses as going on at the old
+    topology (up to the order of float32 sums)."""
     raw_config["training"]["steps"] = 8
     raw_config["checkpoint"] = {"interval": 4, "keep": 10}
-    run_workers(CASES, 2, {"config": raw_config, "cases": [{"name": "first", "set": {"zero.stage": 3}}]}, tmp_path / "w0")
+    first = {"name": "first", "set": {"zero.stage": 3, "parallel.tp": 2}}
+    run_workers(CASES, 4, {"config": raw_config, "cases": [first]}, tmp_path / "w0")
     root = Path(raw_config["run"]["directory"])
     previous = "first"
-    for number, (world_size, tensor_size, stage) in enumerate([(1, 1, 1), (4, 2, 2), (2, 2, 3), (2, 1, 0), (4, 4, 3)]):
+    for number, (world_size, tensor_size, stage) in enumerate([(1, 1, 1), (4, 1, 2), (2, 2, 3), (2, 1, 0), (4, 4, 3)]):
         name, changes = f"move{number}", {"zero.stage": stage, "parallel.tp": tensor_size}
         source = _copy(root, previous, name, 4)
         cases = [
