@@ -2,6 +2,9 @@
 
 python launch/benchmark.py overhead --layers 4 --length 512     TAPE over RoPE: step time and saved bytes
 python launch/benchmark.py precision                            drift of bfloat16, by precision of the position residual
+python launch/benchmark.py loss                                 bytes of the loss: by chunks, and all logits at once
+python launch/benchmark.py memory                               resident memory per rank by ZeRO stage and tensor ranks
+python launch/benchmark.py scaling                              step time by layers, length and processes
 python launch/benchmark.py startup                              seconds from the command to the first step of tape_tiny
 """
 
@@ -24,14 +27,15 @@ def main() -> int:
     overhead.add_argument("--rounds", type=int, default=9)
     precision = commands.add_parser("precision")
     precision.add_argument("--layers", type=int, default=12)
-    commands.add_parser("startup")
+    for name in ("loss", "memory", "scaling", "startup"):
+        commands.add_parser(name)
     args = parser.parse_args()
     if args.command == "overhead":
         show_overhead(args.layers, args.length, args.batch, args.rounds)
     elif args.command == "precision":
         show_precision(args.layers)
     else:
-        show_startup()
+        {"loss": show_loss, "memory": show_memory, "scaling": show_scaling, "startup": show_startup}[args.command]()
     return 0
 
 
@@ -66,6 +70,56 @@ def show_precision(layers: int) -> None:
         values = [f"{value:.1e}" for row in rows for value in (row.norm[layer], row.state[layer])]
         print(f"| {layer} | " + " | ".join(values) + " |")
     print("logits: " + ", ".join(f"{row.logits:.2e} with E in {str(row.state_dtype)[6:]}" for row in rows))
+
+
+def show_loss() -> None:
+    from megatape.benchmarks.loss import peaks
+
+    print(
+        "Peak bytes of the loss, forward and backward, N 8192, C 4096, beyond hidden states, output matrix and their gradients (on shapes)"
+    )
+    print("| vocabulary | precision | by chunks | all logits | ratio |")
+    print("|---|---|---|---|---|")
+    for vocab_size in (32_000, 65_536, 131_072):
+        for dtype in (torch.float32, torch.bfloat16):
+            chunked, plain = peaks(8192, 4096, vocab_size, dtype)
+            sizes = f"{chunked / 2**30:.2f} GiB | {plain / 2**30:.2f} GiB | {chunked / plain:.2f}"
+            print(f"| {vocab_size} | {str(dtype)[6:]} | {sizes} |", flush=True)
+
+
+def show_memory() -> None:
+    from megatape.benchmarks.ranks import measure
+
+    print("Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence a data rank, buckets of 5 M elements")
+    print("| ZeRO stage | data x tensor ranks | peak initializing | initialized | peak of training |")
+    print("|---|---|---|---|---|")
+    cases = [(stage, ranks, 1) for stage in (0, 1, 2, 3) for ranks in (1, 2, 4)]
+    cases += [(3, size, size) for size in (2, 4)]
+    for stage, world_size, tensor_size in cases:
+        found = measure(world_size, {"zero.stage": stage, "parallel.tp": tensor_size})
+        sizes = " | ".join(f"{count / 2**20:.0f}" for count in (found.peak_initializing, found.initialized, found.peak))
+        print(f"| {stage} | {world_size // tensor_size} x {tensor_size} | {sizes} |", flush=True)
+
+
+def show_scaling() -> None:
+    from megatape.benchmarks.ranks import measure
+
+    print("Seconds per step, width of the 155M shape, float32, ZeRO stage 3, one sequence a data rank")
+    print("| layers | N | data x tensor ranks | seconds | over the first of its kind |")
+    print("|---|---|---|---|---|")
+    for kind in (
+        [(layers, 256, 1, 1) for layers in (2, 4, 8)],
+        [(4, length, 1, 1) for length in (256, 512, 1024, 2048)],
+        [(4, 512, ranks, 1) for ranks in (1, 2, 4)],
+        [(4, 512, size, size) for size in (1, 2, 4)],
+    ):
+        first = 0.0
+        for layers, length, world_size, tensor_size in kind:
+            changes = {"model.num_layers": layers, "data.sequence_length": length, "parallel.tp": tensor_size}
+            seconds = measure(world_size, changes).seconds
+            first = first or seconds
+            ranks = f"{world_size // tensor_size} x {tensor_size}"
+            print(f"| {layers} | {length} | {ranks} | {seconds:.2f} | {seconds / first:.2f} |", flush=True)
 
 
 def show_startup() -> None:

@@ -50,15 +50,21 @@ class _CrossEntropy(torch.autograd.Function):
                 probabilities.scatter_add_(1, rows[:, None], -mine[:, None].float())
                 grad_logits = probabilities.mul_(counts[:, None]).to(weight.dtype)
                 grad_states[piece] = grad_logits @ weight
-                grad_weight += grad_logits.T @ states[piece]
+                if grad_weight.dtype == weight.dtype:
+                    grad_weight.addmm_(grad_logits.T, states[piece])
+                else:
+                    grad_weight += grad_logits.T @ states[piece]
         if differentiate:
-            ctx.save_for_backward(reduce_scatter(grad_states.view_as(whole), ranks), grad_weight.to(weight.dtype))
+            # Not among autograd's saved tensors, so that the backward pass can give them away without a copy.
+            ctx.gradients = [reduce_scatter(grad_states.view_as(whole), ranks), grad_weight.to(weight.dtype)]
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, grad_weight = ctx.saved_tensors
-        return grad_x * grad.to(grad_x.dtype), grad_weight * grad.to(grad_weight.dtype), None, None, None, None
+        if not ctx.gradients:
+            raise RuntimeError("the loss can be differentiated once: its gradients were given away")
+        grad_weight, grad_x = ctx.gradients.pop(), ctx.gradients.pop()
+        return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None
 
 
 def _chunk(

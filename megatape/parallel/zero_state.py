@@ -49,7 +49,7 @@ class ZeroState:
         for flat in self._flats():
             state = self.adam.state[flat]
             if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
                 state |= {kind: torch.zeros_like(flat) for kind in MOMENTS}
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -52,6 +52,8 @@ def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.item() == pytest.approx(expected.item(), rel=TOLERANCE)
     for ours, theirs in zip(torch.autograd.grad(found * 0.125, (x, weight)), wanted, strict=True):
         assert difference(ours, theirs) < TOLERANCE
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        found.backward()
     with torch.no_grad():
         assert loss.cross_entropy(x, weight, targets, VOCAB, SINGLE).item() == found.item()
 

@@ -1,0 +1,67 @@
+"""Bytes of the loss: over chunks of tokens, as this system computes it, and over all logits at once."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from megatape.parallel.collectives import SINGLE
+from megatape.parallel.loss import cross_entropy
+
+
+class PeakMemory(TorchDispatchMode):
+    """Most bytes of tensors made inside the block that were there at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: set[int] = set()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
+        return result
+
+    def _freed(self, identity: int, count: int) -> None:
+        self.known.discard(identity)
+        self.now -= count
+
+
+def peaks(tokens: int, hidden_size: int, vocab_size: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Peak bytes of forward and backward pass beyond hidden states, output matrix and the gradients of both: (by chunks, all logits at once)."""
+    return _peak(_chunked, tokens, hidden_size, vocab_size, dtype), _peak(_plain, tokens, hidden_size, vocab_size, dtype)
+
+
+def _peak(loss: Callable[..., Tensor], tokens: int, hidden_size: int, vocab_size: int, dtype: torch.dtype) -> int:
+    with FakeTensorMode():
+        x = torch.empty(1, tokens, hidden_size, dtype=dtype, requires_grad=True)
+        weight = torch.empty(vocab_size, hidden_size, dtype=dtype, requires_grad=True)
+        targets = torch.zeros(1, tokens, dtype=torch.long)
+        with PeakMemory() as memory:
+            loss(x, weight, targets).backward()
+    return memory.peak - x.nbytes - weight.nbytes
+
+
+def _chunked(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(x, weight, targets, weight.shape[0], SINGLE)
+
+
+def _plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x, weight).float().flatten(0, 1), targets.flatten(), reduction="sum")
