@@ -54,6 +54,8 @@ class _CrossEntropy(torch.autograd.Function):
                     grad_weight.addmm_(grad_logits.T, states[piece])
                 else:
                     grad_weight += grad_logits.T @ states[piece]
+                del grad_logits
+            del probabilities  # before the next chunk's logits are made
         if differentiate:
             # Not among autograd's saved tensors, so that the backward pass can give them away without a copy.
             ctx.gradients = [reduce_scatter(grad_states.view_as(whole), ranks), grad_weight.to(weight.dtype)]
@@ -84,8 +86,6 @@ def _chunk(
 def mask_padding(logits: Tensor, vocab_size: int, ranks: TensorRanks) -> Tensor:
     """This rank's logits [..., ceil(V / T)] with minus infinity where its rows are padding, which may be all of them."""
     real = vocab_size - ranks.rank * logits.shape[-1]
-    return (
-        logits
-        if real >= logits.shape[-1]
-        else logits.index_fill(-1, torch.arange(max(real, 0), logits.shape[-1], device=logits.device), float("-inf"))
-    )
+    if real >= logits.shape[-1]:
+        return logits
+    return logits.index_fill(-1, torch.arange(max(real, 0), logits.shape[-1], device=logits.device), float("-inf"))
