@@ -16,12 +16,12 @@ from megatape.parallel.loss import cross_entropy
 
 
 class PeakMemory(TorchDispatchMode):
-    """Most bytes of tensors made inside the block that were there at the same time."""
+    """Most bytes of tensors made inside the block that were there at the same time. inputs: tensors made before."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.known: set[int] = set()
+        self.known = {tensor.untyped_storage()._cdata for tensor in inputs}
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -54,7 +54,7 @@ def _peak(loss: Callable[..., Tensor], tokens: int, hidden_size: int, vocab_size
         x = torch.empty(1, tokens, hidden_size, dtype=dtype, requires_grad=True)
         weight = torch.empty(vocab_size, hidden_size, dtype=dtype, requires_grad=True)
         targets = torch.zeros(1, tokens, dtype=torch.long)
-        with PeakMemory() as memory:
+        with PeakMemory([x, weight, targets]) as memory:
             loss(x, weight, targets).backward()
     return memory.peak - x.nbytes - weight.nbytes
 
