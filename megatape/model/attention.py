@@ -45,7 +45,8 @@ class Attention(nn.Module):
             content, moved = attend_and_move(q, k, v, e, starts)
         else:
             q, k = self.encoding.turn(q, k, e)
-            content = attend(q, k, v, None if self.bias is None else self.bias(q, e), starts)
+            bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
+            content = attend(q, k, v, bias, starts)
         return self.output(content.flatten(2)), moved
 
 

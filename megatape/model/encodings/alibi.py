@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from megatape.kernels.bias import DistanceBias, ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.collectives import TensorRanks
 
@@ -26,9 +25,9 @@ class AlibiBias(LayerBias):
         share = num_heads // ranks.size
         self.slopes = slopes(num_heads)[ranks.rank * share : (ranks.rank + 1) * share]
 
-    def forward(self, q: Tensor, state: Tensor | None) -> ScoreBias:
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
-        return DistanceBias(-torch.tensor(self.slopes, dtype=torch.float32, device=q.device)[:, None] * distances)
+        return (-torch.tensor(self.slopes, dtype=torch.float32, device=q.device)[:, None] * distances,)
 
 
 class Alibi(Encoding):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
-from megatape.kernels.bias import ScoreBias
+from megatape.kernels.bias import DistanceBias, ScoreBias
 from megatape.parallel.collectives import TensorRanks
 
 # What the encoding asks of attention: nothing, that its weights move the state too, or a bias on the scores of pairs of tokens (which
@@ -22,9 +22,15 @@ class LayerBias(nn.Module):
 
     multiply_adds: int = 0
 
-    def forward(self, q: Tensor, state: Tensor | None) -> ScoreBias:
-        """The bias of this rank's heads for queries [B, N, H/T, R]; state: what Encoding.state made."""
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+        """What the bias of this rank's heads is computed from, float32, for queries [B, N, H/T, R].
+
+        The output must be tensors: ZeRO-3 gathers a module's parameters for the backward pass when a gradient reaches those."""
         raise NotImplementedError
+
+    def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
+        """The bias as attention takes it; weights: from `forward`, state: from Encoding.state."""
+        return DistanceBias(*weights)
 
 
 class StateUpdate(nn.Module):

@@ -8,7 +8,6 @@ offset: the bias depends on absolute positions.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatape.kernels.bias import ScoreBias
@@ -32,9 +31,9 @@ class FireScores(ScoreBias):
         queries, keys = self.positions[:, rows, None], self.positions[:, None, columns]
         largest = torch.log1p((log_scale * torch.maximum(queries, (threshold * THRESHOLD).abs())).abs())
         share = torch.log1p((log_scale * (queries - keys)).abs()) / (largest + EPS)  # [B, rows, columns]
-        # Units and heads in front of the pairs: the products then lie as the scores do.
-        hidden = F.relu(inner_weight @ share.flatten(1)[:, None] + inner_bias[:, None])  # [B, 32, pairs]
-        return (outer_weight @ hidden + outer_bias[:, None]).unflatten(-1, share.shape[1:])
+        # Units and heads in front of the pairs: their rows are long, and the result lies as the scores do.
+        hidden = torch.addmm(inner_bias[:, None], inner_weight, share.view(1, -1)).relu_()  # [32, pairs]
+        return torch.addmm(outer_bias[:, None], outer_weight, hidden).unflatten(1, share.shape).transpose(0, 1)
 
 
 class FireBias(LayerBias):
@@ -52,13 +51,16 @@ class FireBias(LayerBias):
         self.log_scale = nn.Parameter(torch.empty(1))  # 0.1 at the start
         self.threshold = nn.Parameter(torch.empty(1))  # 1 at the start
 
-    def forward(self, q: Tensor, state: Tensor | None) -> ScoreBias:
-        assert state is not None
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         shared = [
             replicated(weight, self.ranks) for weight in (self.inner_weight, self.inner_bias, self.log_scale, self.threshold)
         ]
         weights = (*shared[:2], self.outer_weight, self.outer_bias, *shared[2:])
-        return FireScores(state, tuple(weight.float() for weight in weights))
+        return tuple(weight.float() for weight in weights)
+
+    def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
+        assert state is not None
+        return FireScores(state, weights)
 
 
 class Fire(Encoding):

@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-from megatape.kernels.bias import DistanceBias, ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.collectives import TensorRanks
 from megatape.parallel.layers import sharded
@@ -35,8 +34,8 @@ class T5Bias(LayerBias):
         super().__init__()
         self.table = sharded((num_heads, NUM_BUCKETS), 0, ranks)
 
-    def forward(self, q: Tensor, state: Tensor | None) -> ScoreBias:
-        return DistanceBias(self.table.float()[:, buckets(q.shape[1], q.device)])
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+        return (self.table.float()[:, buckets(q.shape[1], q.device)],)
 
 
 class T5(Encoding):

@@ -28,9 +28,10 @@ class SeparateUpdate(TapeUpdate):
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
     def _gained(self, moved: Tensor) -> Tensor:
-        gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.ranks.size, -1, 2)
-        parts = moved.to(rotary.STATE_DTYPE).unflatten(2, gain.shape[:2]).unflatten(-1, (2, -1))  # [B, N, L/T, H/L, 2, R/2]
-        return torch.einsum("lgp,bnlgpr->bnlpr", gain, parts).flatten(3)
+        channels = self.num_channels // self.ranks.size
+        gain = self.gain.to(rotary.STATE_DTYPE).view(channels, -1, 2).transpose(1, 2)[:, :, None]  # [L/T, 2, 1, H/L]
+        parts = moved.to(rotary.STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
+        return (gain @ parts).flatten(3)  # parts: [B, N, L/T, 2, H/L, R/2]
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
         up, down = up.unflatten(0, (2, -1)), down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
