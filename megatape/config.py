@@ -64,7 +64,9 @@ class ScalingConfig(Section):
         if self.kind == "yarn" and self.original_length is None:
             raise ValueError("scaling of kind yarn needs original_length, the longest sequence before the change")
         if self.kind != "yarn" and self.original_length is not None:
-            raise ValueError(f"original_length {self.original_length} has no meaning for scaling of kind {self.kind}: remove it")
+            raise ValueError(
+                f"original_length {self.original_length} has no meaning for scaling of kind {self.kind}: remove it"
+            )
         return self
 
 
@@ -85,7 +87,8 @@ class ModelConfig(Section):
     mlp_size: PositiveInt = Field(description="inner width of the SwiGLU feed-forward")
     vocab_size: PositiveInt = Field(description="token ids; at least that of the tokenizer that made the shards")
     position_size: PositiveInt = Field(
-        default=cast(int, None), description="I, inner width of TAPE's feed-forward position update, unused by the others; default 4 L"
+        default=cast(int, None),
+        description="I, inner width of TAPE's feed-forward position update, unused by the others; default 4 L",
     )
     max_positions: PositiveInt = Field(
         description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from 0 .. 2 max_positions"
@@ -124,7 +127,9 @@ class ModelConfig(Section):
                 f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {', '.join(SCALED)}"
             )
         if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
-            raise ValueError("scaling of kind theta needs a head_dim above 2: a single plane has the frequency 1 for every base")
+            raise ValueError(
+                "scaling of kind theta needs a head_dim above 2: a single plane has the frequency 1 for every base"
+            )
         self._default("position_size", 4 * self.num_kv_heads)
         return self
 

@@ -25,7 +25,14 @@ def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
     """Table of each section of `parent`, followed by those of the sections in it."""
     for name, field in parent.model_fields.items():
         for section in sections_in(field.annotation):
-            lines = [f"## {prefix}{name}", "", str(section.__doc__), "", "| key | type | default | meaning |", "|---|---|---|---|"]
+            lines = [
+                f"## {prefix}{name}",
+                "",
+                str(section.__doc__),
+                "",
+                "| key | type | default | meaning |",
+                "|---|---|---|---|",
+            ]
             lines += [_row(key, entry) for key, entry in section.model_fields.items()]
             yield "\n".join(lines) + "\n"
             yield from _sections(section, f"{prefix}{name}.")
@@ -39,7 +46,15 @@ def _row(key: str, field: FieldInfo) -> str:
     else:
         assert isinstance(field.annotation, type)
         kind = {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}[field.annotation.__name__]
-    default = "required" if field.is_required() else "none" if kind == "section" else "see right" if field.default is None else f"`{str(field.default).lower()}`"
+    default = (
+        "required"
+        if field.is_required()
+        else "none"
+        if kind == "section"
+        else "see right"
+        if field.default is None
+        else f"`{str(field.default).lower()}`"
+    )
     return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
 
 

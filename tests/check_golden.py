@@ -74,9 +74,7 @@ def differences(path: Path) -> dict[str, float]:
         [parameters[name].grad for name in live],
     )
     ours_as_theirs = dict(zip(leaves, gradients, strict=True))
-    expected_gradients = {
-        name.removeprefix("grads."): tensor for name, tensor in golden.items() if name.startswith("grads.")
-    }
+    expected_gradients = {name.removeprefix("grads."): tensor for name, tensor in golden.items() if name.startswith("grads.")}
     largest = max(float(tensor.abs().max()) for tensor in expected_gradients.values())
     for name, expected in expected_gradients.items():
         result[f"grads.{name}"] = difference(ours_as_theirs[name], expected, floor=GRADIENT_FLOOR * largest)

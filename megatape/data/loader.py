@@ -121,9 +121,7 @@ def evaluation_batches(
         yield batch
 
 
-def _make_batch(
-    samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], eos_id: int, mask_documents: bool
-) -> Batch:
+def _make_batch(samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], eos_id: int, mask_documents: bool) -> Batch:
     """Samples [N + 1] each, positions of their first, second, ... token [N] each -> a batch."""
     stacked = np.stack(samples)  # [b, N + 1]
     tokens, targets = stacked[:, :-1].copy(), stacked[:, 1:].copy()

@@ -44,7 +44,14 @@ def blocked_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias, s
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, e: Tensor | None, starts: Tensor | None, bias: ScoreBias | None, *weights: Tensor
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        e: Tensor | None,
+        starts: Tensor | None,
+        bias: ScoreBias | None,
+        *weights: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         queries, keys, values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
@@ -64,9 +71,9 @@ class _BlockedAttention(torch.autograd.Function):
                 total = scores.sum(-1, keepdim=True)
                 torch.div(scores @ values[:, seen], total, out=out[group, :, rows])
                 torch.add(largest, total.log_(), out=log_sum[group, :, rows])
-        content, position = (
-            None if like is None else _unfold(part, q).to(v.dtype) for part, like in zip(_parts(out, v), (v, e), strict=True)
-        )
+        of_content, of_position = _parts(out, v)
+        content = _unfold(of_content, q).to(v.dtype)
+        position = None if of_position is None else _unfold(of_position, q).to(v.dtype)
         ctx.bias = bias
         ctx.save_for_backward(q, k, v, e, starts, content, position, log_sum, *weights)
         return content, position
@@ -101,10 +108,10 @@ class _BlockedAttention(torch.autograd.Function):
             if bias is not None:
                 bias.finish_block()
         d_queries.mul_(_scale(q))
-        d_v, d_e = (None if part is None else _unfold(part[None], v) for part in _parts(d_values, v))
-        d_q, d_k = _unfold(d_queries, q), _unfold(d_keys[None], k)
-        if e is not None:
-            assert d_e is not None
+        of_content, of_position = _parts(d_values, v)
+        d_q, d_k, d_v, d_e = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
+        if e is not None and of_position is not None:
+            d_e = _unfold(of_position[None], v)
             d_q, from_queries = rotate_backward(d_q, q.float(), e.float())
             d_k, from_keys = rotate_backward(d_k, k.float(), e.float())
             d_e = (d_e + from_queries + from_keys).to(e.dtype)

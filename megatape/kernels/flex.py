@@ -26,8 +26,8 @@ def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: DistanceBias, s
 
     mask = _causal(q.shape[1], q.device) if starts is None else _documents(starts)
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-    attend = _compiled() if q.is_cuda else flex_attention
-    out: Any = attend(queries, keys, values, score_mod=biased, block_mask=mask, enable_gqa=q.shape[2] != k.shape[2])
+    attend: Any = _compiled() if q.is_cuda else flex_attention
+    out = attend(queries, keys, values, score_mod=biased, block_mask=mask, enable_gqa=q.shape[2] != k.shape[2])
     return out.transpose(1, 2)
 
 

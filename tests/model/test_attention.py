@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.kernels.blocked_attention import BLOCK, blocked_attention
-from megatape.model.attention import attend, sdpa_attention, sdpa_moving_attention, visible
+from megatape.model.attention import sdpa_moving_attention, visible
 
 # B, N, H, L, R: lengths below, at and beyond a block; groups; an odd number of planes
 SHAPES = [(2, 40, 4, 4, 8), (1, BLOCK, 2, 1, 4), (2, 2 * BLOCK + 44, 6, 2, 10), (3, 1, 2, 2, 2)]

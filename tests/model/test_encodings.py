@@ -83,9 +83,7 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
     assert relative_difference(packed, alone) < 2e-6
     for name, weight in model.named_parameters():
         if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
-            gradients = [
-                torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)
-            ]
+            gradients = [torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)]
             assert relative_difference(*gradients) < 2e-5, name
 
 
@@ -210,14 +208,13 @@ def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
     """But for the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
     model, inputs = random_model(encoding=encoding), tokens_and_positions()
     before = model(*inputs).detach()
-    weights = dict(model.named_parameters())
-    for name in weights:
+    for name, weight in model.named_parameters():
         if ".position." not in name and ".bias." not in name:
             continue
-        kept = weights[name].data.clone()
-        weights[name].data.add_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(3)))
+        kept = weight.data.clone()
+        weight.data.add_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(3)))
         difference = relative_difference(model(*inputs), before)
-        weights[name].data = kept
+        weight.data = kept
         if name.startswith("blocks.2.position") or name.endswith("outer_bias"):
             assert difference < 1e-5, name
         else:

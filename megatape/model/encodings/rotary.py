@@ -15,7 +15,9 @@ from megatape.kernels.rotation import rotate
 STATE_DTYPE = torch.float32
 
 
-def rotary_state(positions: Tensor, num_channels: int, head_dim: int, base: float, scaling: ScalingConfig | None = None) -> Tensor:
+def rotary_state(
+    positions: Tensor, num_channels: int, head_dim: int, base: float, scaling: ScalingConfig | None = None
+) -> Tensor:
     """Rotary embedding of `positions` [B, N] as a position tensor [B, N, L, R], the same for all L channels (a view).
 
     Cosines of R/2 angles n * theta_k, then their sines, computed in float64: in float32 they are wrong by 3e-4 at position 131072."""
@@ -48,7 +50,10 @@ def scaled_base(head_dim: int, base: float, factor: float) -> float:
     return base * factor ** (head_dim / (head_dim - 2))
 
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns over the original length beyond which a plane is kept, and below which it is interpolated
+BETA_FAST, BETA_SLOW = (
+    32.0,
+    1.0,
+)  # turns over the original length beyond which a plane is kept, and below which it is interpolated
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:

@@ -8,6 +8,8 @@ Each angle is stored once. The authors' code stores it twice, in two tensors of 
 over L with coefficients that do not depend on the plane, so both halves stay identical and one is enough.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
-from megatape.model.encodings.encoding import Encoding, StateUpdate
+from megatape.model.encodings.encoding import Attends, Encoding, StateUpdate
 from megatape.parallel.collectives import TensorRanks, channels_to_tokens, own_tokens, replicated
 from megatape.parallel.layers import sharded
 
@@ -94,7 +96,7 @@ class Tape(Encoding):
 
     The authors draw one random offset per batch in training; here each sample has its own."""
 
-    attends = "moving"
+    attends: ClassVar[Attends] = "moving"
     carries_state = True
 
     def __init__(self, config: ModelConfig) -> None:
