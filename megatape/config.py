@@ -33,6 +33,7 @@ EncodingName = Literal[
     "tape_mlp_only",
     "tape_no_rotation_equivariance",
     "tape_vector",
+    "tape_vector_no_rotation_equivariance",
     "tape_no_equivariance",
     "rope",
     "randpe",
@@ -336,16 +337,18 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
-    section, dot, field = key.partition(".")
-    if not (separator and dot and section and field):
+    *sections, field = key.split(".")
+    if not (separator and sections and all(sections) and field):
         raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         value = text
-    target = raw.setdefault(section, {})
-    if not isinstance(target, dict):
-        raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+    target = raw
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
 
 

@@ -10,6 +10,7 @@ ENCODINGS = (
     "tape_mlp_only",
     "tape_no_rotation_equivariance",
     "tape_vector",
+    "tape_vector_no_rotation_equivariance",
     "tape_no_equivariance",
     "randpe",
     "xpos",

@@ -11,6 +11,7 @@ ENCODINGS: dict[EncodingName, str] = {
     "tape_mlp_only": f"{_TAPE}, moved by the feed-forward network only",
     "tape_no_rotation_equivariance": f"{_TAPE}, without rotation equivariance",
     "tape_vector": f"{_TAPE}, moved along the head size instead of the channels",
+    "tape_vector_no_rotation_equivariance": f"{_TAPE}, moved along the head size, without rotation equivariance",
     "tape_no_equivariance": f"{_TAPE}, without equivariance",
     "rope": "rotary position encoding",
     "randpe": "rotary encoding of random positions (RandPE)",

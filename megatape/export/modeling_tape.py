@@ -31,7 +31,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_tape import TapeConfig
 
-FULL_WIDTH = ("tape_vector", "tape_no_equivariance")  # W = 2R
+FULL_WIDTH = ("tape_vector", "tape_vector_no_rotation_equivariance", "tape_no_equivariance")  # W = 2R
 SCALE_BASE = 2048  # of xPos
 
 
@@ -333,6 +333,22 @@ class VectorUpdate(TapePositionUpdate):
         return (inner @ self.down.to(e.dtype).T).flatten(3)
 
 
+class SeparateVectorUpdate(VectorUpdate):
+    """The same with weights of their own for cosines and sines."""
+
+    def shapes(self, config: TapeConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        inner, size = config.position_size, config.head_dim
+        return (2, size), (2 * inner, size), (2 * size, inner)
+
+    def gained(self, moved: Tensor, gain: Tensor) -> Tensor:
+        return gain.flatten() * moved.sum(3)
+
+    def mixed(self, e: Tensor, active: Tensor) -> Tensor:
+        up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (self.up, self.down))  # [2, I, R], [2, R, I]
+        inner = active.to(e.dtype)[:, :, None, None, None] * (e.unflatten(-1, (2, 1, -1)) @ up.mT)  # [B, N, L, 2, 1, I]
+        return (inner @ down.mT).flatten(3)
+
+
 class FlatUpdate(TapePositionUpdate):
     """The feed-forward update acts on L and R at once."""
 
@@ -352,6 +368,7 @@ UPDATES: dict[str, type[TapePositionUpdate]] = {
     "tape_mlp_only": TapePositionUpdate,
     "tape_no_rotation_equivariance": SeparateUpdate,
     "tape_vector": VectorUpdate,
+    "tape_vector_no_rotation_equivariance": SeparateVectorUpdate,
     "tape_no_equivariance": FlatUpdate,
 }
 

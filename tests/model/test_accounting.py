@@ -62,6 +62,7 @@ def test_parameters_of_the_other_encodings() -> None:
         "tape_mlp_only": 12 * (48 * 768 + 2 * 48 * 12),
         "tape_no_rotation_equivariance": 12 * (24 + 48 * 768 + 4 * 48 * 12),
         "tape_vector": 12 * (64 + 48 * 768 + 2 * 48 * 64),
+        "tape_vector_no_rotation_equivariance": 12 * (128 + 48 * 768 + 4 * 48 * 64),
         "tape_no_equivariance": 12 * (12 + 48 * 768 + 2 * 48 * 768),
     }.items():
         count = count_parameters(paper(encoding))

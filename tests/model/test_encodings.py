@@ -24,7 +24,14 @@ RELATIVE: list[dict[str, Any]] = [
     for name in ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "nope")
 ]
 RELATIVE += [{"encoding": "tape", "scaling": YARN}, {"encoding": "rope", "scaling": {"kind": "linear", "factor": 4.0}}]
-ABSOLUTE = ("tape_no_rotation_equivariance", "tape_vector", "tape_no_equivariance", "fire", "sinusoidal")
+ABSOLUTE = (
+    "tape_no_rotation_equivariance",
+    "tape_vector",
+    "tape_vector_no_rotation_equivariance",
+    "tape_no_equivariance",
+    "fire",
+    "sinusoidal",
+)
 
 
 def relative_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -119,6 +126,7 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
     gain = {
         "tape_no_rotation_equivariance": lambda head: update.gain[head].repeat_interleave(width // 2),
         "tape_vector": lambda head: update.gain.repeat(2),
+        "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
     }.get(encoding, lambda head: update.gain[head])
     sums = [sum(gain(head) * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
     assert relative_difference(update(e, moved, m), e + torch.stack(sums, dim=2)) < 1e-6
@@ -201,6 +209,19 @@ def test_a_fresh_scaled_tape_gives_the_logits_of_the_scaled_rope(scaling: dict[s
     inputs = tokens_and_positions()
     assert relative_difference(tape(*inputs), rope(*inputs)) < 1e-6
     assert relative_difference(plain(*inputs), rope(*inputs)) > 1e-3
+
+
+def test_our_own_ablation_contains_the_authors_one() -> None:
+    """With equal weights for cosines and sines, tape_vector_no_rotation_equivariance is tape_vector."""
+    vector, separate = random_model(encoding="tape_vector"), random_model(encoding="tape_vector_no_rotation_equivariance")
+    weights = vector.state_dict()
+    for name, weight in weights.items():
+        if name.endswith("position.gain"):
+            weights[name] = weight.expand(2, -1)
+        elif name.endswith(("position.up", "position.down")):
+            weights[name] = weight.repeat(2, 1)
+    separate.load_state_dict(weights)
+    assert relative_difference(separate(*tokens_and_positions()), vector(*tokens_and_positions())) < 1e-6
 
 
 @pytest.mark.parametrize("encoding", NAMES)

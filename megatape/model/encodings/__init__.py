@@ -12,7 +12,7 @@ from megatape.model.encodings.t5 import T5
 from megatape.model.encodings.tape import Tape, TapeAttentionOnly, TapeMlpOnly
 from megatape.model.encodings.tape_no_equivariance import TapeNoEquivariance
 from megatape.model.encodings.tape_no_rotation_equivariance import TapeNoRotationEquivariance
-from megatape.model.encodings.tape_vector import TapeVector
+from megatape.model.encodings.tape_vector import TapeVector, TapeVectorNoRotationEquivariance
 from megatape.model.encodings.xpos import XPos
 
 ENCODINGS: dict[EncodingName, type[Encoding]] = {
@@ -21,6 +21,7 @@ ENCODINGS: dict[EncodingName, type[Encoding]] = {
     "tape_mlp_only": TapeMlpOnly,
     "tape_no_rotation_equivariance": TapeNoRotationEquivariance,
     "tape_vector": TapeVector,
+    "tape_vector_no_rotation_equivariance": TapeVectorNoRotationEquivariance,
     "tape_no_equivariance": TapeNoEquivariance,
     "rope": Rope,
     "randpe": RandPE,
