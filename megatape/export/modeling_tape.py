@@ -82,6 +82,11 @@ def embedding_term(position_ids: Tensor, hidden_size: int) -> Tensor:
 
 def drawn_positions(config: TapeConfig, position_ids: Tensor) -> Tensor:
     """RandPE: the n-th token gets the n-th of position_length sorted random positions, always the same ones for a seed and length."""
+    if config.position_length > 2 * config.max_position_embeddings:
+        raise ValueError(
+            f"config.position_length is {config.position_length}, but RandPE draws different positions of 0 .. "
+            f"{2 * config.max_position_embeddings - 1} (2 max_position_embeddings): lower it"
+        )
     if int(position_ids.max()) >= config.position_length:
         raise ValueError(
             f"token {int(position_ids.max()) + 1} of a text, but config.position_length is {config.position_length}: RandPE spreads "

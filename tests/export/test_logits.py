@@ -64,6 +64,9 @@ def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exp
         model.config.position_length = 39
         with pytest.raises(ValueError, match="token 40 of a text, but config.position_length is 39"):
             model(tokens)
+        model.config.position_length = 129
+        with pytest.raises(ValueError, match=r"position_length is 129, but RandPE draws different positions of 0 .. 127"):
+            model(tokens)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -13,7 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from megatape.config import EncodingName, ModelConfig, ScalingConfig
 from megatape.model.encodings import ENCODINGS, encoding_of
 from megatape.model.encodings.rotary import frequencies
-from megatape.parallel.collectives import SINGLE
+from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import SINGLE, TensorRanks
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 NAMES: tuple[EncodingName, ...] = get_args(EncodingName)
@@ -130,6 +131,24 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
     }.get(encoding, lambda head: update.gain[head])
     sums = [sum(gain(head) * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
     assert relative_difference(update(e, moved, m), e + torch.stack(sums, dim=2)) < 1e-6
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
+    """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
+    config = ModelConfig(**SHAPE | {"encoding": encoding})
+    whole = dict(Transformer(config).named_parameters())
+    for name, share in Transformer(config, ranks=TensorRanks(2, 1)).named_parameters():
+        full = whole[name].shape
+        if share.shape == full:
+            assert not hasattr(share, "partition_dim"), name
+        else:
+            assert share.tensor_model_parallel and share.global_shape == full, name
+            assert 2 * share.shape[share.partition_dim] == full[share.partition_dim], name
+    divided = {
+        name.rpartition(".")[2] for name, share in whole.items() if ".bias." in name and len(share) == SHAPE["num_heads"]
+    }
+    assert divided == {"t5": {"table"}, "fire": {"outer_weight", "outer_bias"}}.get(encoding, set())
 
 
 def test_randpe_is_rope_at_other_positions() -> None:

@@ -1,7 +1,7 @@
 """T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head and bucket of distances.
 
-Distances 0 .. 15 have a bucket each; 16 .. 127 share 16 buckets of logarithmically growing width; all beyond share the last one, so
-that any length is allowed. As in the TAPE authors' code every layer has a table of its own (in T5 all layers share the first one's) and
+Distances 0 .. 15 have a bucket each; larger ones share 16 buckets of logarithmically growing width, the last of which (113 and beyond) has
+no end, so that any length is allowed. As in the TAPE authors' code every layer has a table of its own (in T5 all layers share the first one's) and
 scores are divided by sqrt(R) before the bias is added (T5 does not divide).
 """
 
