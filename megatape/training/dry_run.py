@@ -32,7 +32,7 @@ def describe(config: Config, world_size: int) -> str:
     rows = [
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
         ("  embedding and head", f"{count.embedding:,}"),
-        ("  position updates", f"{count.position:,}"),
+        ("  position encoding", f"{count.position:,}"),
         ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
         ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
         (

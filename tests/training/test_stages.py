@@ -75,7 +75,9 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
         first = folder / "four" / option / "checkpoints" / "step-00000001"
         divided += [four, four | {"name": f"resumed/{option}", "resume": str(first)}]
     for world_size, cases in ((1, plain), (4, divided)):
-        results = run_workers(CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}")
+        results = run_workers(
+            CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
+        )
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     for option in options:
         compare(folder / "one" / option, folder / "four" / option)
