@@ -33,8 +33,7 @@ class DistanceBias(ScoreBias):
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """The same along each diagonal: row r is a window on the reversed numbers that starts one step before that of row r - 1."""
         (by_distance,) = weights
-        height, width = rows.stop - rows.start, columns.stop - columns.start
         nearest = rows.start - (columns.stop - 1)  # distance of the last key from the first query; negative ones are masked
         farthest = rows.stop - 1 - columns.start
         numbers = F.pad(by_distance[:, max(nearest, 0) : farthest + 1], (max(-nearest, 0), 0))
-        return numbers.flip(1).unfold(1, width, 1).flip(1)[None, :, -height:]
+        return numbers.flip(1).unfold(1, columns.stop - columns.start, 1).flip(1)[None]
