@@ -26,10 +26,56 @@ class Section(BaseModel):
             object.__setattr__(self, name, value)
 
 
+# The position encodings, each defined in megatape/model/encodings.
+EncodingName = Literal[
+    "tape",
+    "tape_attention_only",
+    "tape_mlp_only",
+    "tape_no_rotation_equivariance",
+    "tape_vector",
+    "tape_vector_no_rotation_equivariance",
+    "tape_no_equivariance",
+    "rope",
+    "randpe",
+    "xpos",
+    "alibi",
+    "t5",
+    "fire",
+    "sinusoidal",
+    "nope",
+]
+SCALED = ("rope", "tape")  # those whose frequencies model.scaling may change
+WITHOUT_PLANES = ("alibi", "t5", "fire", "sinusoidal", "nope")  # nothing is rotated, so head_dim may be odd
+XPOS_LIMIT = 2**18  # max_positions beyond which xPos's scales leave the range of float32
+
+
+class ScalingConfig(Section):
+    """Change of the rotary frequencies for a context that is `factor` times longer, for `rope` and `tape`."""
+
+    kind: Literal["linear", "theta", "yarn"] = Field(
+        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn treats each frequency by its wavelength"
+    )
+    factor: float = Field(gt=1, description="how many times longer the context becomes")
+    original_length: PositiveInt = Field(
+        default=cast(int, None), description="longest sequence before the change; yarn only, which needs it"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind == "yarn" and self.original_length is None:
+            raise ValueError("scaling of kind yarn needs original_length, the longest sequence before the change")
+        if self.kind != "yarn" and self.original_length is not None:
+            raise ValueError(
+                f"original_length {self.original_length} has no meaning for scaling of kind {self.kind}: remove it"
+            )
+        return self
+
+
 class ModelConfig(Section):
     """Shape of the transformer and its position encoding."""
 
-    encoding: Literal["tape", "rope"] = Field("tape", description="position encoding")
+    encoding: EncodingName = Field("tape", description="position encoding (docs/model.md)")
+    scaling: ScalingConfig | None = Field(None, description="change of the rotary frequencies, `rope` and `tape` only (below)")
     num_layers: PositiveInt = Field(description="blocks")
     hidden_size: PositiveInt = Field(description="C, width of the hidden state")
     num_heads: PositiveInt = Field(description="H, query heads")
@@ -37,15 +83,16 @@ class ModelConfig(Section):
         default=cast(int, None), description="L, key/value heads, which are also TAPE's position channels; default num_heads"
     )
     head_dim: PositiveInt = Field(
-        default=cast(int, None), description="R, size of a head; even; default hidden_size / num_heads"
+        default=cast(int, None), description="R, size of a head; even where heads are rotated; default hidden_size / num_heads"
     )
     mlp_size: PositiveInt = Field(description="inner width of the SwiGLU feed-forward")
     vocab_size: PositiveInt = Field(description="token ids; at least that of the tokenizer that made the shards")
     position_size: PositiveInt = Field(
-        default=cast(int, None), description="I, inner width of TAPE's feed-forward position update; default 4 L"
+        default=cast(int, None),
+        description="I, inner width of TAPE's feed-forward position update, unused by the others; default 4 L",
     )
     max_positions: PositiveInt = Field(
-        description="longest sequence the model is meant for; training offsets are drawn from 0 .. 2 max_positions"
+        description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from 0 .. 2 max_positions"
     )
     rotary_base: float = Field(10000.0, gt=1, description="base of the rotary frequencies")
     norm_eps: float = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
@@ -65,8 +112,25 @@ class ModelConfig(Section):
                 f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: give head_dim, or change one of them"
             )
         self._default("head_dim", self.hidden_size // self.num_heads)
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd: a head is made of planes, each with a cosine and a sine")
+        if self.head_dim % 2 and self.encoding not in WITHOUT_PLANES:
+            raise ValueError(
+                f"head_dim {self.head_dim} is odd: with encoding {self.encoding} a head is made of planes, each with a cosine and a sine"
+            )
+        if self.hidden_size % 2 and self.encoding == "sinusoidal":
+            raise ValueError(f"hidden_size {self.hidden_size} is odd: sinusoidal embeddings are pairs of a sine and a cosine")
+        if self.encoding == "xpos" and self.max_positions > XPOS_LIMIT:
+            raise ValueError(
+                f"max_positions {self.max_positions} is beyond {XPOS_LIMIT}, where the scales of xpos leave the range of float32: lower "
+                "it, or choose another encoding"
+            )
+        if self.scaling is not None and self.encoding not in SCALED:
+            raise ValueError(
+                f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {', '.join(SCALED)}"
+            )
+        if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
+            raise ValueError(
+                "scaling of kind theta needs a head_dim above 2: a single plane has the frequency 1 for every base"
+            )
         self._default("position_size", 4 * self.num_kv_heads)
         return self
 
@@ -80,7 +144,8 @@ class DataConfig(Section):
         False, description="attention and positions stop at document borders, and no target crosses one"
     )
     random_offset: bool = Field(
-        True, description="add a random offset of 0 .. 2 max_positions to a training sample's positions"
+        True,
+        description="add a random offset of 0 .. 2 max_positions to a training sample's positions (`rope` and the `tape` family)",
     )
 
 
@@ -286,16 +351,18 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
-    section, dot, field = key.partition(".")
-    if not (separator and dot and section and field):
+    *sections, field = key.split(".")
+    if not (separator and sections and all(sections) and field):
         raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         value = text
-    target = raw.setdefault(section, {})
-    if not isinstance(target, dict):
-        raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+    target = raw
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
 
 
@@ -318,11 +385,10 @@ def _fields(location: tuple[Any, ...]) -> list[str]:
     """Names of the keys that the section at `location` knows."""
     section: type[BaseModel] = Config
     for part in location:
-        section = section_of(section.model_fields[part].annotation)
+        (section,) = sections_in(section.model_fields[part].annotation)
     return list(section.model_fields)
 
 
-def section_of(annotation: Any) -> type[BaseModel]:
-    """The section class that a field of `Config` holds, also where it may be left out."""
-    classes = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return classes[0]
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field may hold: itself, or what stands beside None."""
+    return [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]

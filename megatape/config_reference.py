@@ -1,10 +1,12 @@
 """docs/config.md, made from the configuration's own descriptions: python -m megatape.config_reference > docs/config.md"""
 
 import typing
+from collections.abc import Iterator
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from megatape.config import Config, section_of
+from megatape.config import Config, sections_in
 
 HEAD = """# Configuration
 
@@ -16,22 +18,43 @@ Made by `python -m megatape.config_reference`.
 
 def reference() -> str:
     """The page: one table for each section."""
-    parts = [HEAD]
-    for name, field in Config.model_fields.items():
-        section = section_of(field.annotation)
-        lines = [f"## {name}", "", str(section.__doc__), "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_row(key, entry) for key, entry in section.model_fields.items()]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    return "\n".join([HEAD, *_sections(Config, "")])
+
+
+def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Table of each section of `parent`, followed by those of the sections in it."""
+    for name, field in parent.model_fields.items():
+        for section in sections_in(field.annotation):
+            lines = [
+                f"## {prefix}{name}",
+                "",
+                str(section.__doc__),
+                "",
+                "| key | type | default | meaning |",
+                "|---|---|---|---|",
+            ]
+            lines += [_row(key, entry) for key, entry in section.model_fields.items()]
+            yield "\n".join(lines) + "\n"
+            yield from _sections(section, f"{prefix}{name}.")
 
 
 def _row(key: str, field: FieldInfo) -> str:
     if typing.get_origin(field.annotation) is typing.Literal:
         kind = " or ".join(f"`{value}`" for value in typing.get_args(field.annotation))
+    elif sections_in(field.annotation):
+        kind = "section"
     else:
         assert isinstance(field.annotation, type)
         kind = {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}[field.annotation.__name__]
-    default = "required" if field.is_required() else "see right" if field.default is None else f"`{str(field.default).lower()}`"
+    default = (
+        "required"
+        if field.is_required()
+        else "none"
+        if kind == "section"
+        else "see right"
+        if field.default is None
+        else f"`{str(field.default).lower()}`"
+    )
     return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
 
 

@@ -36,9 +36,15 @@ def test_defaults_that_follow_other_fields() -> None:
     assert (model.num_kv_heads, model.head_dim, model.position_size) == (2, 16, 8)
 
 
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "fire", "nope"])
+def test_without_planes_a_head_may_be_odd(encoding: str) -> None:
+    assert parse(model__head_dim=7, model__encoding=encoding).model.head_dim == 7
+
+
 def test_resolved_configuration_parses_to_itself() -> None:
-    config = parse()
-    assert parse_config(json.loads(json.dumps(config.model_dump())), "again") == config
+    for scaling in (None, {"kind": "yarn", "factor": 4.0, "original_length": 16}):
+        config = parse(model__scaling=scaling)
+        assert parse_config(json.loads(json.dumps(config.model_dump())), "again") == config
 
 
 @pytest.mark.parametrize(
@@ -51,13 +57,31 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"model__num_layers": 2.5}, ["model.num_layers is 2.5", "integer"]),
         ({"model__num_layers": 0}, ["model.num_layers is 0", "greater than 0"]),
         ({"model__tie_embeddings": 1}, ["model.tie_embeddings is 1", "boolean"]),
-        ({"model__encoding": "ropee"}, ['model.encoding is "ropee"', "'tape' or 'rope'"]),
+        ({"model__encoding": "ropee"}, ['model.encoding is "ropee"', "'tape', 'tape_attention_only'", "'rope'", "or 'nope'"]),
+        (
+            {"model__encoding": "alibi", "model__scaling": {"kind": "linear", "factor": 2.0}},
+            ["encoding alibi has no frequencies to scale", "rope, tape"],
+        ),
+        ({"model__encoding": "tape_vector", "model__scaling": {"kind": "linear", "factor": 2.0}}, ["encoding tape_vector"]),
+        ({"model__scaling": {"kind": "linear"}}, ["model.scaling.factor: missing"]),
+        ({"model__scaling": {"kind": "linear", "factr": 2.0}}, ["model.scaling.factr: unknown key; did you mean factor?"]),
+        ({"model__scaling": {"kind": "ntk", "factor": 2.0}}, ['model.scaling.kind is "ntk"', "'linear', 'theta' or 'yarn'"]),
+        ({"model__scaling": {"kind": "linear", "factor": 1.0}}, ["model.scaling.factor is 1.0", "greater than 1"]),
+        ({"model__scaling": {"kind": "yarn", "factor": 2.0}}, ["model.scaling", "yarn needs original_length"]),
+        (
+            {"model__scaling": {"kind": "theta", "factor": 2.0, "original_length": 8}},
+            ["original_length 8 has no meaning for scaling of kind theta"],
+        ),
+        ({"model__head_dim": 2, "model__scaling": {"kind": "theta", "factor": 2.0}}, ["head_dim above 2"]),
+        ({"model__encoding": "sinusoidal", "model__hidden_size": 63, "model__head_dim": 16}, ["hidden_size 63 is odd"]),
+        ({"model__encoding": "xpos", "model__max_positions": 2**19}, ["max_positions 524288", "xpos", "float32"]),
         ({"zero__stage": 4}, ["zero.stage is 4", "0, 1, 2 or 3"]),
         ({"training": {"steps": 1}}, ["training.global_batch_size: missing"]),
         ({"training": 3}, ["training is 3"]),
         ({"model__num_heads": 5}, ["hidden_size 64", "num_heads 5"]),
         ({"model__num_kv_heads": 3}, ["num_heads 4", "num_kv_heads 3"]),
-        ({"model__head_dim": 7}, ["head_dim 7 is odd"]),
+        ({"model__head_dim": 7}, ["head_dim 7 is odd: with encoding tape"]),
+        ({"model__head_dim": 7, "model__encoding": "xpos"}, ["head_dim 7 is odd: with encoding xpos"]),
         ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
         ({"training__precision": "bfloat16", "zero__stage": 0}, ["bfloat16", "zero.stage 0"]),
         ({"training__precision": "bfloat16", "zero__stage": 1}, ["bfloat16", "zero.stage 1", "use stage 2"]),
@@ -105,7 +129,11 @@ def test_overrides(tmp_path: Path) -> None:
         "elsewhere",
         True,
     )
-    for wrong in ("training.steps", "steps=3", "training.=3", "=3"):
+    scaled = load_config(path, ["model.scaling.kind=linear", "model.scaling.factor=2.0"]).model.scaling
+    assert scaled is not None and (scaled.kind, scaled.factor) == ("linear", 2.0)
+    with pytest.raises(ValueError, match="num_layers is 2 in the file, not a section"):
+        load_config(path, ["model.num_layers.deep=2"])
+    for wrong in ("training.steps", "steps=3", "training.=3", "=3", "model..kind=3"):
         with pytest.raises(ValueError, match="section.key=value"):
             load_config(path, [wrong])
     with pytest.raises(ValueError, match="training.stepz: unknown key"):

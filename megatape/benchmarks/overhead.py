@@ -11,8 +11,8 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.model.accounting import record_saved
 from megatape.model.init import initial_weight
-from megatape.model.position import initial_state
 from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import SINGLE
 
 PAPER_SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
 
@@ -89,7 +89,7 @@ def _blocks(model: Transformer, batch: int, length: int) -> Tensor:
     config = model.config
     x = torch.linspace(-1, 1, batch * length * config.hidden_size).view(batch, length, -1).requires_grad_()
     positions = torch.arange(length).expand(batch, -1)
-    e = initial_state(positions, config.num_kv_heads, config.head_dim, config.rotary_base)
+    e = model.encoding.state(positions, SINGLE)
     for index, block in enumerate(model.blocks):
         x, e = block(x, e, None, index < config.num_layers - 1)
     return x.sum()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from megatape.benchmarks.overhead import PAPER_SHAPE
 from megatape.config import ModelConfig
-from megatape.model import position
+from megatape.model.encodings import rotary
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 
@@ -62,14 +62,14 @@ def drift(num_layers: int, seed: int = 0) -> list[Drift]:
 
 
 def _run(model: Transformer, tokens: Tensor, state_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    kept = position.STATE_DTYPE
-    position.STATE_DTYPE = state_dtype
+    kept = rotary.STATE_DTYPE
+    rotary.STATE_DTYPE = state_dtype
     try:
-        states: list[tuple[Tensor, Tensor]] = []
+        states: list[tuple[Tensor, Tensor | None]] = []
         logits = model(tokens, torch.arange(tokens.shape[1])[None], states=states)
     finally:
-        position.STATE_DTYPE = kept
-    return logits.float(), [e.float() for _, e in states]
+        rotary.STATE_DTYPE = kept
+    return logits.float(), [e.float() for _, e in states if e is not None]
 
 
 def _distance(ours: Tensor, theirs: Tensor) -> float:

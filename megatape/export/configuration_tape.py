@@ -1,19 +1,38 @@
-"""Configuration of TAPE models for transformers. Copied as it is into exported folders: imports only transformers."""
+"""Configuration of MegaTAPE models for transformers. Copied as it is into exported folders: imports only transformers."""
 
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
+ENCODINGS = (
+    "tape",
+    "tape_attention_only",
+    "tape_mlp_only",
+    "tape_no_rotation_equivariance",
+    "tape_vector",
+    "tape_vector_no_rotation_equivariance",
+    "tape_no_equivariance",
+    "randpe",
+    "xpos",
+    "alibi",
+    "t5",
+    "fire",
+    "sinusoidal",
+    "nope",
+)
+
 
 class TapeConfig(PreTrainedConfig):
-    """Shape of a TAPE language model; names as in LlamaConfig.
+    """Shape of a language model with TAPE or another position encoding; names as in LlamaConfig.
 
-    position_size is the inner width of the feed-forward position update. The position channels are the key/value heads.
-    rope_parameters holds rope_theta, the base of the rotary frequencies that positions start from."""
+    position_size is the inner width of TAPE's feed-forward position update. The position channels are the key/value heads.
+    rope_parameters holds rope_theta, the base of the rotary frequencies that positions start from, and for rope_type "linear" or
+    "yarn" how they are scaled. RandPE spreads position_length tokens over its random positions, drawn with position_seed."""
 
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
+    encoding: str = "tape"
     # None stands for a default that __post_init__ fills in.
     vocab_size: int = 32000
     hidden_size: int = 768
@@ -23,6 +42,8 @@ class TapeConfig(PreTrainedConfig):
     num_key_value_heads: int = None  # type: ignore[assignment]
     head_dim: int = None  # type: ignore[assignment]
     position_size: int = None  # type: ignore[assignment]
+    position_length: int = None  # type: ignore[assignment]
+    position_seed: int = 0
     max_position_embeddings: int = 1024
     rope_parameters: dict[str, Any] = None  # type: ignore[assignment]
     rms_norm_eps: float = 1e-5
@@ -40,9 +61,13 @@ class TapeConfig(PreTrainedConfig):
             self.head_dim = self.hidden_size // self.num_attention_heads
         if self.position_size is None:
             self.position_size = 4 * self.num_key_value_heads
+        if self.position_length is None:
+            self.position_length = self.max_position_embeddings
         super().__post_init__(**kwargs)  # fills rope_parameters
-        if self.rope_parameters["rope_type"] != "default":
-            raise ValueError(
-                f"rope_parameters has rope_type {self.rope_parameters['rope_type']!r}: TAPE starts from plain rotary "
-                "positions, use rope_type 'default' and change rope_theta alone"
-            )
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"encoding is {self.encoding!r}: choose one of {', '.join(ENCODINGS)}")
+        kind = self.rope_parameters["rope_type"]
+        if kind not in ("default", "linear", "yarn"):
+            raise ValueError(f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear' or 'yarn'")
+        if kind != "default" and self.encoding != "tape":
+            raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {self.encoding} has no scaled frequencies")

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.config import Config
-from megatape.export.mapping import exported_config, exported_dtype, exported_name
+from megatape.export.mapping import exported_config, exported_dtype, exported_name, is_llama
 from megatape.export.model_card import model_card
 from megatape.export.tokenizer import load_sentencepiece, special_tokens, write_tokenizer
 from megatape.export.weights import write_weights
@@ -62,7 +62,7 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
         bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
     ).save_pretrained(partial)
     write_tokenizer(proto, config.model.max_positions, partial)
-    if config.model.encoding == "tape":
+    if not is_llama(config.model):
         for file in CODE:
             shutil.copyfile(Path(__file__).with_name(file), partial / file)
     (partial / "README.md").write_text(model_card(config, checkpoint.step, checkpoint.tokens), encoding="utf-8")

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from megatape.config import Config, ModelConfig
 from megatape.export.configuration_tape import TapeConfig
 from megatape.export.tokenizer import SpecialTokens
+from megatape.model.encodings.rotary import scaled_base
 
 _TOP = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 _LAYER = {
@@ -20,11 +21,9 @@ _LAYER = {
     "mlp.gate.weight": "mlp.gate_proj.weight",
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
-    "position.gain": "position.gain",
-    "position.content": "position.content",
-    "position.up": "position.up",
-    "position.down": "position.down",
 }
+# What belongs to a position encoding keeps the end of its name.
+_ENCODING = {"position.": "position.", "attention.bias.": "self_attn.bias."}
 
 
 def exported_name(name: str) -> str:
@@ -32,7 +31,15 @@ def exported_name(name: str) -> str:
     if name in _TOP:
         return _TOP[name]
     _, layer, rest = name.split(".", 2)
+    for ours, theirs in _ENCODING.items():
+        if rest.startswith(ours):
+            return f"model.layers.{layer}.{theirs}{rest.removeprefix(ours)}"
     return f"model.layers.{layer}.{_LAYER[rest]}"
+
+
+def is_llama(model: ModelConfig) -> bool:
+    """Whether transformers' Llama is this model; all others bring their own code."""
+    return model.encoding == "rope"
 
 
 def exported_dtype(config: Config) -> torch.dtype:
@@ -41,7 +48,7 @@ def exported_dtype(config: Config) -> torch.dtype:
 
 
 def exported_config(config: Config, special: SpecialTokens) -> PreTrainedConfig:
-    """Configuration of the exported model: TapeConfig, or LlamaConfig for rotary positions.
+    """Configuration of the exported model: LlamaConfig for rotary positions, scaled or not, else TapeConfig.
 
     Raises ValueError for a shape that transformers' Llama refuses."""
     model = config.model
@@ -54,7 +61,7 @@ def exported_config(config: Config, special: SpecialTokens) -> PreTrainedConfig:
         "num_key_value_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "max_position_embeddings": model.max_positions,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rotary_base},
+        "rope_parameters": _rope_parameters(model),
         "rms_norm_eps": model.norm_eps,
         "initializer_range": model.init_std,
         "tie_word_embeddings": model.tie_embeddings,
@@ -63,16 +70,31 @@ def exported_config(config: Config, special: SpecialTokens) -> PreTrainedConfig:
         "pad_token_id": special.pad,
         "dtype": exported_dtype(config),
     }
-    if model.encoding == "rope":
+    if is_llama(model):
         _check_llama(model)
         return LlamaConfig(**shared, architectures=["LlamaForCausalLM"])
+    shared["encoding"] = model.encoding
     shared["position_size"] = model.position_size
+    if model.encoding == "randpe":  # the evaluation draw of the training run
+        shared["position_length"], shared["position_seed"] = config.data.sequence_length, config.training.seed
     shared["auto_map"] = {
         "AutoConfig": "configuration_tape.TapeConfig",
         "AutoModel": "modeling_tape.TapeModel",
         "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
     }
     return TapeConfig(**shared, architectures=["TapeForCausalLM"])
+
+
+def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
+    scaling = model.scaling
+    if scaling is None:
+        return {"rope_type": "default", "rope_theta": model.rotary_base}
+    if scaling.kind == "theta":
+        return {"rope_type": "default", "rope_theta": scaled_base(model.head_dim, model.rotary_base, scaling.factor)}
+    parameters = {"rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor}
+    if scaling.kind == "yarn":
+        parameters["original_max_position_embeddings"] = scaling.original_length
+    return parameters
 
 
 def _check_llama(model: ModelConfig) -> None:

@@ -1,7 +1,27 @@
 """The README.md of an exported model."""
 
-from megatape.config import Config
+from megatape.config import Config, EncodingName
+from megatape.export.mapping import is_llama
 from megatape.model.accounting import count_parameters
+
+_TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
+ENCODINGS: dict[EncodingName, str] = {
+    "tape": _TAPE,
+    "tape_attention_only": f"{_TAPE}, moved by attention only",
+    "tape_mlp_only": f"{_TAPE}, moved by the feed-forward network only",
+    "tape_no_rotation_equivariance": f"{_TAPE}, without rotation equivariance",
+    "tape_vector": f"{_TAPE}, moved along the head size instead of the channels",
+    "tape_vector_no_rotation_equivariance": f"{_TAPE}, moved along the head size, without rotation equivariance",
+    "tape_no_equivariance": f"{_TAPE}, without equivariance",
+    "rope": "rotary position encoding",
+    "randpe": "rotary encoding of random positions (RandPE)",
+    "xpos": "xPos position encoding",
+    "alibi": "ALiBi attention biases",
+    "t5": "T5's relative attention biases",
+    "fire": "FIRE attention biases",
+    "sinusoidal": "sinusoidal position embeddings",
+    "nope": "no position encoding (NoPE)",
+}
 
 _TEMPLATE = """\
 ---
@@ -46,21 +66,18 @@ them here before publishing.
 def model_card(config: Config, step: int, tokens: int) -> str:
     """README.md of a model that was exported after `step` optimizer steps on `tokens` tokens."""
     model = config.model
-    tape = model.encoding == "tape"
+    tape = model.encoding.startswith("tape")
+    own_code = not is_llama(model)
     return _TEMPLATE.format(
-        tags="tape" if tape else "llama",
-        title=f"{'TAPE' if tape else 'Rotary'} language model",
-        encoding=(
-            "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
-            if tape
-            else "rotary position encoding (a plain Llama)"
-        ),
-        trust=", trust_remote_code=True" if tape else "",
+        tags="tape" if own_code else "llama",
+        title="TAPE language model" if tape else f"Language model with {ENCODINGS[model.encoding]}",
+        encoding=ENCODINGS[model.encoding] + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
+        trust=", trust_remote_code=True" if own_code else "",
         code=(
             "The model's code is `modeling_tape.py` in this folder; it needs PyTorch and transformers > 5.3 and nothing else. Flash and\n"
             "flex attention are not supported."
-            if tape
-            else "It needs PyTorch and transformers > 5.3, and no code of its own."
+            if own_code
+            else "It is a plain Llama: it needs PyTorch and transformers > 5.3, and no code of its own."
         ),
         parameters=count_parameters(model).total,
         layers=model.num_layers,

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig
+from megatape.model.encodings import encoding_of
 from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import SINGLE
 
 
 def meta_model(config: ModelConfig, activation_checkpointing: bool = False) -> Transformer:
@@ -22,7 +24,7 @@ def meta_model(config: ModelConfig, activation_checkpointing: bool = False) -> T
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters: all, those of the embedding and head, those of TAPE's position updates."""
+    """Numbers of parameters: all, those of the embedding and head, those of the position encoding."""
 
     total: int
     embedding: int
@@ -36,24 +38,26 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     def share(*parts: str) -> int:
         return sum(size for name, size in sizes.items() if any(part in name for part in parts))
 
-    return ParameterCount(sum(sizes.values()), share("embedding.", "head."), share(".position."))
+    return ParameterCount(sum(sizes.values()), share("embedding.", "head."), share(".position.", ".bias."))
 
 
 def forward_flops(config: ModelConfig, length: int) -> int:
     """Floating-point operations of the matrix products in the forward pass of one sequence, two per multiply-add.
 
     By the convention of the paper's table (and of torch's counter) attention counts all N x N scores, though half of
-    them are masked. The last layer's position update is not computed and not counted."""
+    them are masked. A bias counts by its network, once for the
+    whole batch. The last layer's position update is not computed and not counted."""
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
+    encoding = encoding_of(config)
+    with torch.device("meta"):
+        bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
-    attention = 2 * length * heads * size
+    attention = 2 * length * heads * size + (length * bias.multiply_adds if bias else 0)
     layer = projections + attention + 3 * c * config.mlp_size
     total = config.num_layers * layer + c * config.vocab_size
-    if config.encoding == "tape":
-        inner = config.position_size
-        mixing = inner * channels**2 + channels**2 * size  # make the L x L matrix, apply it
-        moved = length * heads * size  # A e
-        total += (config.num_layers - 1) * (moved + heads * size + inner * c + mixing)
+    if update:
+        moved = length * heads * encoding.state_width if encoding.attends == "moving" else 0  # A e
+        total += (config.num_layers - 1) * (moved + update.multiply_adds)
     return 2 * length * total
 
 

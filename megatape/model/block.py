@@ -1,4 +1,4 @@
-"""One transformer block over two residual streams, content x [B, N, C] and position e [B, N, L, R].
+"""One transformer block over two residual streams, content x [B, N, C] and the encoding's state e; with TAPE:
 
       x ─────┬──────────────────────► + ──┬──────────────────► + ──► x
              │                        ▲   │                    ▲
@@ -8,14 +8,17 @@
                           │     ▲ │                            │
       e ──────────────────┴─────┘ └ A e ► gain ► + ──────────► × + ──► e
 
-For `rope` the lower stream never changes: it has no updates, and attention moves the content only.
+With other encodings the lower stream is constant (`rope`) or not there (`nope`): it has no updates, and attention moves the content only.
+
+Shapes: B batch, N tokens, T tensor ranks, C hidden, H query heads, L position channels (= key/value heads), R head size, W width of
+one channel of the state: R for TAPE, (cosines | sines) of R/2 planes.
 """
 
 from torch import Tensor, nn
 
 from megatape.config import ModelConfig
 from megatape.model.attention import Attention
-from megatape.model.position import PositionUpdate
+from megatape.model.encodings.encoding import Encoding
 from megatape.parallel.collectives import SINGLE, TensorRanks
 from megatape.parallel.layers import MLP, RMSNorm
 
@@ -23,20 +26,20 @@ from megatape.parallel.layers import MLP, RMSNorm
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each of which moves both streams."""
 
-    def __init__(self, config: ModelConfig, ranks: TensorRanks = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, ranks: TensorRanks = SINGLE) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
-        self.attention = Attention(config, ranks)
+        self.attention = Attention(config, encoding, ranks)
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
         self.mlp = MLP(config.hidden_size, config.mlp_size, ranks)
-        self.position = PositionUpdate(config, ranks) if config.encoding == "tape" else None
+        self.position = encoding.update(ranks)
 
-    def forward(self, x: Tensor, e: Tensor, starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor]:
-        """x: [B, N/T, C]; e: [B, N/T, L, R]; starts: [B, N] or None. `move`: whether anything reads the new e."""
-        move = move and self.position is not None
+    def forward(self, x: Tensor, e: Tensor | None, starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
+        """x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; starts: [B, N] or None. `move`: whether anything reads
+        the new e."""
         attended, moved = self.attention(self.attention_norm(x), e, starts, move)
         x = x + attended
         m = self.mlp(self.mlp_norm(x))
-        if self.position is not None and moved is not None:
+        if move and e is not None and self.position is not None:
             e = self.position(e, moved, m)
         return x + m, e

@@ -5,19 +5,29 @@ import hashlib
 import torch
 from torch import Tensor
 
+# What starts as a constant, by the end of its name.
+CONSTANTS = {
+    "norm.weight": 1.0,
+    # Zero gain and W_up: TAPE starts from rotary positions.
+    "position.gain": 0.0,
+    "position.up": 0.0,
+    # FIRE's scalars and biases.
+    "bias.log_scale": 0.1,
+    "bias.threshold": 1.0,
+    "bias.inner_bias": 0.0,
+    "bias.outer_bias": 0.0,
+}
 ROWS = 1024  # rows drawn from one generator: whoever owns part of a parameter draws only the blocks it touches
 
 
 def initial_block(name: str, shape: tuple[int, ...], rows: slice, columns: slice, std: float, seed: int) -> Tensor:
     """The given rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
 
-    Norms are one. TAPE's gain and W_up are zero, so that training starts from rotary positions. All else is normal with
-    standard deviation `std`. A vector counts as a matrix of one column."""
+    A constant, or normal with standard deviation `std`. A vector counts as a matrix of one column."""
     size = (rows.stop - rows.start, columns.stop - columns.start)
-    if name.endswith("norm.weight"):
-        return torch.ones(size)
-    if name.endswith(("position.gain", "position.up")):
-        return torch.zeros(size)
+    for ending, value in CONSTANTS.items():
+        if name.endswith(ending):
+            return torch.full(size, value)
     first = rows.start // ROWS
     blocks = []
     for block in range(first, (rows.stop - 1) // ROWS + 1):

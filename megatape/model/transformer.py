@@ -1,6 +1,6 @@
 """The language model: embedding -> blocks -> norm -> logits or loss.
 
-Shapes: B batch, N tokens, C hidden, L position channels, R head size, V vocabulary.
+Shapes as in model/block.py; V vocabulary.
 """
 
 from dataclasses import replace
@@ -10,23 +10,24 @@ from torch.utils.checkpoint import checkpoint
 
 from megatape.config import ModelConfig
 from megatape.model.block import Block
-from megatape.model.position import initial_state
+from megatape.model.encodings import encoding_of
 from megatape.parallel.collectives import SINGLE, TensorRanks, own_tokens
 from megatape.parallel.layers import RMSNorm, VocabularyEmbedding, VocabularyHead
 
 
 class Transformer(nn.Module):
-    """Decoder-only transformer with TAPE or rotary positions.
+    """Decoder-only transformer with one of the position encodings.
 
     activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass."""
 
     def __init__(self, config: ModelConfig, activation_checkpointing: bool = False, ranks: TensorRanks = SINGLE) -> None:
         super().__init__()
         self.config, self.ranks = config, ranks
+        self.encoding = encoding_of(config)
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, ranks)
         inside = replace(ranks, keeps_gathered=activation_checkpointing)
-        self.blocks = nn.ModuleList(Block(config, inside) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(config, self.encoding, inside) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
         self.head = VocabularyHead(config.vocab_size, config.hidden_size, ranks, tied=config.tie_embeddings)
 
@@ -36,21 +37,17 @@ class Transformer(nn.Module):
         positions: Tensor,
         starts: Tensor | None = None,
         targets: Tensor | None = None,
-        states: list[tuple[Tensor, Tensor]] | None = None,
+        states: list[tuple[Tensor, Tensor | None]] | None = None,
     ) -> Tensor:
         """tokens, positions, starts, targets: [B, N] integers.
 
         positions: of each token, with the training offset if there is one. starts: index of the first token that each token
         may attend to (packed documents), or None. Returns logits [B, N, V] (this rank's V/T), or with `targets` the float32 sum of their
-        cross entropies (NO_TARGET ones excepted). `states`, a list, receives the pair (x, e) after every block; only then is
+        cross entropies (NO_TARGET ones excepted). `states`, a list, receives the pair (x, e) after every block, e as Encoding.state has it; only then is
         the last block's position update computed, since nothing else reads it."""
         config = self.config
-        x = self.embedding(tokens)
-        if config.encoding == "tape":
-            positions, channels = own_tokens(positions, self.ranks), config.num_kv_heads
-        else:  # never changes: each rank makes what its heads need of it
-            channels = config.num_kv_heads // self.ranks.size
-        e = initial_state(positions, channels, config.head_dim, config.rotary_base)
+        x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.ranks))
+        e = self.encoding.state(positions, self.ranks)
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:

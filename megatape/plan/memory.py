@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from megatape.config import Config
+from megatape.model.encodings import encoding_of
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, element_bytes, padded
@@ -58,8 +59,8 @@ def small(parameters: list[nn.Parameter], config: Config) -> int:
 def _activations(config: Config, one: Pass, on_gpu: bool) -> dict[str, float]:
     model, checkpointing = config.model, config.training.activation_checkpointing
     kept = activations(config, model.encoding, checkpointing).total
-    content = activations(config, "rope", checkpointing).total
-    parts: dict[str, float] = {"activations": content, "position tensors": kept - content}
+    content = activations(config, "nope", checkpointing).total
+    parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
     layer = activations(config, model.encoding, False).layer if checkpointing else 0  # computed again as a whole
     if on_gpu:
         copies = attention_copies(config)
@@ -72,9 +73,10 @@ def _activations(config: Config, one: Pass, on_gpu: bool) -> dict[str, float]:
 def attention_copies(config: Config) -> int:
     """Bytes that a GPU's attention keeps in one layer beyond the CPU's: queries and keys rotated and repeated, values repeated."""
     model, tokens = config.model, config.training.micro_batch_size * config.data.sequence_length
-    values = 1 if model.encoding == "rope" else 2
-    heads = (2 + values) * model.num_heads - values * model.num_kv_heads
-    return tokens * heads * model.head_dim // config.parallel.tp * element_bytes(config)
+    encoding = encoding_of(model)
+    values = model.head_dim + (encoding.state_width if encoding.attends == "moving" else 0)
+    copied = model.num_heads * (2 * model.head_dim + values) - model.num_kv_heads * values
+    return tokens * copied // config.parallel.tp * element_bytes(config)
 
 
 def _logits(config: Config) -> int:

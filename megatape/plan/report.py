@@ -77,7 +77,7 @@ def _counts(config: Config, world_size: int) -> list[Row]:
     return [
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
         ("  embedding and head", f"{count.embedding:,}"),
-        ("  position updates", f"{count.position:,}"),
+        ("  position encoding", f"{count.position:,}"),
         ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
         ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
         ("global batch", f"{training.global_batch_size} = {batch}"),

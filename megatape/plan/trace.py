@@ -71,10 +71,12 @@ class Activations:
 
 @cache
 def activations(config: Config, encoding: str, checkpointing: bool) -> Activations:
-    """What config's model keeps with this encoding, as the CPU's attention does.
+    """What config's model keeps with this encoding (`nope` tells what the others add), as the CPU's attention does.
 
     Counted at two and at three layers and carried on to all; exact."""
-    model = config.model.model_copy(update={"encoding": encoding})
+    model = config.model.model_copy(
+        update={"encoding": encoding, "scaling": config.model.scaling if encoding == config.model.encoding else None}
+    )
     counts = []
     for num_layers in (2, 3):
         with shapes_only(config):

@@ -9,6 +9,7 @@ from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import backend
+from megatape.model.encodings import encoding_of
 from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
 from megatape.parallel.watch import RankFailed, Watch
@@ -60,7 +61,7 @@ def introduction(run: Run) -> str:
         [
             (
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
-                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, model.encoding == 'tape')}"
+                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, encoding_of(model).attends)}"
             ),
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",

@@ -10,7 +10,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from megatape.model.attention import Attention
-from megatape.model.position import PositionUpdate
+from megatape.model.encodings.encoding import LayerBias, StateUpdate
 from megatape.parallel.engine import Engine
 from megatape.parallel.layers import MLP, VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
@@ -19,7 +19,8 @@ from megatape.plan.report import size
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",
     Attention: "attention",
-    PositionUpdate: "position update",
+    LayerBias: "bias",
+    StateUpdate: "position update",
     MLP: "MLP",
     VocabularyHead: "head and loss",
 }
@@ -66,8 +67,9 @@ class Profile:
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
         for module in self.engine.deepspeed.module.modules():
-            if type(module) in RANGES:
-                self.recording.callback(_name_ranges(module, RANGES[type(module)]))
+            for kind, name in RANGES.items():
+                if isinstance(module, kind):
+                    self.recording.callback(_name_ranges(module, name))
 
     def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
         steps = min(self.steps, self.begun - WARM_UP)

@@ -15,7 +15,9 @@ from megatape.config import Config
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
+from megatape.data.positions import Positions
 from megatape.data.tokenizer import Tokenizer
+from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
@@ -51,7 +53,7 @@ class Run:
             rank=topology.data_rank,
             world_size=topology.data_size,
             mask_documents=config.data.mask_documents,
-            max_offset=2 * config.model.max_positions if config.data.random_offset else 0,
+            positions=self._positions,
         )
         self.engine = Engine(
             config,
@@ -86,6 +88,8 @@ class Run:
             self.topology.data_rank,
             self.topology.data_size,
             self.config.data.mask_documents,
+            self._positions,
+            self.config.training.seed,
         )
 
     def save(self) -> Path:
@@ -143,6 +147,10 @@ class Run:
         if kind != WEIGHT:
             return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
         return initial_block(name, shape, rows, columns, self.config.model.init_std, self.config.training.seed)
+
+    @property
+    def _positions(self) -> Positions:
+        return encoding_of(self.config.model).positions(self.config.data.random_offset)
 
     @property
     def _fingerprints(self) -> dict[str, str]:

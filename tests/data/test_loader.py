@@ -4,6 +4,7 @@ import torch
 
 from megatape.data.dataset import TokenDataset
 from megatape.data.loader import NO_TARGET, Batch, Loader, evaluation_batches
+from megatape.data.positions import Positions
 
 LENGTH = 16
 
@@ -45,7 +46,11 @@ def test_an_epoch_uses_every_sample_once(dataset):
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"max_offset": 1000, "mask_documents": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"positions": Positions(max_offset=1000), "mask_documents": True}, {"positions": Positions(drawn_from=50)}],
+    ids=["plain", "offset", "drawn"],
+)
 def test_every_data_parallel_size_sees_the_same_global_sequence(dataset, options):
     for consumed in (0, 8, 5 * dataset.num_samples - 3):
         whole = rows(loader(dataset, **options).step(consumed))
@@ -65,20 +70,9 @@ def test_steps_depend_on_the_seed(dataset):
     assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
 
 
-def test_random_offsets(dataset):
-    def offsets(max_offset: int) -> list[int]:
-        positions = [row[2] for step in range(200) for row in rows(loader(dataset, max_offset=max_offset).step(8 * step))]
-        assert all(np.array_equal(np.diff(row), np.ones(LENGTH - 1)) for row in positions)
-        return [row[0] for row in positions]
-
-    assert set(offsets(3)) == {0, 1, 2, 3}
-    assert np.bincount(offsets(3)).min() > 300
-    assert max(offsets(1000)) > 900
-
-
 def test_document_masks(dataset):
     """Against the definition, token by token."""
-    for batch in loader(dataset, mask_documents=True, max_offset=9).step(0):
+    for batch in loader(dataset, mask_documents=True, positions=Positions(max_offset=9)).step(0):
         for tokens, targets, positions, starts in zip(
             batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.starts.tolist(), strict=True
         ):
@@ -108,7 +102,6 @@ def test_document_masks_leave_the_tokens_alone(dataset):
         ({"world_size": 3}, "8 = 2 x 3 x 1.33"),
         ({"micro_batch_size": 0}, r"micro_batch_size \(0\) .* must be at least 1"),
         ({"rank": 4, "world_size": 4}, "rank is 4, world_size 4"),
-        ({"max_offset": -1}, "max_offset is -1"),
     ],
 )
 def test_impossible_settings(dataset, options, message):
@@ -140,3 +133,20 @@ def test_evaluation_masks_documents(dataset):
     assert batch.starts is not None
     assert (batch.targets[batch.tokens == dataset.eos_id] == NO_TARGET).all()
     assert torch.equal(batch.positions + batch.starts, torch.arange(LENGTH).expand(8, -1))
+
+
+def test_drawn_positions_begin_again_at_documents(dataset):
+    """The k-th token of every document has the k-th position of the sample's draw."""
+    positions = Positions(drawn_from=50)
+    for place, row in enumerate(rows(loader(dataset, mask_documents=True, positions=positions).step(0))):
+        draw, index = positions.training(LENGTH, 3, place).tolist(), 0
+        for token, position in zip(row[0], row[2], strict=True):
+            assert position == draw[index]
+            index = 0 if token == dataset.eos_id else index + 1
+
+
+def test_evaluation_uses_one_draw(dataset):
+    positions = Positions(drawn_from=50)
+    for seed in (1, 2):
+        for batch in evaluation_batches(dataset, 3, 13, 0, 1, False, positions, seed):
+            assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+import torch
 import transformers.dynamic_module_utils
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from megatape.config import EncodingName
 from megatape.data.tokenizer import train_tokenizer
 from megatape.export.export import export
 from megatape.model.transformer import Transformer
@@ -24,6 +27,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "single": {"num_layers": 1},
     "base": {"rotary_base": 300.0, "norm_eps": 1e-2},
 }
+SCALINGS: dict[str, dict[str, Any]] = {
+    kind: {"scaling": {"kind": kind, "factor": 4.0} | ({"original_length": 16} if kind == "yarn" else {})}
+    for kind in ("linear", "theta", "yarn")
+}
+TWELVE: dict[str, Any] = {"num_heads": 12, "head_dim": 4, "max_positions": 1024}
+ALL_SHAPES = SHAPES | SCALINGS | {"twelve": TWELVE}
+# Every encoding, with grouped queries, and every scaling: (shape, encoding).
+ENCODINGS = [("grouped", name) for name in get_args(EncodingName)]
+ENCODINGS += [(kind, name) for kind in SCALINGS for name in ("rope", "tape")]
 
 
 class Exported(NamedTuple):
@@ -31,6 +43,11 @@ class Exported(NamedTuple):
 
     folder: Path
     ours: Transformer
+
+    def positions(self, tokens: Tensor, seed: int = 1234) -> Tensor:
+        """Evaluation positions of tokens [B, N] in training's terms; 64 is the sequence length of the checkpoint's run."""
+        positions = self.ours.encoding.positions(random_offset=False).evaluation(64, seed)
+        return torch.from_numpy(positions)[: tokens.shape[1]].expand_as(tokens)
 
     def load(self, **options: Any) -> PreTrainedModel:
         """The model in the folder, fresh."""
@@ -63,7 +80,7 @@ def exported(sentencepiece_model: Path, tmp_path_factory: pytest.TempPathFactory
         key = (shape, encoding, precision)
         if key not in made:
             folder = tmp_path_factory.mktemp("exported") / "-".join(key)
-            changes = SHAPES[shape] | {"encoding": encoding}
+            changes = ALL_SHAPES[shape] | {"encoding": encoding}
             checkpoint, ours = memory_checkpoint(sentencepiece_model, precision=precision, **changes)
             export(checkpoint, folder)
             made[key] = Exported(folder, ours)

@@ -104,7 +104,7 @@ def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str
 def test_exported_code_imports_only_torch_and_transformers(exported: Callable[..., Exported]):
     for path in exported("plain").folder.glob("*.py"):
         lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
-        assert {words[1].split(".")[0] for words in lines} <= {"", "torch", "transformers", "typing"}
+        assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied", "odd"])

@@ -1,5 +1,6 @@
 """Generation: the cache changes nothing, and neither do padding, batches and beams."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, StaticCac
 
 from megatape.export.generation import generate_text
 from tests.export.checkpoint import VOCAB_SIZE
-from tests.export.conftest import SHAPES, Exported
+from tests.export.conftest import ENCODINGS, SHAPES, Exported
 
 NEW = 24
-MODELS = [(shape, "tape") for shape in SHAPES] + [("grouped", "rope")]
+MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
 
 
 def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -58,6 +59,28 @@ def test_no_cache_follows_training(exported: Callable[..., Exported]):
         logits[:, 2] = -torch.inf  # `generate` is told not to end
         continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
     assert torch.equal(generate(found.load(), tokens), continued[:, 9:])
+
+
+@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
+def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str):
+    """A batch of different prompts through the cache gives what each gives alone without one."""
+    model = exported("grouped", encoding).load()
+    rows = prompts(4, 11, 7)
+    alone = torch.cat([generate(model, row[None], use_cache=False) for row in rows])
+    assert torch.equal(generate(model, *padded(rows)), alone)
+
+
+@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
+def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str):
+    """Logits of a text fed in pieces through a dynamic or a static cache are those of the whole."""
+    model = exported("grouped", encoding).load()
+    tokens = torch.stack(prompts(20, 20))
+    with torch.no_grad():
+        expected = model(tokens).logits
+        for cache in (DynamicCache(config=model.config), StaticCache(config=model.config, max_cache_len=32)):
+            for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
+                part = model(tokens[:, begin:end], past_key_values=cache).logits
+                torch.testing.assert_close(part, expected[:, begin:end], atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -1,6 +1,7 @@
 """Exported models give training's logits."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
+from megatape.model.init import initial_weight
 from tests.export.checkpoint import VOCAB_SIZE
-from tests.export.conftest import SHAPES, Exported
+from tests.export.conftest import ENCODINGS, SHAPES, Exported
 
 # Float32 with sums in another order; logits are of size 1 to 10. A dropped gain moves them by 1e-1.
 TOLERANCE = 1e-5
@@ -26,8 +28,45 @@ def positions(tokens: Tensor) -> Tensor:
 @torch.no_grad()
 def difference(found: Exported, attention: str = "sdpa") -> float:
     tokens = prompt()
-    expected = found.ours(tokens, positions(tokens))
+    expected = found.ours(tokens, found.positions(tokens))
     return float((found.load(attn_implementation=attention)(tokens).logits - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
+def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str):
+    found = exported(shape, encoding)
+    assert type(found.load()).__name__ == ("LlamaForCausalLM" if encoding == "rope" else "TapeForCausalLM")
+    assert difference(found, attention) < TOLERANCE
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "fire"])
+def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported], encoding: str):
+    """Slopes of a number of heads that is no power of two, buckets and thresholds beyond the first."""
+    found = exported("twelve", encoding)
+    tokens = prompt(batch=1, length=700)
+    with torch.no_grad():
+        expected = found.ours(tokens, positions(tokens))
+        assert (found.load()(tokens).logits - expected).abs().max() < TOLERANCE * expected.abs().max()
+
+
+def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]):
+    """The run's sequence length unless told otherwise; more tokens than that are refused, not given positions twice."""
+    found, tokens = exported("grouped", "randpe"), prompt()
+    model = found.load()
+    assert (model.config.position_length, model.config.position_seed) == (64, 1234)
+    model.config.position_length = 40
+    drawn = torch.from_numpy(found.ours.encoding.positions(False).evaluation(40, 1234)).expand_as(tokens)
+    with torch.no_grad():
+        expected = found.ours(tokens, drawn)
+        assert (model(tokens).logits - expected).abs().max() < TOLERANCE * expected.abs().max()
+        assert (found.load()(tokens).logits - expected).abs().max() > 1e-2
+        model.config.position_length = 39
+        with pytest.raises(ValueError, match="token 40 of a text, but config.position_length is 39"):
+            model(tokens)
+        model.config.position_length = 129
+        with pytest.raises(ValueError, match=r"position_length is 129, but RandPE draws different positions of 0 .. 127"):
+            model(tokens)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -150,7 +189,31 @@ def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Ca
         exported("plain").load(attn_implementation="flex_attention")
 
 
-def test_rope_type_other_than_default_is_refused(exported: Callable[..., Exported]):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic': use 'default'"),
+        (
+            {"encoding": "xpos", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type 'linear', but encoding xpos has no scaled frequencies",
+        ),
+        ({"encoding": "rope"}, "encoding is 'rope': choose one of tape, "),
+    ],
+)
+def test_what_the_code_does_not_know_is_refused(exported: Callable[..., Exported], changes: dict[str, Any], message: str):
     config = AutoConfig.from_pretrained(exported("plain").folder, trust_remote_code=True)
-    with pytest.raises(ValueError, match="rope_type 'linear': TAPE starts from plain rotary"):
-        type(config)(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0})
+    with pytest.raises(ValueError, match=message):
+        type(config)(**changes)
+
+
+@pytest.mark.parametrize("encoding", ["fire", "t5"])
+def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str):
+    config = AutoConfig.from_pretrained(exported("grouped", encoding).folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    for name, weight in model.named_parameters():
+        if ".bias." in name:
+            ours = initial_weight(name, (weight.numel(), 1), 0.02, 0)
+            if ours.unique().numel() == 1:
+                assert (weight == ours[0]).all(), name
+            else:
+                assert 0.01 < weight.std() < 0.03, name

@@ -1,12 +1,14 @@
 """Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from megatape.config import ModelConfig
+from megatape.config import EncodingName, ModelConfig
 from megatape.model import attention
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, saved_bytes
 from megatape.model.transformer import Transformer
@@ -36,15 +38,52 @@ def test_flops_of_the_paper() -> None:
     assert forward_flops(paper("tape"), 1024) <= 344e9
 
 
+def test_flops_of_the_other_encodings() -> None:
+    """FIRE's network takes 32 + 32 H multiply-adds a pair: 331.57 G by the paper's count of RoPE, 331.97 in its table. T5's lookup none."""
+    rope = forward_flops(paper("rope"), 1024)
+    assert forward_flops(paper("fire"), 1024) - rope == 2 * 12 * 1024**2 * 32 * 13
+    assert forward_flops(paper("fire"), 1024) == pytest.approx(331.97e9, rel=2e-3)
+    for encoding in ("t5", "alibi", "nope", "xpos", "randpe", "sinusoidal"):
+        assert forward_flops(paper(encoding), 1024) == rope
+
+
+def test_parameters_of_the_other_encodings() -> None:
+    """FIRE and T5: 154.90 x 2^20 in the paper's table."""
+    rope = count_parameters(paper("rope")).total
+    for encoding, added in {
+        "t5": 12 * 12 * 32,
+        "fire": 12 * (32 + 32 + 12 * 32 + 12 + 2),
+        "alibi": 0,
+        "nope": 0,
+        "xpos": 0,
+        "randpe": 0,
+        "sinusoidal": 0,
+        "tape_attention_only": 12 * 12,
+        "tape_mlp_only": 12 * (48 * 768 + 2 * 48 * 12),
+        "tape_no_rotation_equivariance": 12 * (24 + 48 * 768 + 4 * 48 * 12),
+        "tape_vector": 12 * (64 + 48 * 768 + 2 * 48 * 64),
+        "tape_vector_no_rotation_equivariance": 12 * (128 + 48 * 768 + 4 * 48 * 64),
+        "tape_no_equivariance": 12 * (12 + 48 * 768 + 2 * 48 * 768),
+    }.items():
+        count = count_parameters(paper(encoding))
+        assert count.total - rope == count.position == added, encoding
+    for encoding in ("t5", "fire"):
+        assert f"{count_parameters(paper(encoding)).total / 2**20:.2f}" == "154.90"
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"encoding": "rope"}, {"num_kv_heads": 2}, {"head_dim": 10, "position_size": 5}], ids=str
+    "changes",
+    [{"encoding": encoding} for encoding in get_args(EncodingName)]
+    + [{"encoding": encoding, "num_kv_heads": 2} for encoding in get_args(EncodingName)]
+    + [{"head_dim": 10, "position_size": 5}],
+    ids=str,
 )
 def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """On the math path every product is a matrix product that torch's counter sees (it does not see CPU flash attention).
 
     Making the L x L matrices from the weights does not grow with the tokens and is left out of the formula."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(attention, "backend", lambda device_type, move: "sdpa")
+    monkeypatch.setattr(attention, "backend", lambda device_type, attends: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
@@ -52,7 +91,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("encoding", ["tape", "rope"])
+@pytest.mark.parametrize("encoding", get_args(EncodingName))
 def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: bool) -> None:
     config = ModelConfig(encoding=encoding, **SHAPE)
     real = saved_bytes(Transformer(config, checkpointing), 2, 48)

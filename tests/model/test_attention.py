@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.kernels.blocked_attention import BLOCK, blocked_attention
-from megatape.model.attention import sdpa_attention, visible
+from megatape.model.attention import sdpa_moving_attention, visible
 
 # B, N, H, L, R: lengths below, at and beyond a block; groups; an odd number of planes
 SHAPES = [(2, 40, 4, 4, 8), (1, BLOCK, 2, 1, 4), (2, 2 * BLOCK + 44, 6, 2, 10), (3, 1, 2, 2, 2)]
@@ -56,7 +56,7 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
     zeros = torch.zeros(shape[:2], dtype=torch.long)
     expected = plain(*exact, starts if starts is not None else zeros)
     (expected[0].sin().sum() + expected[1].square().sum()).backward()
-    for kernel in (blocked_attention, lambda *given: sdpa_attention(*given, move=True)):
+    for kernel in (blocked_attention, sdpa_moving_attention):
         for tensor in arguments:
             tensor.grad = None
         content, moved = kernel(*arguments, starts)
@@ -65,14 +65,6 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
         for ours, theirs in pairs:
             assert float((ours.detach() - theirs.detach()).abs().max() / theirs.detach().abs().max().clamp(min=1e-3)) < 5e-6
-
-
-def test_content_alone() -> None:
-    arguments = inputs(SHAPES[0])
-    alone, nothing = sdpa_attention(*arguments, None, move=False)
-    both, _ = sdpa_attention(*arguments, None, move=True)
-    assert nothing is None
-    assert float((alone - both).detach().abs().max()) < 1e-6
 
 
 def test_bfloat16_computes_in_float32() -> None:

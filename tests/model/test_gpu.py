@@ -1,18 +1,25 @@
 """The same model on a GPU: its attention backend against the CPU's, and a training step under ZeRO-3 in bfloat16."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from megatape.config import EncodingName
+from megatape.kernels.blocked_attention import blocked_biased_attention
+from megatape.kernels.flex import flex_biased_attention
 from tests.model.builder import random_model, tokens_and_positions
+from tests.model.test_attention import document_starts
+from tests.model.test_bias import inputs
 from tests.workers import run_workers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2}, {"encoding": "rope"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"encoding": encoding} for encoding in get_args(EncodingName)] + [{"num_kv_heads": 2}], ids=str
+)
 def test_gpu_equals_cpu(changes: dict[str, Any]) -> None:
     """Logits and gradients in float32; matrix products in full float32 (TF32 off) leave 1e-4 of the largest gradient."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -29,6 +36,23 @@ def test_gpu_equals_cpu(changes: dict[str, Any]) -> None:
     for name, gradient in gradients.items():
         reference = expected_gradients[name]
         assert float((gradient - reference).abs().max() / reference.abs().max()) < 1e-4, name
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(2, 128, 4, 4, 16), (2, 300, 6, 2, 32)], ids=str)
+def test_flex_equals_blocks(shape: tuple[int, ...], masked: bool) -> None:
+    """Compiled, with gradients of heads and bias table, float32. TF32 is off."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    exact, make = inputs(shape, "distance")
+    starts = document_starts(*shape[:2]) if masked else None
+    results = []
+    for device, kernel in (("cpu", blocked_biased_attention), ("cuda", flex_biased_attention)):
+        given = [tensor.detach().float().to(device).requires_grad_() for tensor in exact]
+        out = kernel(*given[:3], make(given[3:]), None if starts is None else starts.to(device))
+        out.sin().sum().backward()
+        results.append([out.detach().cpu(), *(tensor.grad.cpu() for tensor in given)])
+    for expected, found in zip(*results, strict=True):
+        assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
 
 
 def test_trains_on_a_gpu(raw_config: dict[str, Any], tmp_path: Path) -> None:

@@ -38,3 +38,6 @@ def test_distribution_and_special_weights() -> None:
     assert initial_block("norm.weight", (5,), slice(1, 3), slice(0, 1), 0.02, 1).tolist() == [[1.0]] * 2
     assert initial_weight("blocks.0.position.gain", (4,), 0.02, 1).tolist() == [0.0] * 4
     assert initial_weight("blocks.0.position.up", (2, 3), 0.02, 1).tolist() == [[0.0] * 3] * 2
+    for name, value in {"log_scale": 0.1, "threshold": 1.0, "inner_bias": 0.0, "outer_bias": 0.0}.items():
+        assert initial_weight(f"blocks.0.attention.bias.{name}", (1,), 0.02, 1).item() == pytest.approx(value)
+    assert float(initial_weight("blocks.0.attention.bias.table", (64, 32), 0.02, 1).std()) == pytest.approx(0.02, rel=0.05)

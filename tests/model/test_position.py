@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.kernels.rotation import rotate
-from megatape.model.position import initial_state
+from megatape.model.encodings.rotary import rotary_state
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 
@@ -44,10 +44,10 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
 def test_position_states_rotate_with_the_offset() -> None:
     """e(offset t) = rotation by t of e(0), behind every layer."""
     model, offset = random_model(), 1000
-    states: dict[int, list[tuple[Tensor, Tensor]]] = {0: [], offset: []}
+    states: dict[int, list[tuple[Tensor, Tensor | None]]] = {0: [], offset: []}
     for start, collected in states.items():
         model(*tokens_and_positions(offset=start), states=collected)
-    turn = initial_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
+    turn = rotary_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
         expected = rotate(here, turn)
         assert float((there - expected).abs().max() / expected.abs().max()) < 2e-6
@@ -55,7 +55,7 @@ def test_position_states_rotate_with_the_offset() -> None:
 
 def test_angles_are_computed_in_float64() -> None:
     position = 131_072
-    state = initial_state(torch.tensor([[position]]), 1, 64, 1e4)[0, 0, 0]
+    state = rotary_state(torch.tensor([[position]]), 1, 64, 1e4)[0, 0, 0]
     angles = position * 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
     assert float((state - torch.cat([angles.cos(), angles.sin()])).abs().max()) < 1e-7
 
@@ -65,7 +65,7 @@ def test_last_update_is_dead_unless_states_are_asked_for() -> None:
     model(*tokens_and_positions()).square().sum().backward()
     dead = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert dead == [f"blocks.2.position.{part}" for part in ("gain", "content", "up", "down")]
-    states: list[tuple[Tensor, Tensor]] = []
+    states: list[tuple[Tensor, Tensor | None]] = []
     model(*tokens_and_positions(), states=states)
     assert float((states[-1][1] - states[-2][1]).abs().max()) > 1e-3
 
@@ -105,6 +105,6 @@ def test_update_equals_the_equations() -> None:
 
 
 def test_shape_of_the_state() -> None:
-    states: list[tuple[Tensor, Tensor]] = []
+    states: list[tuple[Tensor, Tensor | None]] = []
     random_model(num_kv_heads=2)(*tokens_and_positions(3, 11), states=states)
     assert [tuple(e.shape) for _, e in states] == [(3, 11, 2, SHAPE["hidden_size"] // SHAPE["num_heads"])] * 3

@@ -24,6 +24,34 @@ def test_groups() -> None:
 
 
 @pytest.mark.parametrize(
+    ("encoding", "decayed", "gain_scale"),
+    [
+        ("t5", [], None),
+        ("fire", ["attention.bias.inner_weight", "attention.bias.outer_weight"], None),
+        ("alibi", [], None),
+        ("tape_attention_only", [], 4.0),
+        ("tape_no_rotation_equivariance", ["position.content", "position.up", "position.down"], 4.0),
+        ("tape_vector", ["position.content", "position.up", "position.down"], 8.0),  # the authors' gain has R entries a row
+    ],
+)
+def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: float | None) -> None:
+    """Of what an encoding adds, matrices decay; gains, biases, scalars and T5's tables do not."""
+    model = random_model(encoding=encoding)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
+    groups = adamw(model.named_parameters(), model.config, config).param_groups
+    assert sum(len(group["params"]) for group in groups) == len(names)
+    found = [names[id(parameter)] for parameter in groups[0]["params"]]
+    own = [
+        name.partition("blocks.0.")[2] for name in found if name.startswith(("blocks.0.position", "blocks.0.attention.bias"))
+    ]
+    assert groups[0]["weight_decay"] == 0.1 and own == decayed
+    gains = [group for group in groups if any(names[id(parameter)].endswith("gain") for parameter in group["params"])]
+    assert [group["scale"] for group in gains] == ([] if gain_scale is None else [gain_scale])
+    assert all(group["weight_decay"] == 0.0 for group in groups[1:])
+
+
+@pytest.mark.parametrize(
     ("kind", "final", "expected"),
     [
         ("linear", 0.0, {0: 0.25, 3: 1.0, 4: 1.0, 12: 0.5, 19: 1 / 16}),

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from megatape.config import EncodingName
 from tests.workers import run_workers
 
 # Each option is trained plain, at stage 0 on one process, and compared with every topology at several stages.
@@ -59,6 +61,32 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw_config
 
 
+def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
+    """All encodings and ablations on 2 data x 2 tensor ranks at stage 3 equal one plain process, and go on from a checkpoint bit for
+    bit; with grouped queries, and masked documents for every second one."""
+    config["training"]["steps"] = 2
+    config["checkpoint"] = {"interval": 1, "keep": 2}
+    options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in get_args(EncodingName)}
+    options["tape_yarn"] = {"model.scaling": {"kind": "yarn", "factor": 4.0, "original_length": 16}}
+    plain, divided = [], []
+    for number, (option, changes) in enumerate(options.items()):
+        shared = changes | {"model.num_kv_heads": 4, "data.mask_documents": number % 2 == 1}
+        plain.append({"name": f"one/{option}", "set": shared | STAGES["stage0"]})
+        four = {"name": f"four/{option}", "set": shared | STAGES["stage3"] | {"parallel.tp": 2}}
+        first = folder / "four" / option / "checkpoints" / "step-00000001"
+        divided += [four, four | {"name": f"resumed/{option}", "resume": str(first)}]
+    for world_size, cases in ((1, plain), (4, divided)):
+        results = run_workers(
+            CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
+        )
+        assert [result.get("error") for result in results[0]] == [None] * len(cases)
+    for option in options:
+        compare(folder / "one" / option, folder / "four" / option, step=2)
+        for kind in ("weight", "exp_avg", "exp_avg_sq"):
+            straight, resumed = (_tensors(folder / run / option, kind, step=2) for run in ("four", "resumed"))
+            assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items()), (option, kind)
+
+
 @pytest.mark.parametrize(("world_size", "tensor_size"), TOPOLOGIES, ids=lambda number: str(number))
 def test_equal_to_plain(config: dict[str, Any], folder: Path, world_size: int, tensor_size: int) -> None:
     cases = []
@@ -71,16 +99,24 @@ def test_equal_to_plain(config: dict[str, Any], folder: Path, world_size: int, t
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     for case in cases:
-        plain, this = folder / "plain" / str(case["option"]), folder / str(case["name"])
-        for expected, found in zip(_metrics(plain), _metrics(this), strict=True):
-            for field in ("loss", "grad_norm"):
-                assert found[field] == pytest.approx(expected[field], rel=TOLERANCE), (case, found["step"], field)
-        for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            ours, theirs = _tensors(this, kind), _tensors(plain, kind)
-            assert ours.keys() == theirs.keys()
-            for name, tensor in theirs.items():
-                difference = float((ours[name] - tensor).abs().max() / tensor.abs().max().clamp(min=1e-12))
-                assert difference < TOLERANCE, (case, kind, name, difference)
+        compare(folder / "plain" / str(case["option"]), folder / str(case["name"]))
+
+
+def compare(plain: Path, this: Path, step: int = 3) -> None:
+    """Losses, gradient norms, and weights and moments after `step` steps of two runs."""
+    for expected, found in zip(_metrics(plain), _metrics(this), strict=True):
+        for field in ("loss", "grad_norm"):
+            assert found[field] == pytest.approx(expected[field], rel=TOLERANCE), (this, found["step"], field)
+    for kind in ("weight", "exp_avg", "exp_avg_sq"):
+        ours, theirs = _tensors(this, kind, step), _tensors(plain, kind, step)
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            # Softmax ignores FIRE's output bias: its gradient is rounding, and its weights stay within that of zero. FIRE's two
+            # scalars have no larger element beside them; their gradient is a sum over all pairs that cancels in part.
+            smallest = 1.0 if name.endswith("outer_bias") else 1e-12
+            allowed = 10 * TOLERANCE if name.endswith(("log_scale", "threshold")) else TOLERANCE
+            difference = float((ours[name] - tensor).abs().max() / tensor.abs().max().clamp(min=smallest))
+            assert difference < allowed, (this, kind, name, difference)
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,78 @@
+"""FIRE (Li et al., arXiv 2310.04418): the bias is a learned function of the distance relative to the query's position.
+
+    b_h(i, j) = f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
+
+f is a network of one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code every layer has a function of its
+own, 512 is the initial threshold whatever the training length, and evaluation and training positions start at 0. There is no random
+offset: the bias depends on absolute positions.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from megatape.kernels.bias import ScoreBias
+from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.parallel.collectives import TensorRanks, replicated
+from megatape.parallel.layers import sharded
+
+WIDTH = 32
+THRESHOLD = 512.0
+EPS = 1e-6
+
+
+class FireScores(ScoreBias):
+    """The bias of pairs of tokens at `positions`, float32 [B or 1, N]."""
+
+    def __init__(self, positions: Tensor, weights: tuple[Tensor, ...]) -> None:
+        self.positions, self.weights = positions, weights
+
+    def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
+        queries, keys = self.positions[:, rows, None], self.positions[:, None, columns]
+        largest = torch.log1p((log_scale * torch.maximum(queries, (threshold * THRESHOLD).abs())).abs())
+        share = torch.log1p((log_scale * (queries - keys)).abs()) / (largest + EPS)  # [B, rows, columns]
+        # Units and heads in front of the pairs: their rows are long, and the result lies as the scores do.
+        hidden = torch.addmm(inner_bias[:, None], inner_weight, share.view(1, -1)).relu_()  # [32, pairs]
+        return torch.addmm(outer_bias[:, None], outer_weight, hidden).unflatten(1, share.shape).transpose(0, 1)
+
+
+class FireBias(LayerBias):
+    """The parameters of one layer. All ranks hold those of the hidden layer, c (`log_scale`) and t (`threshold`) and use them for
+    their own heads; the output layer is divided by heads."""
+
+    def __init__(self, num_heads: int, ranks: TensorRanks) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self.multiply_adds = WIDTH + WIDTH * num_heads
+        self.inner_weight = nn.Parameter(torch.empty(WIDTH, 1))
+        self.inner_bias = nn.Parameter(torch.empty(WIDTH))
+        self.outer_weight = sharded((num_heads, WIDTH), 0, ranks)
+        self.outer_bias = sharded((num_heads,), 0, ranks)
+        self.log_scale = nn.Parameter(torch.empty(1))  # 0.1 at the start
+        self.threshold = nn.Parameter(torch.empty(1))  # 1 at the start
+
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+        shared = [
+            replicated(weight, self.ranks) for weight in (self.inner_weight, self.inner_bias, self.log_scale, self.threshold)
+        ]
+        weights = (*shared[:2], self.outer_weight, self.outer_bias, *shared[2:])
+        return tuple(weight.float() for weight in weights)
+
+    def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
+        assert state is not None
+        return FireScores(state, weights)
+
+
+class Fire(Encoding):
+    """The state is constant: the positions as float32 (exact up to 2^24), one row where all samples have the same."""
+
+    attends = "pair bias"
+
+    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+        # Shapes without memory have no numbers to look at: there all rows count as one.
+        shapes_only = positions.is_meta or type(positions) is not Tensor
+        alike = shapes_only or bool((positions == positions[:1]).all())
+        return (positions[:1] if alike else positions).float()
+
+    def bias(self, ranks: TensorRanks) -> LayerBias:
+        return FireBias(self.config.num_heads, ranks)

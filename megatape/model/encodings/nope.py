@@ -1,0 +1,7 @@
+"""NoPE (Kazemnejad et al., arXiv 2305.19466): no position encoding; the causal mask alone tells tokens apart."""
+
+from megatape.model.encodings.encoding import Encoding
+
+
+class NoPE(Encoding):
+    """See above."""

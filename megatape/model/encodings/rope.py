@@ -1,0 +1,27 @@
+"""RoPE (Su et al., arXiv 2104.09864): queries and keys are rotated by their positions, in halves as Llama does it.
+
+Scaled by model.scaling as `rotary.frequencies` says.
+"""
+
+from torch import Tensor
+
+from megatape.data.positions import Positions
+from megatape.model.encodings import rotary
+from megatape.model.encodings.encoding import Encoding
+from megatape.parallel.collectives import TensorRanks
+
+
+class Rope(Encoding):
+    """A position tensor that never changes: each rank makes what its channels need of it."""
+
+    def positions(self, random_offset: bool) -> Positions:
+        """Offsets change nothing but rounding; they are there so that `tape` and `rope` see the same."""
+        return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
+
+    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+        config = self.config
+        channels = config.num_kv_heads // ranks.size
+        return rotary.rotary_state(positions, channels, config.head_dim, config.rotary_base, config.scaling)
+
+    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rotary.turn(q, k, state)

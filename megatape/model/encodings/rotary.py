@@ -1,0 +1,84 @@
+"""Rotary angles as a position tensor, and the ways to scale their frequencies for longer contexts.
+
+Shapes as in model/block.py.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from megatape.config import ScalingConfig
+from megatape.kernels.rotation import rotate
+
+# The position tensor is kept in float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
+STATE_DTYPE = torch.float32
+
+
+def rotary_state(
+    positions: Tensor, num_channels: int, head_dim: int, base: float, scaling: ScalingConfig | None = None
+) -> Tensor:
+    """Rotary embedding of `positions` [B, N] as a position tensor [B, N, L, R], the same for all L channels (a view).
+
+    Cosines of R/2 angles n * theta_k, then their sines, computed in float64: in float32 they are wrong by 3e-4 at position 131072."""
+    thetas, size = frequencies(head_dim, base, scaling)
+    angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
+    state = (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)
+    return state[:, :, None].expand(-1, -1, num_channels, -1)
+
+
+def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tuple[Tensor, float]:
+    """theta_k in radians per token for the R/2 planes, float64, and the modulus of the rotations (1 except for YaRN).
+
+    Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
+    linear: theta_k / factor, position interpolation (arXiv 2306.15595).
+    theta: the base times factor^(R/(R-2)), which divides the slowest frequency by the factor and leaves the fastest ("NTK-aware").
+    yarn: see `_yarn`."""
+    plane = torch.arange(0, head_dim, 2, dtype=torch.float64)
+    if scaling is not None and scaling.kind == "theta":
+        base = scaled_base(head_dim, base, scaling.factor)
+    thetas = base ** (-plane / head_dim)
+    if scaling is None or scaling.kind == "theta":
+        return thetas, 1.0
+    if scaling.kind == "linear":
+        return thetas / scaling.factor, 1.0
+    return _yarn(thetas, head_dim, base, scaling)
+
+
+def scaled_base(head_dim: int, base: float, factor: float) -> float:
+    """The base that theta scaling uses instead of `base`."""
+    return base * factor ** (head_dim / (head_dim - 2))
+
+
+BETA_FAST, BETA_SLOW = (
+    32.0,
+    1.0,
+)  # turns over the original length beyond which a plane is kept, and below which it is interpolated
+
+
+def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:
+    """YaRN (arXiv 2309.00071, as its authors' code and transformers have it): planes that turn often within the original length keep
+    their frequency, slow ones are interpolated, those between on a line over the plane's index; and the scores are multiplied by
+    (0.1 ln(factor) + 1)^2, here as the modulus of both rotations. (The TAPE authors' `adayarn` draws that line over the number of
+    turns instead.)"""
+
+    def plane_that_turns(times: float) -> float:
+        return head_dim * math.log(scaling.original_length / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    first = max(math.floor(plane_that_turns(BETA_FAST)), 0)
+    last = min(math.ceil(plane_that_turns(BETA_SLOW)), head_dim - 1)
+    interpolated = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / ((last - first) or 1e-3)).clamp(0, 1)
+    thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
+    return thetas, 0.1 * math.log(scaling.factor) + 1
+
+
+def turn(q: Tensor, k: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Queries and keys rotated by a position tensor, in their own dtype."""
+    assert e is not None
+    return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)
+
+
+def twice(e: Tensor) -> Tensor:
+    """A position tensor (cos | sin) of width R as one of width 2R, (cos, cos | sin, sin)."""
+    cosines, sines = e.chunk(2, dim=-1)
+    return torch.cat([cosines, cosines, sines, sines], dim=-1)

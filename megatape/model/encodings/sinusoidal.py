@@ -1,0 +1,21 @@
+"""Sinusoidal embeddings (Vaswani et al., arXiv 1706.03762, section 3.5), added to the token embeddings.
+
+Column 2k is sin(n * 10000^(-2k/C)), column 2k + 1 its cosine. Neither they nor the token embeddings are scaled.
+"""
+
+import torch
+from torch import Tensor
+
+from megatape.model.encodings.encoding import Encoding
+from megatape.model.encodings.rotary import frequencies
+
+BASE = 10000.0
+
+
+class Sinusoidal(Encoding):
+    """See above. Training positions have no random offset: the model is a function of absolute positions."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        thetas, _ = frequencies(x.shape[-1], BASE, None)
+        angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
+        return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)

@@ -1,0 +1,47 @@
+"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head and bucket of distances.
+
+Distances 0 .. 15 have a bucket each; larger ones share 16 buckets of logarithmically growing width, the last of which (113 and beyond) has
+no end, so that any length is allowed. As in the TAPE authors' code every layer has a table of its own (in T5 all layers share the first one's) and
+scores are divided by sqrt(R) before the bias is added (T5 does not divide).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.layers import sharded
+
+NUM_BUCKETS = 32
+MAX_DISTANCE = 128
+
+
+def buckets(length: int, device: torch.device) -> Tensor:
+    """Bucket of each distance 0 .. length - 1, int64 [length]."""
+    distances = torch.arange(length, device=device)
+    exact = NUM_BUCKETS // 2
+    share = torch.log(distances.clamp(min=exact).to(torch.float64) / exact) / math.log(MAX_DISTANCE / exact)
+    coarse = (exact + (share * (NUM_BUCKETS - exact)).long()).clamp(max=NUM_BUCKETS - 1)
+    return torch.where(distances < exact, distances, coarse)
+
+
+class T5Bias(LayerBias):
+    """table: [H, buckets], this rank's heads of it."""
+
+    def __init__(self, num_heads: int, ranks: TensorRanks) -> None:
+        super().__init__()
+        self.table = sharded((num_heads, NUM_BUCKETS), 0, ranks)
+
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+        return (self.table.float()[:, buckets(q.shape[1], q.device)],)
+
+
+class T5(Encoding):
+    """See above."""
+
+    attends = "distance bias"
+
+    def bias(self, ranks: TensorRanks) -> LayerBias:
+        return T5Bias(self.config.num_heads, ranks)

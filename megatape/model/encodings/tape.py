@@ -1,0 +1,135 @@
+"""TAPE: a position tensor that every layer updates from the content (arXiv 2501.00712, section 3).
+
+Shapes as in model/block.py; I is the inner size of the feed-forward update.
+
+    e [B, N, L, R]   the position tensor; e[..., :R/2] are cosines and e[..., R/2:] sines of R/2 planes
+
+Each angle is stored once. The authors' code stores it twice, in two tensors of full width; every update of TAPE is linear
+over L with coefficients that do not depend on the plane, so both halves stay identical and one is enough.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from megatape.config import ModelConfig
+from megatape.data.positions import Positions
+from megatape.model.encodings import rotary
+from megatape.model.encodings.encoding import Attends, Encoding, StateUpdate
+from megatape.parallel.collectives import TensorRanks, channels_to_tokens, own_tokens, replicated
+from megatape.parallel.layers import sharded
+
+
+class TapeUpdate(StateUpdate):
+    """The two updates of e in one layer (equations of docs/model.md):
+
+        e <- e + g * (A e)                            attention: the weights A that move the values move the positions
+        e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for every token, made from m = MLP(h)
+
+    Both act on the channel axis L with coefficients that do not depend on the plane, which is what keeps the model a function
+    of relative positions. With grouped queries, channel l is moved by all query heads of its group, each with its own gain:
+    e_l += sum over the group's heads h of g_h (A_h e_l).
+
+    The authors write the attention gain as an L x L matrix, but their contraction sums it over columns; it acts as the one
+    scalar per head that is stored here.
+
+    attention, feed_forward: whether there is an update by either. The ablations override the parts."""
+
+    def __init__(self, config: ModelConfig, ranks: TensorRanks, attention: bool = True, feed_forward: bool = True) -> None:
+        super().__init__()
+        self.config, self.ranks = config, ranks
+        self.attention, self.feed_forward = attention, feed_forward
+        self.num_channels, self.inner = config.num_kv_heads, config.position_size
+        self.multiply_adds = 0
+        if attention:
+            self._make_gain()
+        if feed_forward:
+            self.content = nn.Parameter(torch.empty(self.inner, config.hidden_size))  # W_x
+            self.multiply_adds += self.content.numel()
+            self._make_mixing()
+
+    def _make_gain(self) -> None:
+        self.gain = sharded((self.config.num_heads,), 0, self.ranks)  # g, zero at the start
+        self.multiply_adds += self.config.num_heads * self.config.head_dim
+
+    def _make_mixing(self) -> None:
+        inner, channels = self.inner, self.num_channels
+        self.up = nn.Parameter(torch.empty(inner, channels))  # W_up, zero at the start
+        self.down = nn.Parameter(torch.empty(channels, inner))  # W_down
+        self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # make the L x L matrix, apply it
+
+    def forward(self, e: Tensor, moved: Tensor | None, m: Tensor) -> Tensor:
+        """What lies between the arguments and the new e is cheap to compute and large to keep, so the backward pass computes it
+        again; but not what crossed ranks."""
+        if self.ranks.size == 1 or moved is None:
+            return checkpoint(self._both, e, moved, m, use_reentrant=False, preserve_rng_state=False)
+        brought = channels_to_tokens(self._gained(moved), self.ranks)
+        return checkpoint(self._both, e + brought, None, m, use_reentrant=False, preserve_rng_state=False)
+
+    def _both(self, e: Tensor, moved: Tensor | None, m: Tensor) -> Tensor:
+        if moved is not None:
+            e = e + self._gained(moved)
+        if not self.feed_forward:
+            return e
+        active = F.silu(F.linear(m, replicated(self.content, self.ranks)))  # [B, N/T, I]
+        up, down = (replicated(weight, self.ranks) for weight in (self.up, self.down))
+        return e + self._mixed(e, active, up, down)
+
+    def _gained(self, moved: Tensor) -> Tensor:
+        """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in the dtype of e."""
+        gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.ranks.size, 1, -1)
+        return (gain @ moved.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
+
+    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """What the feed-forward update adds to e [B, N/T, L, W]; active: [B, N/T, I]."""
+        # Contracting the weights over I first would need the token; expanding their product over L x L does not.
+        outer = (down.T[:, :, None] * up[:, None, :]).flatten(1)  # [I, L * L]
+        mixing = (active @ outer).unflatten(-1, (self.num_channels, self.num_channels))  # [B, N/T, L, L]
+        return mixing.to(e.dtype) @ e
+
+
+class Tape(Encoding):
+    """The whole of TAPE: e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward network.
+
+    The authors draw one random offset per batch in training; here each sample has its own."""
+
+    attends: ClassVar[Attends] = "moving"
+    carries_state = True
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.state_width = config.head_dim
+        self.gain_copies = config.num_kv_heads
+
+    def positions(self, random_offset: bool) -> Positions:
+        return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
+
+    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+        config = self.config
+        own = own_tokens(positions, ranks)
+        return rotary.rotary_state(own, config.num_kv_heads, config.head_dim, config.rotary_base, config.scaling)
+
+    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rotary.turn(q, k, state)
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return TapeUpdate(self.config, ranks)
+
+
+class TapeAttentionOnly(Tape):
+    """Without the feed-forward update (the authors' `adattention`)."""
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return TapeUpdate(self.config, ranks, feed_forward=False)
+
+
+class TapeMlpOnly(Tape):
+    """Without the attention update (the authors' `adamlp`): attention runs over the values alone."""
+
+    attends = "plain"
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return TapeUpdate(self.config, ranks, attention=False)

@@ -1,0 +1,47 @@
+"""TAPE whose feed-forward update mixes channels and planes at once: the paper's "w/o EQ" of the shift study.
+
+The authors' `adawoeq`. The gain is TAPE's, one number a head. As the update mixes planes, the state is 2R wide as in tape_vector.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from megatape.config import ModelConfig
+from megatape.model.encodings import rotary
+from megatape.model.encodings.encoding import StateUpdate
+from megatape.model.encodings.tape import Tape, TapeUpdate
+from megatape.parallel.collectives import TensorRanks
+
+
+class FlatUpdate(TapeUpdate):
+    """W_up [I, L R] and W_down [L R, I] act on all of a token's cosines, and in the same way on its sines."""
+
+    def _make_gain(self) -> None:
+        super()._make_gain()
+        self.multiply_adds += self.config.num_heads * self.config.head_dim  # both halves
+
+    def _make_mixing(self) -> None:
+        flat = self.num_channels * self.config.head_dim
+        self.up = nn.Parameter(torch.empty(self.inner, flat))
+        self.down = nn.Parameter(torch.empty(flat, self.inner))
+        self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
+
+    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        up, down = up.to(e.dtype), down.to(e.dtype)
+        parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R]
+        mixed = active.to(e.dtype)[:, :, None] * (parts.flatten(3) @ up.T) @ down.T  # [B, N/T, 2, L * R]
+        return mixed.unflatten(-1, (self.num_channels, -1)).transpose(2, 3).flatten(3)
+
+
+class TapeNoEquivariance(Tape):
+    """See above."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.state_width = 2 * config.head_dim
+
+    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+        return rotary.twice(super().state(positions, ranks))
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return FlatUpdate(self.config, ranks)

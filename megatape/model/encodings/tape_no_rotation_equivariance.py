@@ -1,0 +1,48 @@
+"""TAPE with weights of their own for the cosines and the sines: the paper's row "rotation equivariance no, tensorial yes".
+
+The authors' `adatensor`. The updates still act on L alone, so each angle is stored once; but a plane is no longer multiplied by
+one number, and the logits depend on the offset of the positions.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from megatape.model.encodings import rotary
+from megatape.model.encodings.encoding import StateUpdate
+from megatape.model.encodings.tape import Tape, TapeUpdate
+from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.layers import sharded
+
+
+class SeparateUpdate(TapeUpdate):
+    """Both updates of TAPE with two gains a head, [H, 2], and W_up, W_down twice, one upon the other: cosines first."""
+
+    def _make_gain(self) -> None:
+        self.gain = sharded((self.config.num_heads, 2), 0, self.ranks)
+        self.multiply_adds += self.config.num_heads * self.config.head_dim
+
+    def _make_mixing(self) -> None:
+        inner, channels = self.inner, self.num_channels
+        self.up = nn.Parameter(torch.empty(2 * inner, channels))
+        self.down = nn.Parameter(torch.empty(2 * channels, inner))
+        self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
+
+    def _gained(self, moved: Tensor) -> Tensor:
+        channels = self.num_channels // self.ranks.size
+        gain = self.gain.to(rotary.STATE_DTYPE).view(channels, -1, 2).transpose(1, 2)[:, :, None]  # [L/T, 2, 1, H/L]
+        parts = moved.to(rotary.STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
+        return (gain @ parts).flatten(3)  # parts: [B, N, L/T, 2, H/L, R/2]
+
+    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        up, down = up.unflatten(0, (2, -1)), down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
+        outer = (down.permute(2, 0, 1)[..., None] * up.transpose(0, 1)[:, :, None]).flatten(1)  # [I, 2 * L * L]
+        mixing = (active @ outer).unflatten(-1, (2, self.num_channels, self.num_channels))  # [B, N/T, 2, L, L]
+        parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R/2]
+        return (mixing.to(e.dtype) @ parts).transpose(2, 3).flatten(3)
+
+
+class TapeNoRotationEquivariance(Tape):
+    """See above."""
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return SeparateUpdate(self.config, ranks)

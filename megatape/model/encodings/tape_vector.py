@@ -1,0 +1,86 @@
+"""TAPE whose updates act on R instead of L: the paper's rows "tensorial no".
+
+With one set of weights for cosines and sines the authors' `adavector`. The updates mix planes, so the two rows of each rotation get angles of their own and the state is
+2R wide: (R cosines | R sines). (The paper calls this variant rotation-equivariant. It is not: in the authors' code an offset of 3
+moves its logits by 18%.)
+"""
+
+import torch
+from torch import Tensor, nn
+
+from megatape.config import ModelConfig
+from megatape.model.encodings import rotary
+from megatape.model.encodings.encoding import StateUpdate
+from megatape.model.encodings.tape import Tape, TapeUpdate
+from megatape.parallel.collectives import TensorRanks, replicated
+
+
+class VectorUpdate(TapeUpdate):
+    """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels.
+
+    With grouped queries a channel moves by the sum over the heads of its group."""
+
+    def _make_gain(self) -> None:
+        self.gain = nn.Parameter(torch.empty(self.config.head_dim))  # all ranks need it, each for its heads
+
+    def _make_mixing(self) -> None:
+        inner, size = self.inner, self.config.head_dim
+        self.up = nn.Parameter(torch.empty(inner, size))
+        self.down = nn.Parameter(torch.empty(size, inner))
+        self.multiply_adds += 2 * self.num_channels * (self.up.numel() + self.down.numel())
+
+    def _gained(self, moved: Tensor) -> Tensor:
+        gain = replicated(self.gain, self.ranks).to(rotary.STATE_DTYPE).repeat(2)  # [2R]
+        return gain * moved.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.ranks.size, -1)).sum(3)
+
+    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        up, down = up.to(e.dtype), down.to(e.dtype)
+        parts = e.unflatten(-1, (2, -1))  # [B, N/T, L, 2, R]
+        return (active.to(e.dtype)[:, :, None, None] * (parts @ up.T) @ down.T).flatten(3)
+
+
+class TapeVector(Tape):
+    """See above."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.state_width = 2 * config.head_dim
+        self.gain_copies = config.head_dim
+
+    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+        return rotary.twice(super().state(positions, ranks))
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return VectorUpdate(self.config, ranks)
+
+
+class SeparateVectorUpdate(VectorUpdate):
+    """The same with weights of their own for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
+
+    def _make_gain(self) -> None:
+        self.gain = nn.Parameter(torch.empty(2, self.config.head_dim))
+
+    def _make_mixing(self) -> None:
+        inner, size = self.inner, self.config.head_dim
+        self.up = nn.Parameter(torch.empty(2 * inner, size))
+        self.down = nn.Parameter(torch.empty(2 * size, inner))
+        self.multiply_adds += self.num_channels * (self.up.numel() + self.down.numel())
+
+    def _gained(self, moved: Tensor) -> Tensor:
+        gain = replicated(self.gain, self.ranks).to(rotary.STATE_DTYPE).flatten()  # [2R]
+        return gain * moved.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.ranks.size, -1)).sum(3)
+
+    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (up, down))  # [2, I, R], [2, R, I]
+        parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4).flatten(1, 3)  # [2, B * N/T * L, R]
+        inner = (parts @ up.mT).unflatten(1, e.shape[:3]) * active.to(e.dtype)[:, :, None]
+        mixed = inner.flatten(1, 3) @ down.mT  # [2, B * N/T * L, R]
+        return mixed.unflatten(1, e.shape[:3]).permute(1, 2, 3, 0, 4).flatten(3)
+
+
+class TapeVectorNoRotationEquivariance(TapeVector):
+    """The paper's row "rotation equivariance no, tensorial no". It has no module in the authors' code: this is our own reading of it,
+    the two changes of tape_vector and tape_no_rotation_equivariance together."""
+
+    def update(self, ranks: TensorRanks) -> StateUpdate:
+        return SeparateVectorUpdate(self.config, ranks)

@@ -1,0 +1,261 @@
+"""What each encoding does to a model: which positions matter, documents, grouped queries, scalings."""
+
+import itertools
+import math
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from megatape.config import EncodingName, ModelConfig, ScalingConfig
+from megatape.model.encodings import ENCODINGS, encoding_of
+from megatape.model.encodings.rotary import frequencies
+from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import SINGLE, TensorRanks
+from tests.model.builder import SHAPE, random_model, tokens_and_positions
+
+NAMES: tuple[EncodingName, ...] = get_args(EncodingName)
+YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
+# Only differences of positions matter to these; the others are functions of absolute positions, as their definition or ablation says.
+RELATIVE: list[dict[str, Any]] = [
+    {"encoding": name}
+    for name in ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "nope")
+]
+RELATIVE += [{"encoding": "tape", "scaling": YARN}, {"encoding": "rope", "scaling": {"kind": "linear", "factor": 4.0}}]
+ABSOLUTE = (
+    "tape_no_rotation_equivariance",
+    "tape_vector",
+    "tape_vector_no_rotation_equivariance",
+    "tape_no_equivariance",
+    "fire",
+    "sinusoidal",
+)
+
+
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
+
+
+def test_every_name_has_an_encoding() -> None:
+    assert set(ENCODINGS) == set(NAMES)
+
+
+@pytest.mark.parametrize("changes", RELATIVE, ids=str)
+def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
+    """Offset 1024; angles are computed in float64, and rounding is all that is left."""
+    model = random_model(**changes, num_kv_heads=2)
+    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=1024))
+    assert relative_difference(far, near) < 1e-6
+
+
+@pytest.mark.parametrize("encoding", ABSOLUTE)
+def test_logits_depend_on_the_offset(encoding: str) -> None:
+    """What the ablations give up. (FIRE's bias is relative up to its threshold of 512 times its learned factor.)"""
+    model = random_model(encoding=encoding)
+    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=3))
+    assert relative_difference(far, near) > (1e-4 if encoding == "fire" else 1e-2)
+
+
+def test_every_encoding_is_another_function() -> None:
+    """With the same random content weights no two encodings give the same logits; `randpe` differs in its positions only."""
+    found = {name: random_model(encoding=name)(*tokens_and_positions()).detach() for name in NAMES}
+    for first, second in itertools.combinations(NAMES, 2):
+        difference = relative_difference(found[first], found[second])
+        assert (difference == 0) if {first, second} == {"rope", "randpe"} else (difference > 1e-3), (first, second)
+
+
+def test_nope_sees_order_only_through_the_mask() -> None:
+    """The last token's logits do not change when earlier tokens change places; with every other encoding they do."""
+    tokens, positions = tokens_and_positions(length=9)
+    exchanged = tokens[:, [3, 1, 2, 0, 4, 5, 6, 7, 8]]
+    for encoding in NAMES:
+        model = random_model(encoding=encoding, num_layers=1)
+        difference = relative_difference(model(exchanged, positions)[:, -1], model(tokens, positions)[:, -1])
+        assert (difference < 1e-6) if encoding == "nope" else (difference > 1e-4), encoding
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
+    """Positions that restart and a mask at document borders: the logits of each document, and a gradient, as if it were alone."""
+    model = random_model(encoding=encoding)
+    tokens, _ = tokens_and_positions(batch=1, length=150)
+    borders = [0, 7, 90, 140, 150]
+    pieces = [tokens[:, start:stop] for start, stop in itertools.pairwise(borders)]
+    positions = torch.cat([torch.arange(piece.shape[1]) for piece in pieces])[None]
+    starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[None]
+    alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
+    packed = model(tokens, positions, starts)
+    assert relative_difference(packed, alone) < 2e-6
+    for name, weight in model.named_parameters():
+        if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
+            gradients = [torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)]
+            assert relative_difference(*gradients) < 2e-5, name
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
+    """A model with grouped queries gives what the same gives with each key/value head repeated for its group. (Without TAPE's
+    updates, which sum over a group's heads and mix channels: below.)"""
+    grouped, whole = random_model(encoding=encoding, num_kv_heads=2), random_model(encoding=encoding)
+    weights = whole.state_dict()
+    for name, weight in grouped.state_dict().items():
+        if name.endswith(("position.gain", "position.up")):
+            weight.zero_()
+            weights[name].zero_()
+        elif name.endswith(("attention.key.weight", "attention.value.weight")):
+            weights[name].copy_(weight.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1))
+        elif ".position." not in name:
+            weights[name].copy_(weight)
+    assert relative_difference(grouped(*tokens_and_positions()), whole(*tokens_and_positions())) < 1e-6
+
+
+@pytest.mark.parametrize("encoding", [name for name in NAMES if name.startswith("tape")])
+def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None:
+    """e_l += sum over the heads h of its group of g_h (A_h e_l), the gain being of a head, of a head and part, or of a plane's row."""
+    model = random_model(encoding=encoding, num_kv_heads=2)
+    update, width = model.blocks[0].position, model.encoding.state_width
+    generator = torch.Generator().manual_seed(2)
+    e, moved, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, width), (2, 5, 4, width), (2, 5, 32)))
+    if encoding == "tape_mlp_only":
+        assert not hasattr(update, "gain")
+        return
+    if update.feed_forward:
+        update.up.data.zero_()
+    gain = {
+        "tape_no_rotation_equivariance": lambda head: update.gain[head].repeat_interleave(width // 2),
+        "tape_vector": lambda head: update.gain.repeat(2),
+        "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
+    }.get(encoding, lambda head: update.gain[head])
+    sums = [sum(gain(head) * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
+    assert relative_difference(update(e, moved, m), e + torch.stack(sums, dim=2)) < 1e-6
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
+    """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
+    config = ModelConfig(**SHAPE | {"encoding": encoding})
+    whole = dict(Transformer(config).named_parameters())
+    for name, share in Transformer(config, ranks=TensorRanks(2, 1)).named_parameters():
+        full = whole[name].shape
+        if share.shape == full:
+            assert not hasattr(share, "partition_dim"), name
+        else:
+            assert share.tensor_model_parallel and share.global_shape == full, name
+            assert 2 * share.shape[share.partition_dim] == full[share.partition_dim], name
+    divided = {
+        name.rpartition(".")[2] for name, share in whole.items() if ".bias." in name and len(share) == SHAPE["num_heads"]
+    }
+    assert divided == {"t5": {"table"}, "fire": {"outer_weight", "outer_bias"}}.get(encoding, set())
+
+
+def test_randpe_is_rope_at_other_positions() -> None:
+    model, rope = random_model(encoding="randpe"), random_model(encoding="rope")
+    tokens, positions = tokens_and_positions()
+    drawn = torch.from_numpy(model.encoding.positions(random_offset=True).evaluation(40, seed=1)).expand_as(positions)
+    assert drawn.max() < 2 * SHAPE["max_positions"]
+    assert torch.equal(model(tokens, drawn), rope(tokens, drawn))
+    assert relative_difference(model(tokens, drawn), model(tokens, positions)) > 1e-3
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_which_encodings_take_random_offsets(encoding: str) -> None:
+    positions = encoding_of(ModelConfig(encoding=encoding, **SHAPE)).positions(random_offset=True)
+    assert positions.max_offset == (2 * 64 if encoding == "rope" or encoding.startswith("tape") else 0)
+    assert encoding_of(ModelConfig(encoding=encoding, **SHAPE)).positions(random_offset=False).max_offset == 0
+
+
+def test_xpos_products_decay_with_the_distance() -> None:
+    """Plane by plane: the rotary product of a query at i and a key at j times zeta^((i - j) / 2048), zeta_k = (2k/R + 0.4) / 1.4."""
+    config = ModelConfig(**SHAPE | {"encoding": "xpos", "max_positions": 4096})
+    encoding, rope = encoding_of(config), encoding_of(ModelConfig(**SHAPE | {"encoding": "rope"}))
+    positions = torch.tensor([[3000, 5, 1700]])
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
+    ours = encoding.turn(q, k, encoding.state(positions, SINGLE))
+    plain = rope.turn(q, k, rope.state(positions, SINGLE))
+    for plane in range(4):
+        pair = [plane, plane + 4]
+        zeta = (2 * plane / 8 + 0.4) / 1.4
+        for row, column in ((0, 1), (0, 2), (2, 1), (0, 0)):
+            distance = int(positions[0, row] - positions[0, column])
+            found = (ours[0][0, row, 0, pair] * ours[1][0, column, 0, pair]).sum()
+            expected = (plain[0][0, row, 0, pair] * plain[1][0, column, 0, pair]).sum() * zeta ** (distance / 2048)
+            assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+def test_sinusoidal() -> None:
+    x = encoding_of(ModelConfig(**SHAPE | {"encoding": "sinusoidal"})).embed(torch.zeros(1, 1, 32), torch.tensor([[7]]))
+    for column in range(32):
+        angle = 7 * 10000 ** (-(column // 2 * 2) / 32)
+        assert float(x[0, 0, column]) == pytest.approx(math.cos(angle) if column % 2 else math.sin(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [{"kind": "linear", "factor": 4.0}, YARN, {"kind": "yarn", "factor": 32.0, "original_length": 4096}],
+    ids=str,
+)
+@pytest.mark.parametrize(("head_dim", "base"), [(8, 1e4), (64, 1e4), (128, 5e5)])
+def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any], head_dim: int, base: float) -> None:
+    parameters = {"rope_type": scaling["kind"], "factor": scaling["factor"], "rope_theta": base}
+    if "original_length" in scaling:
+        parameters["original_max_position_embeddings"] = scaling["original_length"]
+    config = LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4, rope_parameters=parameters)
+    expected, size = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, torch.device("cpu"))
+    thetas, modulus = frequencies(head_dim, base, ScalingConfig(**scaling))
+    assert torch.allclose(thetas.float(), expected, rtol=1e-5)
+    assert modulus == pytest.approx(size)
+
+
+def test_theta_scaling_divides_the_slowest_frequency_by_the_factor() -> None:
+    thetas, modulus = frequencies(64, 1e4, ScalingConfig(kind="theta", factor=4.0))
+    plain, _ = frequencies(64, 1e4, None)
+    assert modulus == 1.0 and float(thetas[0]) == 1.0
+    assert float(thetas[-1]) == pytest.approx(float(plain[-1]) / 4)
+
+
+@pytest.mark.parametrize("scaling", [{"kind": "linear", "factor": 4.0}, {"kind": "theta", "factor": 4.0}, YARN], ids=str)
+def test_a_fresh_scaled_tape_gives_the_logits_of_the_scaled_rope(scaling: dict[str, Any]) -> None:
+    tape, rope, plain = random_model(scaling=scaling), random_model(encoding="rope", scaling=scaling), random_model()
+    for block in (*tape.blocks, *plain.blocks):
+        block.position.gain.data.zero_()
+        block.position.up.data.zero_()
+    shared = {name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name}
+    rope.load_state_dict(shared)
+    inputs = tokens_and_positions()
+    assert relative_difference(tape(*inputs), rope(*inputs)) < 1e-6
+    assert relative_difference(plain(*inputs), rope(*inputs)) > 1e-3
+
+
+def test_our_own_ablation_contains_the_authors_one() -> None:
+    """With equal weights for cosines and sines, tape_vector_no_rotation_equivariance is tape_vector."""
+    vector, separate = random_model(encoding="tape_vector"), random_model(encoding="tape_vector_no_rotation_equivariance")
+    weights = vector.state_dict()
+    for name, weight in weights.items():
+        if name.endswith("position.gain"):
+            weights[name] = weight.expand(2, -1)
+        elif name.endswith(("position.up", "position.down")):
+            weights[name] = weight.repeat(2, 1)
+    separate.load_state_dict(weights)
+    assert relative_difference(separate(*tokens_and_positions()), vector(*tokens_and_positions())) < 1e-6
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
+    """But for the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
+    model, inputs = random_model(encoding=encoding), tokens_and_positions()
+    before = model(*inputs).detach()
+    for name, weight in model.named_parameters():
+        if ".position." not in name and ".bias." not in name:
+            continue
+        kept = weight.data.clone()
+        weight.data.add_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(3)))
+        difference = relative_difference(model(*inputs), before)
+        weight.data = kept
+        if name.startswith("blocks.2.position") or name.endswith("outer_bias"):
+            assert difference < 1e-5, name
+        else:
+            assert difference > 1e-6, name
