@@ -15,6 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 NO_TARGET = -100  # a target that takes no part in the loss: the loader writes it, the loss leaves it out
 
 
+# Settings of DeepSpeed that one might look for here, and why they are not offered.
+WITHHELD = {
+    "zero_hpz_partition_size": "with tensor ranks DeepSpeed silently trains a wrong model",
+    "mesh_param": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
+    "sequence_parallel_size": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
+    "fp16": "overflowing steps would be skipped; training.precision is float32 or bfloat16",
+    "train_batch_size": "it follows from training.global_batch_size",
+    "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the number of ranks",
+}
+
+
 class Section(BaseModel):
     """Base of all sections: immutable, strictly typed, no unknown keys."""
 
@@ -370,6 +381,8 @@ def _explain(fault: dict[str, Any]) -> str:
     """One line for one pydantic fault: path, value, what is allowed."""
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
+        if reason := WITHHELD.get(str(fault["loc"][-1])):
+            return f"{path}: not offered: {reason}"
         allowed = _fields(fault["loc"][:-1])
         close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""

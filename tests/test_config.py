@@ -89,6 +89,11 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"parallel__tp": 3}, ["model.num_heads 4 is not a multiple of parallel.tp 3"]),
         ({"parallel__tp": 4, "model__num_kv_heads": 2}, ["model.num_kv_heads 2", "parallel.tp 4"]),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
+        ({"zero__zero_hpz_partition_size": 2}, ["zero.zero_hpz_partition_size: not offered", "wrong model"]),
+        ({"zero__mesh_param": [2, 2]}, ["zero.mesh_param: not offered", "below stage 3"]),
+        ({"parallel__sequence_parallel_size": 2}, ["parallel.sequence_parallel_size: not offered", "parallel.tp"]),
+        ({"training__train_batch_size": 2}, ["training.train_batch_size: not offered", "global_batch_size"]),
+        ({"cluster": {"nodes": 1, "gpus_per_node": 8}}, ["cluster.gpu: missing"]),
         ({"zero__stage": 2, "zero__offload_parameters": True}, ["offload_parameters", "stage is 2"]),
     ],
 )
