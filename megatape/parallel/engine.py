@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from megatape.config import Config
 from megatape.parallel.collectives import TensorRanks
 from megatape.parallel.groups import Groups
+from megatape.parallel.network import export_interface
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import ZeroState
 
@@ -33,14 +35,28 @@ def initialize_distributed(topology: Topology) -> torch.device:
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         # A launcher's default of one thread (or of all cores) per process is seldom what a shared machine wants.
-        local_size = next(
-            (int(os.environ[name]) for name in ("LOCAL_SIZE", "LOCAL_WORLD_SIZE") if name in os.environ), topology.world_size
-        )
-        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", max(1, len(os.sched_getaffinity(0)) // local_size))))
+        share = max(1, len(os.sched_getaffinity(0)) // topology.local_size)
+        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", share)))
     else:
-        accelerator.set_device(topology.local_rank)
+        accelerator.set_device(_device_number(topology, accelerator.device_count()))
+    if topology.world_size > topology.local_size:
+        export_interface(os.environ["MASTER_ADDR"])
     deepspeed.init_distributed(accelerator.communication_backend_name(), verbose=False)
     return torch.device(accelerator.current_device_name())
+
+
+def _device_number(topology: Topology, visible: int) -> int:
+    """Which of the visible GPUs is this rank's: that of its local rank, or the only one if the scheduler shows each rank its own.
+
+    Raises ValueError if there are too few."""
+    if visible == 1:
+        return 0
+    if topology.local_rank >= visible:
+        raise ValueError(
+            f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, or check "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return topology.local_rank
 
 
 def shut_down() -> None:
