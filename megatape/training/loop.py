@@ -9,10 +9,11 @@ from megatape.training.optimizer import learning_rate
 from megatape.training.run import Run
 
 
-def train(run: Run) -> None:
-    """Run to training.steps, or to the end of the step in which SIGINT or SIGTERM came; either way a checkpoint is left.
+def train(run: Run) -> bool:
+    """Run to training.steps, or to the end of the step in which SIGINT, SIGTERM or SIGUSR1 came; either way a checkpoint is left.
 
-    Raises TrainingDiverged when the loss or the gradient is not finite."""
+    Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when the
+    loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
     with Interrupt() as interrupt, Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics:
         if run.step >= steps:
@@ -36,7 +37,8 @@ def train(run: Run) -> None:
                 metrics.say(f"checkpoint {run.save()}")
             if stop:
                 metrics.say(f"stopped on request after step {run.step}; --resume auto goes on")
-                break
+                return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
+    return False
 
 
 def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:

@@ -14,9 +14,13 @@ from megatape.parallel.topology import discover
 from megatape.training.loop import train
 from megatape.training.run import Run, open_data
 
+UNFINISHED = 75  # EX_TEMPFAIL of sysexits.h: what a job script takes as the request to be queued again
+
 
 def pretrain(config: Config, resume: str | None) -> int:
-    """Train as configured. Returns the exit status: 0, or 2 after saying what is wrong."""
+    """Train as configured.
+
+    Returns the exit status: 0, 2 after saying what is wrong, or UNFINISHED when a scheduler's signal ended it early."""
     speaks = True
     prefix = "error"
     try:
@@ -32,7 +36,7 @@ def pretrain(config: Config, resume: str | None) -> int:
         run = Run(config, topology, resume)
         if topology.is_main:
             print(introduction(run), flush=True)
-        train(run)
+        return UNFINISHED if train(run) else 0
     except DistNetworkError as error:
         print(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
@@ -47,7 +51,6 @@ def pretrain(config: Config, resume: str | None) -> int:
         return 2
     finally:
         shut_down()
-    return 0
 
 
 def introduction(run: Run) -> str:

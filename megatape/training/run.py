@@ -1,7 +1,6 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from megatape.data.tokenizer import Tokenizer
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
-from megatape.parallel.groups import exchange
+from megatape.parallel.shared_folder import check_shared
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, WEIGHT
 from megatape.training.evaluation import Validation, position_norms
@@ -151,26 +150,6 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
-
-
-def check_shared(directory: Path, topology: Topology) -> None:
-    """Make the run's folder and raise OSError, on all ranks, if one of them cannot see what another wrote there."""
-    token = directory / ".shared"
-    fault = ""
-    try:
-        if topology.is_main:
-            directory.mkdir(parents=True, exist_ok=True)
-            token.touch()
-    except OSError as error:
-        fault = str(error)
-    exchange(None, topology)  # nobody looks before it is there
-    blind = [host for host in exchange("" if token.exists() else socket.gethostname(), topology) if host]
-    exchange(None, topology)  # nor is it gone before all have looked
-    if topology.is_main and not fault:
-        token.unlink()
-    if blind:
-        reason = fault or f"what the main rank wrote is not seen on {', '.join(sorted(set(blind)))}"
-        raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")
 
 
 def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:

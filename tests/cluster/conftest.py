@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.hosts import Hosts, missing
+from tests.cluster.slurm_cluster import COMMANDS, Slurm
 from tests.conftest import small_config
 from tests.workers import run_workers
 
@@ -64,3 +65,10 @@ def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(changed))
     return folder / "config.json"
+
+
+@pytest.fixture(scope="session")
+def slurm(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Slurm:
+    if reason := missing(*COMMANDS):
+        skip(reason)
+    return Slurm(hosts, tmp_path_factory.mktemp("slurm"))

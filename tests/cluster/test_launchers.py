@@ -1,5 +1,6 @@
 """deepspeed's pdsh launcher and mpirun over two hosts: the same losses as one process on one host."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,6 @@ def test_mpirun_tensor_ranks_across_data_ranks_inside(
     """Ranks dealt out to the hosts in turn: ranks 0 and 2 on one, 1 and 3 on the other, so that T = 2 spans hosts."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
     command = ("mpirun", "--allow-run-as-root", "-np", "4", "--host", "n1:2,n2:2", "--map-by", "node", "-x", "PYTHONPATH")
-    done = hosts.run("n1", *command, "python", *PRETRAIN, str(config))
+    done = hosts.run("n1", *command, sys.executable, *PRETRAIN, str(config))
     assert done.returncode == 0, done.stdout
     check_losses(tmp_path / "run", one_host)
