@@ -6,6 +6,7 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -13,6 +14,7 @@ import deepspeed.ops
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
+from deepspeed.constants import default_pg_timeout
 from torch import Tensor, nn
 
 from megatape.config import Config
@@ -25,8 +27,8 @@ from megatape.parallel.zero_state import ZeroState
 Inputs = dict[str, Tensor | None]  # keyword arguments of the module for one micro-batch, on this rank's device
 
 
-def initialize_distributed(topology: Topology) -> torch.device:
-    """Join the process group of all ranks and return this rank's device."""
+def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
+    """Join the process group of all ranks, whose collectives fail after `timeout`, and return this rank's device."""
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by names that torch renamed; on every rank, for every one.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
@@ -41,7 +43,7 @@ def initialize_distributed(topology: Topology) -> torch.device:
         accelerator.set_device(_device_number(topology, accelerator.device_count()))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
-    deepspeed.init_distributed(accelerator.communication_backend_name(), verbose=False)
+    deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
     return torch.device(accelerator.current_device_name())
 
 

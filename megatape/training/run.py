@@ -155,7 +155,8 @@ class Run:
 def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
     """Training and validation split of data.path. Raises ValueError or FileNotFoundError if they do not fit the configuration."""
     length, vocab_size = config.data.sequence_length, config.model.vocab_size
-    train = TokenDataset(config.data.path, "train", length)
+    cache = Path(config.data.cache) if config.data.cache else None
+    train = TokenDataset(config.data.path, "train", length, cache)
     if train.vocab_size > vocab_size:
         raise ValueError(
             f"the tokenizer of data.path {config.data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
@@ -163,4 +164,4 @@ def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
         )
     tokenizer = load_index(Path(config.data.path)).tokenizer
     Tokenizer.load(Path(config.data.path) / tokenizer.file, tokenizer.sha256)
-    return train, TokenDataset(config.data.path, "validation", length)
+    return train, TokenDataset(config.data.path, "validation", length, cache)
