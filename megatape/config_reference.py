@@ -32,7 +32,13 @@ def _row(key: str, field: FieldInfo) -> str:
     else:
         assert isinstance(field.annotation, type)
         kind = {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}[field.annotation.__name__]
-    default = "required" if field.is_required() else "see right" if field.default is None else f"`{str(field.default).lower() or 'empty'}`"
+    default = (
+        "required"
+        if field.is_required()
+        else "see right"
+        if field.default is None
+        else f"`{str(field.default).lower() or 'empty'}`"
+    )
     return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
 
 

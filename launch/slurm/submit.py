@@ -35,7 +35,9 @@ def arguments() -> argparse.Namespace:
         metavar="S",
         help="write the last checkpoint this long before the time limit (default: %(default)s)",
     )
-    parser.add_argument("--study", type=Path, metavar="FILE", help="job array: one line of SECTION.KEY=VALUE changes for each run")
+    parser.add_argument(
+        "--study", type=Path, metavar="FILE", help="job array: one line of SECTION.KEY=VALUE changes for each run"
+    )
     parser.add_argument("--interface", metavar="NAME", help="network interface for gloo and NCCL instead of the chosen one")
     image = parser.add_mutually_exclusive_group()
     image.add_argument("--pyxis", metavar="IMAGE", help="run in this container by the pyxis plugin")

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from megatape.cluster.snapshot import config_hash, source_hash
 from megatape.config import Config
+from megatape.data.splits import open_data
 from megatape.parallel.engine import initialize_distributed, shut_down
 from megatape.parallel.network import choose_interface
 from megatape.parallel.shared_folder import appears
 from megatape.parallel.topology import Topology, discover
 from megatape.training.dry_run import size
-from megatape.training.run import open_data
 
 MEETING_SECONDS = 25.0  # for all ranks to arrive
 SHARING_SECONDS = 5.0  # for a file to be seen on other hosts
@@ -108,12 +108,16 @@ def find_faults(reports: list[Report]) -> list[str]:
         for report in reports:
             kinds.setdefault(getattr(report, name), []).append(report)
         if len(kinds) > 1:
-            found.append(f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}")
+            found.append(
+                f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}"
+            )
     if late := [report for report in reports if abs(report.clock) > LARGEST_OFFSET]:
         clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
         found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will mislead; start NTP or chrony there")
     if blind := [report for report in reports if not report.shared]:
-        found.append(f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change it")
+        found.append(
+            f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change it"
+        )
     if full := [report for report in reports if report.shared and report.free < ROOM]:
         found.append(f"only {size(min(report.free for report in full))} free in run.directory: make room for checkpoints")
     devices = {report.device for report in reports}
@@ -129,7 +133,9 @@ def find_faults(reports: list[Report]) -> list[str]:
 
 def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     """What rank 0 prints."""
-    rows = [("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory", "free")]
+    rows = [
+        ("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory", "free")
+    ]
     for report in reports:
         shared = "shared" if report.shared else "NOT SEEN"
         clock = f"{1000 * report.clock:+.0f} ms"

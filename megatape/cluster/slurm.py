@@ -16,8 +16,8 @@ from pathlib import Path
 from megatape.checkpoint.manifest import list_checkpoints
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
-from megatape.training.pretrain import UNFINISHED
-from megatape.training.run import open_data
+from megatape.data.splits import open_data
+from megatape.training.interrupt import UNFINISHED
 
 KILLED_BY_USR1 = 128 + 10  # the shell's status for a task that had no handler yet: it was still starting
 
@@ -130,7 +130,9 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         'export PYTHONPATH="$snapshot/code"',
     ]
     if job.interface:
-        lines += [f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"]
+        lines += [
+            f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"
+        ]
     if job.cpus_per_rank:
         lines += [
             f"export SRUN_CPUS_PER_TASK={job.cpus_per_rank} OMP_NUM_THREADS={job.cpus_per_rank} MEGATAPE_THREADS={job.cpus_per_rank}"

@@ -18,7 +18,9 @@ def address_towards(host: str) -> str:
             probe.connect(target)
             return probe.getsockname()[0]
     except OSError as error:
-        raise ValueError(f"no way from {socket.gethostname()} to {host}: {error}; check the host's name and the network") from None
+        raise ValueError(
+            f"no way from {socket.gethostname()} to {host}: {error}; check the host's name and the network"
+        ) from None
 
 
 def interface_of(address: str) -> str:

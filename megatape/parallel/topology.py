@@ -69,7 +69,9 @@ LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     Launcher("mpirun (MPICH, Intel MPI)", "MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    Launcher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    Launcher(
+        "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
+    ),
 )
 UNKNOWN_SIZES = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
@@ -131,7 +133,11 @@ def _by_hand(tensor_size: int) -> Topology:
 
 
 def _checked(topology: Topology, launcher: Launcher | None) -> Topology:
-    names = (launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size) if launcher else (*SPOKEN, "LOCAL_WORLD_SIZE")
+    names = (
+        (launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size)
+        if launcher
+        else (*SPOKEN, "LOCAL_WORLD_SIZE")
+    )
     rank, world_size, local_rank, local_size = names
     for name, value, of, size in (
         (rank, topology.rank, world_size, topology.world_size),
@@ -164,7 +170,9 @@ def _meet_by_slurm(topology: Topology) -> tuple[str, int]:
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
             "--distribution, or set MASTER_ADDR and MASTER_PORT"
         )
-    return first_host(os.environ.get("SLURM_STEP_NODELIST", "")), 20000 + (31 * _number("SLURM_JOB_ID") + _number("SLURM_STEP_ID")) % 10000
+    return first_host(os.environ.get("SLURM_STEP_NODELIST", "")), 20000 + (
+        31 * _number("SLURM_JOB_ID") + _number("SLURM_STEP_ID")
+    ) % 10000
 
 
 def first_host(nodelist: str) -> str:

@@ -7,14 +7,14 @@ from torch.distributed import DistNetworkError
 
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
+from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import backend
 from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
+from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
-from megatape.training.run import Run, open_data
-
-UNFINISHED = 75  # EX_TEMPFAIL of sysexits.h: what a job script takes as the request to be queued again
+from megatape.training.run import Run
 
 
 def pretrain(config: Config, resume: str | None) -> int:

@@ -11,10 +11,9 @@ from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config
-from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.splits import open_data
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
@@ -150,18 +149,3 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
-
-
-def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
-    """Training and validation split of data.path. Raises ValueError or FileNotFoundError if they do not fit the configuration."""
-    length, vocab_size = config.data.sequence_length, config.model.vocab_size
-    cache = Path(config.data.cache) if config.data.cache else None
-    train = TokenDataset(config.data.path, "train", length, cache)
-    if train.vocab_size > vocab_size:
-        raise ValueError(
-            f"the tokenizer of data.path {config.data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
-            "model.vocab_size, or use shards of another tokenizer"
-        )
-    tokenizer = load_index(Path(config.data.path)).tokenizer
-    Tokenizer.load(Path(config.data.path) / tokenizer.file, tokenizer.sha256)
-    return train, TokenDataset(config.data.path, "validation", length, cache)

@@ -80,11 +80,23 @@ class Hosts:
             raise AssertionError(f"on {host}: {' '.join(command)}: killed after {timeout:.0f} s\n{output[-6000:]}") from None
         return subprocess.CompletedProcess(command, process.returncode, output, "")
 
-    def start(self, host: str, *command: str, variables: dict[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
+    def start(
+        self, host: str, *command: str, variables: dict[str, str] | None = None, **settings: Any
+    ) -> subprocess.Popen[str]:
         """Start a command on a host, in a process group of its own."""
         mounts = " && ".join(f"mount --bind {self.folder / name} /etc/{place}" for name, place in self._mounted.items())
         script = f'hostname {host} && {mounts} && exec "$@"'
-        entered = ["nsenter", f"--net=/run/netns/{self._namespace(host)}", "unshare", "--uts", "--mount", "sh", "-c", script, "sh"]
+        entered = [
+            "nsenter",
+            f"--net=/run/netns/{self._namespace(host)}",
+            "unshare",
+            "--uts",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]
         return subprocess.Popen(
             [*entered, *command],
             text=True,

@@ -33,7 +33,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 ReturnToService=2
-SlurmdTimeout=20
+SlurmdTimeout=10
 MessageTimeout=5
 KillWait=20
 PreemptType=preempt/partition_prio
@@ -62,7 +62,9 @@ class Slurm:
         (munge / "key").write_bytes(os.urandom(1024))
         (munge / "key").chmod(0o600)
         files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
-        hosts.start_daemon("head", "munged", "/usr/sbin/munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *files)
+        hosts.start_daemon(
+            "head", "munged", "/usr/sbin/munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *files
+        )
         wait_for((munge / "socket").exists, "munged's socket", 20)
         hosts.start_daemon("head", "slurmctld", "/usr/sbin/slurmctld", "-D", "-i", variables=self.variables)
         for node in NODES:
@@ -85,7 +87,12 @@ class Slurm:
         wait_for(lambda: self.state(job) == state, f"job {job} {state}", timeout, lambda: self.explain(job))
 
     def wait_until_idle(self) -> None:
-        wait_for(lambda: self.run("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split() == ["idle"], "idle nodes", 60, self.explain)
+        wait_for(
+            lambda: self.run("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split() == ["idle"],
+            "idle nodes",
+            60,
+            self.explain,
+        )
 
     def explain(self, job: str = "") -> str:
         """What is needed to understand a failure."""

@@ -34,7 +34,10 @@ def test_nothing_to_mend() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"versions": "3.12/2.13/0.19"}, "Python, torch and DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1 (n1)"),
+        (
+            {"versions": "3.12/2.13/0.19"},
+            "Python, torch and DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1 (n1)",
+        ),
         ({"code": "beef"}, "the project's code differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
         ({"config": "beef"}, "the configuration differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
         ({"device": "H100"}, "devices differ: H100 on rank 1 (n1); cpu on ranks 0, 2 (n0, n2)"),
@@ -94,7 +97,12 @@ def test_another_version_configuration_and_interface_on_a_host(
     started = time.monotonic()
     done = hosts.run("n1", *MPIRUN, *here, ":", *there, *changed)
     assert done.returncode == 2, done.stdout
-    for text in ("the project's code differ", "the configuration differ", "rank 1 (n2)", "GLOO_SOCKET_IFNAME is eth9: n2 has no eth9"):
+    for text in (
+        "the project's code differ",
+        "the configuration differ",
+        "rank 1 (n2)",
+        "GLOO_SOCKET_IFNAME is eth9: n2 has no eth9",
+    ):
         assert text in done.stdout, done.stdout
     assert time.monotonic() - started < 60
 
@@ -112,11 +120,19 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     assert time.monotonic() - started < 60
 
 
-def test_rank_0_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]) -> None:
+def test_rank_0_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
+) -> None:
     from megatape.config import parse_config
 
     monkeypatch.setattr(preflight, "MEETING_SECONDS", 2.0)
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+    }.items():
         monkeypatch.setenv(name, value)
     assert preflight.preflight(parse_config(raw_config, "test")) == 2
     assert "rank 0 does not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from tests.cluster.conftest import check_losses, losses, write_config
 from tests.cluster.hosts import wait_for
 from tests.cluster.slurm_cluster import Slurm
 
-STEPS = 60
+STEPS = 40
 LONG = {"steps": STEPS}
 TOPOLOGY = {"parallel": {"tp": 2}, "zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
 TWO_NODES = ("--nodes", "2", "--gpus-per-node", "2")
@@ -29,7 +29,12 @@ def submit(slurm: Slurm, config: Path, *options: str) -> str:
 
 def wait_for_steps(slurm: Slurm, job: str, run: Path, steps: int) -> None:
     log = run / "metrics.jsonl"
-    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= steps, f"step {steps}", 120, lambda: explain(slurm, job, run))
+    wait_for(
+        lambda: log.exists() and len(log.read_text().splitlines()) >= steps,
+        f"step {steps}",
+        120,
+        lambda: explain(slurm, job, run),
+    )
 
 
 def wait_until_completed(slurm: Slurm, job: str, run: Path) -> None:
@@ -45,7 +50,16 @@ def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory
     """Losses of the whole run on two nodes, started by srun itself, with Slurm's PMIx."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     config = write_config(folder, cluster_config, training=LONG, **TOPOLOGY)
-    command = ("srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", "python", "launch/pretrain.py", "--config", str(config))
+    command = (
+        "srun",
+        "--mpi=pmix",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "python",
+        "launch/pretrain.py",
+        "--config",
+        str(config),
+    )
     done = slurm.run(*command)
     assert done.returncode == 0, done.stdout
     return losses(folder / "run")
@@ -57,25 +71,31 @@ def test_srun_trains_the_same_model(uninterrupted: list[float], cluster_config: 
     assert uninterrupted[0] == pytest.approx(one_host[0], rel=2e-6)
 
 
-def test_stopped_in_the_middle_and_queued_again(
+def test_stopped_twice_and_queued_again(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """A run that Slurm signals before its time limit goes on bit for bit; edits after submission change nothing."""
+    """Signalled as before a time limit, then preempted: the run goes on bit for bit; edits after submission change nothing."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **TOPOLOGY), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
     wait_for_steps(slurm, job, run, 7)
     assert slurm.run("scancel", "--signal=USR1", job).returncode == 0  # what Slurm does --checkpoint-seconds before the limit
+    batch, main = run / "logs" / f"tiny-{job}.log", run / "logs" / f"tiny-{job}-rank0.log"
+    wait_for(lambda: "resumed from" in main.read_text(), "the second start", 120, lambda: explain(slurm, job, run))
+    wait_for_steps(slurm, job, run, 12)
+    urgent = slurm.run("srun", "--partition=urgent", "--nodes=2", "--ntasks-per-node=4", "true")
+    assert urgent.returncode == 0, urgent.stdout
     wait_until_completed(slurm, job, run)
-    batch = (run / "logs" / f"tiny-{job}.log").read_text()
-    assert "start 1, on n[1-2]" in batch and "stopped before its end; queued again" in batch and "start 2, on n[1-2]" in batch
-    main = (run / "logs" / f"tiny-{job}-rank0.log").read_text()
-    assert "stopped on request after step" in main and "resumed from" in main
+    assert [f"start {number}, on n[1-2]" in batch.read_text() for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert batch.read_text().count("stopped before its end; queued again") == 2
+    assert main.read_text().count("stopped on request after step") == 2
     assert losses(run) == uninterrupted
     assert (run / "logs" / f"tiny-{job}-rank3.log").exists()
 
 
-def test_node_lost_under_a_job(slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path) -> None:
+def test_node_lost_under_a_job(
+    slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
+) -> None:
     """Everything on one node dies at once; the job is queued again, waits for the node, and goes on from its last checkpoint."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **TOPOLOGY), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES)

@@ -48,7 +48,7 @@ def test_text(study: Study) -> None:
 
 def test_no_gpus_asked_for_on_cpu_nodes(study: Study) -> None:
     text = render(study, Job("tiny", 1, 4, False), SNAPSHOT)
-    assert "gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
+    assert "--gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
 
 
 def test_containers_see_the_runs_folders(study: Study) -> None:
@@ -74,7 +74,11 @@ def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
     text = render(study, Job("tiny", 1, 4, True), SNAPSHOT)
     assert "#SBATCH --array=0-1" in text and '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' in text
     assert "tiny-%A_%a-rank%t.log" in text
-    for text, message in (("", "no runs"), ("run.directory=x", "run 0: run.directory is set for you"), ("training.step=1", "unknown")):
+    for text, message in (
+        ("", "no runs"),
+        ("run.directory=x", "run 0: run.directory is set for you"),
+        ("training.step=1", "unknown"),
+    ):
         lines.write_text(text)
         with pytest.raises(ValueError, match=message):
             plan_study(str(config), [], lines)
@@ -110,7 +114,17 @@ def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_print_only(raw_config: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
-    command = [sys.executable, "launch/slurm/submit.py", "--config", str(config), "--nodes", "2", "--gpus-per-node", "2", "--print"]
+    command = [
+        sys.executable,
+        "launch/slurm/submit.py",
+        "--config",
+        str(config),
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "2",
+        "--print",
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")

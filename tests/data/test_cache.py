@@ -79,7 +79,7 @@ def test_a_damaged_original_is_not_kept(make_directory, documents, tmp_path):
 def test_a_cut_copy_is_made_again(make_directory, documents, tmp_path):
     directory, root = make_directory(documents), tmp_path / "cache"
     expected = read_all(directory, root)
-    copy = sorted(root.rglob("*.tar"))[0]
+    copy = min(root.rglob("*.tar"))
     copy.write_bytes(copy.read_bytes()[:-1])
     assert np.array_equal(read_all(directory, root), expected)
 

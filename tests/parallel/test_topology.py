@@ -70,13 +70,16 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
     assert (topology.tensor_rank, topology.data_rank, topology.data_size) == (1, 2, 4)
     # What torch and DeepSpeed read.
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
-    expected = ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
+    expected = (
+        ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
+    )
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
     assert discover(tensor_size=2) == topology  # also when asked again
 
 
 @pytest.mark.parametrize(
-    ("tasks", "node", "local_size"), [("4(x2)", 1, 4), ("3,2(x3),1", 0, 3), ("3,2(x3),1", 3, 2), ("3,2(x3),1", 4, 1), ("8", 0, 8)]
+    ("tasks", "node", "local_size"),
+    [("4(x2)", 1, 4), ("3,2(x3),1", 0, 3), ("3,2(x3),1", 3, 2), ("3,2(x3),1", 4, 1), ("8", 0, 8)],
 )
 def test_tasks_of_a_slurm_node(monkeypatch: pytest.MonkeyPatch, tasks: str, node: int, local_size: int) -> None:
     launched(monkeypatch, SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"})
@@ -107,8 +110,14 @@ FAULTS = {
         SPOKEN | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "1"},
         "LOCAL_RANK is 1 and LOCAL_WORLD_SIZE is 1",
     ),
-    "more local ranks than ranks": (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, "OMPI_COMM_WORLD_LOCAL_SIZE is 9, more than"),
-    "incomplete": ({"CROSS_RANK": "0", "RANK": "0"}, "deepspeed started this process, but WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, MASTER"),
+    "more local ranks than ranks": (
+        OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "9"},
+        "OMPI_COMM_WORLD_LOCAL_SIZE is 9, more than",
+    ),
+    "incomplete": (
+        {"CROSS_RANK": "0", "RANK": "0"},
+        "deepspeed started this process, but WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, MASTER",
+    ),
     "srun without tasks per node": (
         {name: value for name, value in SRUN.items() if name != "SLURM_STEP_TASKS_PER_NODE"},
         "SLURM_STEP_TASKS_PER_NODE not set",
@@ -121,7 +130,10 @@ FAULTS = {
     # Otherwise every process would take itself for the whole run, and all would write the same folder.
     "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from a launcher that is not known"),
     "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from a launcher that is not known"),
-    "another MPI": (OPEN_MPI, "mpi4py"),  # this process was not started by mpirun, so that mpi4py says 0 of 1, or finds no library
+    "another MPI": (
+        OPEN_MPI,
+        "mpi4py",
+    ),  # this process was not started by mpirun, so that mpi4py says 0 of 1, or finds no library
 }
 
 
