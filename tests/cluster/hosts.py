@@ -22,14 +22,14 @@ from tests.workers import ROOT
 
 NODES = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 HEAD = "10.77.0.1"
-COMMANDS = ("ip", "nsenter", "unshare", "mount", "ssh", "ssh-keygen", "/usr/sbin/sshd", "pdsh")
+COMMANDS = ("ip", "nsenter", "unshare", "mount", "ssh", "ssh-keygen", "/usr/sbin/sshd", "pdsh", "mpirun")
 
 
 def missing(*more: str) -> str:
     """Why these hosts cannot be made here, or nothing."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    lacking = [command for command in (*COMMANDS, *more) if shutil.which(command) is None]
+    lacking = [command for command in (*COMMANDS, *more) if shutil.which(command, path=environment()["PATH"]) is None]
     if lacking:
         return f"not installed: {', '.join(lacking)} (.ci/run has the Debian packages)"
     probe = subprocess.run(["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True)

