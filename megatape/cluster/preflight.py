@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -191,7 +191,7 @@ def _meet(topology: Topology) -> dist.Store:
 def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
     """This rank's report; all ranks take part in comparing clocks and folders."""
     report = Report(topology.rank, socket.gethostname())
-    report.versions = f"{platform.python_version()}/{torch.__version__}/{deepspeed.__version__}"
+    report.versions = f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"
     report.code, report.config = source_hash()[:8], config_hash(config)[:8]
     report.clock = _clock_offset(topology, store)
     if torch.cuda.is_available():

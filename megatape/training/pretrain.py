@@ -40,7 +40,7 @@ def pretrain(config: Config, resume: str | None) -> int:
     except DistNetworkError as error:
         print(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
-            "the port, choose one with deepspeed --master_port",
+            "the port, choose another: deepspeed --master_port, or export MASTER_PORT",
             file=sys.stderr,
             flush=True,
         )

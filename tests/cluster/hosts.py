@@ -59,6 +59,7 @@ class Hosts:
                 self._ip("head", "link", "set", f"to-{host}", "master", "br0", "up")
                 self._ip(host, "addr", "add", f"{address}/24", "dev", "eth0")
                 self._ip(host, "link", "set", "eth0", "up")
+                self._ip(host, "route", "add", "default", "via", HEAD)
             for host in NODES:
                 self.start_sshd(host)
         except BaseException:
@@ -84,7 +85,8 @@ class Hosts:
         self, host: str, *command: str, variables: dict[str, str] | None = None, **settings: Any
     ) -> subprocess.Popen[str]:
         """Start a command on a host, in a process group of its own."""
-        mounts = " && ".join(f"mount --bind {self.folder / name} /etc/{place}" for name, place in self._mounted.items())
+        files = {f"hosts-{host}": "hosts", "ssh_config": "ssh/ssh_config"}
+        mounts = " && ".join(f"mount --bind {self.folder / name} /etc/{place}" for name, place in files.items())
         script = f'hostname {host} && {mounts} && exec "$@"'
         entered = [
             "nsenter",
@@ -150,9 +152,12 @@ class Hosts:
 
     def _write_files(self) -> None:
         """Names, ssh client and daemon settings, keys."""
-        self._mounted = {"hosts": "hosts", "ssh_config": "ssh/ssh_config"}
-        lines = [f"{address} {name}" for name, address in ({"localhost": "127.0.0.1", "head": HEAD} | NODES).items()]
-        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        addresses = {"localhost": "127.0.0.1", "head": HEAD} | NODES
+        for host in ("head", *NODES):
+            # Each node's own name stands for 127.0.1.1, as Debian's installer has it: not an address to tell others.
+            own = {host: "127.0.1.1"} if host in NODES else {}
+            lines = [f"{address} {name}" for name, address in (addresses | own).items()]
+            (self.folder / f"hosts-{host}").write_text("\n".join(lines) + "\n")
         key, host_key = self.folder / "key", self.folder / "host_key"
         for path in (key, host_key):
             _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -81,6 +82,29 @@ def test_two_hosts_well(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: 
     assert "eth0 10.77.0.11" in done.stdout and "eth0 10.77.0.12" in done.stdout and done.stdout.count("correct") == 4
     assert time.monotonic() - started < 60
     assert not list((tmp_path / "run").iterdir())  # it leaves nothing
+
+
+def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """Its agents hold the store at which the ranks meet."""
+    config = write_config(tmp_path, cluster_config)
+    agents = []
+    for number, host in enumerate(("n1", "n2")):
+        command = (
+            "torchrun",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            str(number),
+            "--master-addr",
+            "10.77.0.11",
+        )
+        whole = (*command, "--master-port", "29600", "launch/preflight.py", "--config", str(config))
+        agents.append(hosts.start(host, *whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "all well" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
 
 
 def test_another_version_configuration_and_interface_on_a_host(

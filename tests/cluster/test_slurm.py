@@ -12,10 +12,10 @@ from tests.cluster.conftest import check_losses, losses, write_config
 from tests.cluster.hosts import wait_for
 from tests.cluster.slurm_cluster import Slurm
 
-STEPS = 40
+STEPS = 80
 LONG = {"steps": STEPS}
-TOPOLOGY = {"parallel": {"tp": 2}, "zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
-TWO_NODES = ("--nodes", "2", "--gpus-per-node", "2")
+SETTINGS = {"zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
+TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1")
 
 
 def submit(slurm: Slurm, config: Path, *options: str) -> str:
@@ -49,12 +49,12 @@ def explain(slurm: Slurm, job: str, run: Path) -> str:
 def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """Losses of the whole run on two nodes, started by srun itself, with Slurm's PMIx."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    config = write_config(folder, cluster_config, training=LONG, **TOPOLOGY)
+    config = write_config(folder, cluster_config, training=LONG, **SETTINGS)
     command = (
         "srun",
         "--mpi=pmix",
         "--nodes=2",
-        "--ntasks-per-node=2",
+        "--ntasks-per-node=1",
         "python",
         "launch/pretrain.py",
         "--config",
@@ -71,11 +71,24 @@ def test_srun_trains_the_same_model(uninterrupted: list[float], cluster_config: 
     assert uninterrupted[0] == pytest.approx(one_host[0], rel=2e-6)
 
 
+def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, cluster_config)
+    command = ("srun", "--nodes", "2", "--ntasks-per-node", "2", "python", "launch/preflight.py", "--config", str(config))
+    done = slurm.run(*command, timeout=90)
+    assert done.returncode == 0 and "all well" in done.stdout, done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "eth0" in line] == [
+        ["0", "n1"],
+        ["1", "n1"],
+        ["2", "n2"],
+        ["3", "n2"],
+    ]
+
+
 def test_stopped_twice_and_queued_again(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
     """Signalled as before a time limit, then preempted: the run goes on bit for bit; edits after submission change nothing."""
-    config, run = write_config(tmp_path, cluster_config, training=LONG, **TOPOLOGY), tmp_path / "run"
+    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
     wait_for_steps(slurm, job, run, 7)
@@ -90,14 +103,14 @@ def test_stopped_twice_and_queued_again(
     assert batch.read_text().count("stopped before its end; queued again") == 2
     assert main.read_text().count("stopped on request after step") == 2
     assert losses(run) == uninterrupted
-    assert (run / "logs" / f"tiny-{job}-rank3.log").exists()
+    assert (run / "logs" / f"tiny-{job}-rank1.log").exists()
 
 
 def test_node_lost_under_a_job(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
     """Everything on one node dies at once; the job is queued again, waits for the node, and goes on from its last checkpoint."""
-    config, run = write_config(tmp_path, cluster_config, training=LONG, **TOPOLOGY), tmp_path / "run"
+    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES)
     wait_for_steps(slurm, job, run, 12)
     slurm.hosts.kill("n2")
@@ -108,10 +121,17 @@ def test_node_lost_under_a_job(
     assert losses(run) == uninterrupted
 
 
-def test_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
-    """scancel leaves a checkpoint of the step in progress, and the job does not come back."""
+def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """A signal before training began queues the job again. scancel leaves a checkpoint, and the job does not come back."""
     config, run = write_config(tmp_path, cluster_config, training={"steps": 5000}), tmp_path / "run"
     job = submit(slurm, config, "--nodes", "2", "--cpu-ranks-per-node", "1")
+    wait_for(
+        lambda: f"{job}.0" in slurm.run("squeue", "--steps", "--noheader").stdout, "the step", 60, lambda: slurm.explain(job)
+    )
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
+    batch = run / "logs" / f"megatape-{job}.log"
+    wait_for(lambda: "start 2" in batch.read_text(), "the second start", 60, lambda: explain(slurm, job, run))
+    assert not (run / "metrics.jsonl").exists()
     wait_for_steps(slurm, job, run, 3)
     assert slurm.run("scancel", job).returncode == 0
     slurm.wait_for_state(job, "CANCELLED")
