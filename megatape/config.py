@@ -150,6 +150,10 @@ class DataConfig(Section):
     """What is read, and how it is cut into samples."""
 
     path: str = Field(min_length=1, description="folder that data_prep/prepare_corpus.py wrote (it holds index.json)")
+    cache: str = Field(
+        "",
+        description="folder on each node's own disk: shards are copied there once a node and read from there; empty: read in place",
+    )
     sequence_length: PositiveInt = Field(description="N, tokens of a sample")
     mask_documents: bool = Field(
         False, description="attention and positions stop at document borders, and no target crosses one"

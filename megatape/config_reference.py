@@ -53,7 +53,7 @@ def _row(key: str, field: FieldInfo) -> str:
         if kind == "section"
         else "see right"
         if field.default is None
-        else f"`{str(field.default).lower()}`"
+        else f"`{str(field.default).lower() or 'empty'}`"
     )
     return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
 

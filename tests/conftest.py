@@ -36,8 +36,12 @@ def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
     """A complete small configuration as a dictionary; tests change what they are about."""
+    return small_config(data_directory, tmp_path / "run")
+
+
+def small_config(data_directory: Path, run_directory: Path) -> dict[str, Any]:
     return {
-        "run": {"directory": str(tmp_path / "run")},
+        "run": {"directory": str(run_directory)},
         "model": {
             "num_layers": 2,
             "hidden_size": 32,

@@ -17,12 +17,13 @@ class TokenDataset:
     Neighbours share one token, so every token is a target exactly once an epoch, save the stream's first token and the
     remainder shorter than N at its end.
 
+    cache: see SplitReader.
     Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256), unigram_entropy (nats),
     bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
     Raises ValueError or FileNotFoundError for a missing or damaged data directory and for an N that the split cannot fill.
     """
 
-    def __init__(self, directory: str | Path, split: str, sequence_length: int):
+    def __init__(self, directory: str | Path, split: str, sequence_length: int, cache: Path | None = None):
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
         directory = Path(directory)
@@ -43,7 +44,7 @@ class TokenDataset:
         self.unigram_entropy = content.unigram_entropy
         identity = json.dumps([self.tokenizer_hash, asdict(content)], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
-        self._reader = SplitReader(directory, index, split)
+        self._reader = SplitReader(directory, index, split, cache)
         tokens = [member.tokens for shard in content.shards for member in shard.members]
         self._ends = np.cumsum(tokens)  # of each member, in the stream
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megatape.data.cache import ShardCache
 from megatape.data.index import Index, Member, Shard, token_dtype
 
 # A mapped file holds a descriptor, and a process is often allowed 1024.
@@ -17,11 +18,13 @@ REMEDY = "copy the shard again or re-run the preparation"
 class SplitReader:
     """The members of one split, as read-only arrays over the mapped tar files (nothing is extracted or unpickled).
 
+    cache: folder on this node's disk to which shards are copied when they are first needed, and read from there.
     Raises FileNotFoundError for a missing shard and ValueError for one of another size than the index says.
     """
 
-    def __init__(self, directory: Path, index: Index, split: str):
+    def __init__(self, directory: Path, index: Index, split: str, cache: Path | None = None):
         self._directory = directory
+        self._cache = None if cache is None else ShardCache(cache, directory, index)
         self._vocab_size = index.tokenizer.vocab_size
         self._dtype = token_dtype(self._vocab_size)
         self._shards = index.splits[split].shards
@@ -70,5 +73,6 @@ class SplitReader:
     def _map(self, shard_number: int) -> mmap.mmap:
         shard = self._shards[shard_number]
         self._check_size(shard)  # again: it may have changed since, and reading beyond the end of a mapped file kills
-        with open(self._directory / shard.file, "rb") as stream:
+        path = self._directory / shard.file if self._cache is None else self._cache.local(shard)
+        with open(path, "rb") as stream:
             return mmap.mmap(stream.fileno(), shard.bytes, access=mmap.ACCESS_READ)

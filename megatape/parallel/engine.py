@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -12,19 +14,21 @@ import deepspeed.ops
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
+from deepspeed.constants import default_pg_timeout
 from torch import Tensor, nn
 
 from megatape.config import Config
 from megatape.parallel.collectives import TensorRanks
 from megatape.parallel.groups import Groups
+from megatape.parallel.network import export_interface
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import ZeroState
 
 Inputs = dict[str, Tensor | None]  # keyword arguments of the module for one micro-batch, on this rank's device
 
 
-def initialize_distributed(topology: Topology) -> torch.device:
-    """Join the process group of all ranks and return this rank's device."""
+def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
+    """Join the process group of all ranks, whose collectives fail after `timeout`, and return this rank's device."""
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by names that torch renamed; on every rank, for every one.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
@@ -33,14 +37,28 @@ def initialize_distributed(topology: Topology) -> torch.device:
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         # A launcher's default of one thread (or of all cores) per process is seldom what a shared machine wants.
-        local_size = next(
-            (int(os.environ[name]) for name in ("LOCAL_SIZE", "LOCAL_WORLD_SIZE") if name in os.environ), topology.world_size
-        )
-        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", max(1, len(os.sched_getaffinity(0)) // local_size))))
+        share = max(1, len(os.sched_getaffinity(0)) // topology.local_size)
+        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", share)))
     else:
-        accelerator.set_device(topology.local_rank)
-    deepspeed.init_distributed(accelerator.communication_backend_name(), verbose=False)
+        accelerator.set_device(_device_number(topology, accelerator.device_count()))
+    if topology.world_size > topology.local_size:
+        export_interface(os.environ["MASTER_ADDR"])
+    deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
     return torch.device(accelerator.current_device_name())
+
+
+def _device_number(topology: Topology, visible: int) -> int:
+    """Which of the visible GPUs is this rank's: that of its local rank, or the only one if the scheduler shows each rank its own.
+
+    Raises ValueError if there are too few."""
+    if visible == 1:
+        return 0
+    if topology.local_rank >= visible:
+        raise ValueError(
+            f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, or check "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return topology.local_rank
 
 
 def shut_down() -> None:

@@ -1,19 +1,25 @@
-"""Ending a run on request: Ctrl-C or a scheduler's SIGTERM finish the step in progress, and a checkpoint is written."""
+"""Ending a run on request: Ctrl-C or a scheduler's signal finish the step in progress, and a checkpoint is written."""
 
 import signal
 from types import FrameType
 from typing import Self
 
+UNFINISHED = 75  # exit status of a run that a scheduler stopped: EX_TEMPFAIL of sysexits.h, the request to be started again
+
 
 class Interrupt:
-    """Remembers that SIGINT or SIGTERM came. Context manager: outside it, the signals do what they did before.
+    """Remembers that a signal came: SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back.
+
+    Context manager: outside it, the signals do what they did before.
 
     Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank; both mean the same one request. A second SIGINT
     ends the process at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.by_user = False
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        self._previous = {number: signal.signal(number, self._request) for number in numbers}
 
     def __enter__(self) -> Self:
         return self
@@ -25,4 +31,5 @@ class Interrupt:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         if number == signal.SIGINT:
+            self.by_user = True
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,11 +10,12 @@ from megatape.training.profile import Profile
 from megatape.training.run import Run
 
 
-def train(run: Run, profiled_steps: int = 0) -> None:
-    """Run to training.steps, or to the end of the step in which SIGINT or SIGTERM came; either way a checkpoint is left.
+def train(run: Run, profiled_steps: int = 0) -> bool:
+    """Run to training.steps, or to the end of the step in which SIGINT, SIGTERM or SIGUSR1 came; either way a checkpoint is left.
 
     profiled_steps: how many steps to trace, once (training/profile.py).
-    Raises TrainingDiverged when the loss or the gradient is not finite."""
+    Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when the
+    loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
     with (
         Interrupt() as interrupt,
@@ -43,7 +44,8 @@ def train(run: Run, profiled_steps: int = 0) -> None:
                 metrics.say(f"checkpoint {run.save()}")
             if stop:
                 metrics.say(f"stopped on request after step {run.step}; --resume auto goes on")
-                break
+                return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
+    return False
 
 
 def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:

@@ -7,18 +7,23 @@ from torch.distributed import DistNetworkError
 
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
+from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import backend
 from megatape.model.encodings import encoding_of
 from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
-from megatape.parallel.watch import RankFailed, Watch
+from megatape.parallel.watch import STATUS, RankFailed, Watch
+from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
-from megatape.training.run import Run, open_data
+from megatape.training.run import Run
 
 
 def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int:
-    """Train as configured, with a trace of `profiled_steps` steps. Returns the exit status: 0, or 2 after saying what is wrong."""
+    """Train as configured, with a trace of `profiled_steps` steps.
+
+    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a scheduler's signal
+    ended it early."""
     speaks = True
     prefix = "error"
     try:
@@ -35,22 +40,25 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
             run = Run(config, topology, resume)
             if topology.is_main:
                 print(introduction(run), flush=True)
-            train(run, profiled_steps)
+            unfinished = train(run, profiled_steps)
+        return UNFINISHED if unfinished else 0
     except DistNetworkError as error:
         print(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
-            "the port, choose one with deepspeed --master_port",
+            "the port, choose another: deepspeed --master_port, or export MASTER_PORT",
             file=sys.stderr,
             flush=True,
         )
         return 2
-    except (ValueError, OSError, TrainingDiverged, RankFailed) as error:
+    except (ValueError, OSError, TrainingDiverged) as error:
         if speaks:
             print(f"{prefix}: {error}", file=sys.stderr, flush=True)
         return 2
+    except RankFailed as error:
+        print(f"{prefix}: {error}", file=sys.stderr, flush=True)
+        return STATUS
     finally:
         shut_down()
-    return 0
 
 
 def introduction(run: Run) -> str:

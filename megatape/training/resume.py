@@ -9,6 +9,8 @@ from megatape.checkpoint.manifest import UnknownFormat, check_hashes, list_check
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config
 from megatape.parallel.engine import Engine
+from megatape.parallel.groups import exchange
+from megatape.parallel.shared_folder import appears
 from megatape.parallel.topology import Topology
 
 
@@ -17,7 +19,9 @@ def newest_valid(root: Path, engine: Engine, topology: Topology) -> CheckpointRe
 
     None if there is no checkpoint at all. Raises ValueError if there are some but none is sound: starting afresh would
     overwrite what may be saved yet."""
-    found = list_checkpoints(root)
+    # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
+    names = exchange([path.name for path in list_checkpoints(root)] if topology.is_main else None, topology)[0]
+    found = [root / name for name in names]
     for directory in found:
         reader = _open_verified(directory, engine, topology)
         if reader is not None:
@@ -68,6 +72,7 @@ def _open_verified(directory: Path, engine: Engine, topology: Topology) -> Check
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault."""
     reader, faults = None, 0
     try:
+        appears(directory)
         reader = CheckpointReader(directory)
         check_hashes(directory, reader.manifest, topology.rank, topology.world_size)
     except UnknownFormat:

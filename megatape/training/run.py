@@ -1,7 +1,6 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,16 +11,15 @@ from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config
-from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.splits import open_data
 from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
-from megatape.parallel.groups import exchange
+from megatape.parallel.shared_folder import check_shared
 from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, WEIGHT
 from megatape.training.evaluation import Validation, position_norms
@@ -159,37 +157,3 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
-
-
-def check_shared(directory: Path, topology: Topology) -> None:
-    """Make the run's folder and raise OSError, on all ranks, if one of them cannot see what another wrote there."""
-    token = directory / ".shared"
-    fault = ""
-    try:
-        if topology.is_main:
-            directory.mkdir(parents=True, exist_ok=True)
-            token.touch()
-    except OSError as error:
-        fault = str(error)
-    exchange(None, topology)  # nobody looks before it is there
-    blind = [host for host in exchange("" if token.exists() else socket.gethostname(), topology) if host]
-    exchange(None, topology)  # nor is it gone before all have looked
-    if topology.is_main and not fault:
-        token.unlink()
-    if blind:
-        reason = fault or f"what the main rank wrote is not seen on {', '.join(sorted(set(blind)))}"
-        raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")
-
-
-def open_data(config: Config) -> tuple[TokenDataset, TokenDataset]:
-    """Training and validation split of data.path. Raises ValueError or FileNotFoundError if they do not fit the configuration."""
-    length, vocab_size = config.data.sequence_length, config.model.vocab_size
-    train = TokenDataset(config.data.path, "train", length)
-    if train.vocab_size > vocab_size:
-        raise ValueError(
-            f"the tokenizer of data.path {config.data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
-            "model.vocab_size, or use shards of another tokenizer"
-        )
-    tokenizer = load_index(Path(config.data.path)).tokenizer
-    Tokenizer.load(Path(config.data.path) / tokenizer.file, tokenizer.sha256)
-    return train, TokenDataset(config.data.path, "validation", length)

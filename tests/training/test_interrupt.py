@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from megatape.training.interrupt import UNFINISHED
 from tests.workers import ROOT, free_port
 
 
@@ -78,6 +81,18 @@ def test_ctrl_c_leaves_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path) 
     assert finished.returncode == 0, finished.stderr
     assert f"resumed from {checkpoint}" in finished.stdout
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, steps + 3))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_schedulers_signal_asks_for_another_start(raw_config: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
+    process = start(raw_config, tmp_path, sys.executable)
+    process.send_signal(number)
+    try:
+        output = process.communicate(timeout=90)[0]
+    finally:
+        kill(process)
+    assert process.returncode == UNFINISHED, output
+    check_stopped(Path(raw_config["run"]["directory"]), output)
 
 
 def test_ctrl_c_under_the_deepspeed_launcher(raw_config: dict[str, Any], tmp_path: Path) -> None:

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Write the lock files from setup.py and constraints.txt; needs uv (pip install uv).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lock() {
+  uv pip compile --constraint constraints.txt --generate-hashes --universal --python-version 3.11 \
+    --no-header --no-annotate --quiet "$@" >/dev/null
+}
+lock setup.py --extra mpi --output-file docker/requirements.txt
+# torch's CPU build comes from PyTorch's own index, whose hashes PyPI does not have; it needs no CUDA.
+gpu_only=(torch triton)
+while read -r name; do gpu_only+=("$name"); done < <(grep -oE '^(nvidia|cuda)-[a-z0-9-]+' docker/requirements.txt)
+lock setup.py --extra mpi --output-file docker/requirements-cpu.txt "${gpu_only[@]/#/--no-emit-package=}"
+# What builds the packages that come as source: deepspeed and megatape.
+lock - --output-file docker/requirements-build.txt < <(printf 'setuptools\npackaging\n')

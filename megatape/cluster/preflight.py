@@ -1,0 +1,347 @@
+"""A check of all ranks before a run: who is there, what each has, whether they can talk, and what to mend.
+
+The ranks meet at a key-value store first and report through it, so that a host that is missing, or a network on which the
+collectives fail, ends in a table and a reason instead of silence.
+"""
+
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatape.cluster.snapshot import config_hash, source_hash
+from megatape.config import Config
+from megatape.data.splits import open_data
+from megatape.parallel.engine import initialize_distributed, shut_down
+from megatape.parallel.network import choose_interface
+from megatape.parallel.shared_folder import appears
+from megatape.parallel.topology import Topology, discover
+from megatape.training.dry_run import size
+
+MEETING_SECONDS = 25.0  # for all ranks to arrive
+SHARING_SECONDS = 5.0  # for a file to be seen on other hosts
+TALKING_SECONDS = 20.0  # for the collectives
+LARGEST_OFFSET = 1.0  # seconds between clocks
+ROOM = 5 * 2**30  # bytes that should be free where the run writes
+
+
+@dataclass
+class Report:
+    """What one rank found. Texts compare equal on ranks that fit together; `faults` say what does not."""
+
+    rank: int
+    host: str = ""
+    versions: str = ""  # Python / torch / DeepSpeed
+    code: str = ""
+    config: str = ""
+    device: str = ""
+    interface: str = ""
+    clock: float = 0.0  # seconds ahead of rank 0
+    shared: bool = False
+    free: int = 0  # bytes
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One collective: whether every rank received what it should have, and bytes that a rank moved in a second."""
+
+    name: str
+    correct: bool
+    bandwidth: float
+
+
+class Absent(RuntimeError):
+    """Some ranks did not come."""
+
+
+def preflight(config: Config) -> int:
+    """Check all ranks, and print one table on rank 0. Returns the exit status: 0, or 2 if something has to be mended."""
+    speaks = True
+    try:
+        topology = discover(config.parallel.tp)
+        speaks = topology.local_rank == 0
+        config.accumulation(topology.world_size)
+        store = _meet(topology)
+    except (ValueError, Absent) as error:
+        if speaks:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    report = _look(config, topology, store)
+    entries = _collect(store, "report", asdict(report), topology)
+    reports = [
+        Report(rank, faults=[entry]) if isinstance(entry, str) else Report(**entry) for rank, entry in enumerate(entries)
+    ]
+    rates, fault = _talk(topology)
+    answers = _collect(store, "talk", fault, topology)
+    for report, answer in zip(reports, answers, strict=True):
+        report.faults += [answer] if answer else []
+    faults = find_faults(reports)
+    if topology.is_main:
+        print(table(reports, rates, faults), flush=True)
+    _collect(store, "end", None, topology)  # the store lives on rank 0
+    return 2 if faults else 0
+
+
+def find_faults(reports: list[Report]) -> list[str]:
+    """What differs between ranks or is wrong on one, each with what to do."""
+    found = []
+    for name, what, remedy in (
+        ("versions", "Python, torch and DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
+        ("code", "the project's code", "copy the same version of it to all hosts, or keep it in a shared folder"),
+        ("config", "the configuration", "give all ranks the same --config and --set"),
+    ):
+        kinds: dict[str, list[Report]] = {}
+        for report in reports:
+            kinds.setdefault(getattr(report, name), []).append(report)
+        if len(kinds) > 1:
+            found.append(
+                f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}"
+            )
+    if late := [report for report in reports if abs(report.clock) > LARGEST_OFFSET]:
+        clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
+        found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will mislead; start NTP or chrony there")
+    if blind := [report for report in reports if not report.shared]:
+        found.append(
+            f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change it"
+        )
+    if full := [report for report in reports if report.shared and report.free < ROOM]:
+        found.append(f"only {size(min(report.free for report in full))} free in run.directory: make room for checkpoints")
+    devices = {report.device for report in reports}
+    if len(devices) > 1:
+        found.append(
+            "devices differ: "
+            + "; ".join(f"{device} on {_ranks([r for r in reports if r.device == device])}" for device in sorted(devices))
+            + ": the slowest sets the pace; start one rank for each GPU of one kind"
+        )
+    faults = dict.fromkeys(fault for report in reports for fault in report.faults)
+    return found + [f"{_ranks([report for report in reports if fault in report.faults])}: {fault}" for fault in faults]
+
+
+def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
+    """What rank 0 prints."""
+    rows = [
+        ("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory", "free")
+    ]
+    for report in reports:
+        shared = "shared" if report.shared else "NOT SEEN"
+        clock = f"{1000 * report.clock:+.0f} ms"
+        rows.append(
+            (
+                str(report.rank),
+                report.host,
+                report.versions,
+                report.code,
+                report.config,
+                report.device,
+                report.interface,
+                clock,
+                shared,
+                size(report.free),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += [f"{rate.name:<15} {'correct' if rate.correct else 'WRONG'}  {size(rate.bandwidth)}/s a rank" for rate in rates]
+    lines += ["to mend:", *(f"  {fault}" for fault in faults)] if faults else ["all well"]
+    return "\n".join(lines)
+
+
+def _meet(topology: Topology) -> dist.Store:
+    """A store that all ranks have joined. Raises Absent, naming those that have not come or the address that does not answer."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    limit = timedelta(seconds=MEETING_SECONDS)
+    try:
+        store = dist.TCPStore(address, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise Absent(
+            f"rank {topology.rank} on {socket.gethostname()}: rank 0 does not answer at {address} port {port} within "
+            f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and the firewall "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    store.set(f"host{topology.rank}", socket.gethostname())
+    deadline = time.monotonic() + MEETING_SECONDS
+    absent = list(range(topology.world_size))
+    while absent := [rank for rank in absent if not store.check([f"host{rank}"])]:
+        if time.monotonic() > deadline:
+            there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
+            raise Absent(
+                f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not come within "
+                f"{MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks came from {', '.join(there)}. See what the launcher says of "
+                "the other hosts: are they up, can they be reached, does Python start there?"
+            )
+        time.sleep(0.1)
+    return store
+
+
+def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
+    """This rank's report; all ranks take part in comparing clocks and folders."""
+    report = Report(topology.rank, socket.gethostname())
+    report.versions = f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"
+    report.code, report.config = source_hash()[:8], config_hash(config)[:8]
+    report.clock = _clock_offset(topology, store)
+    if torch.cuda.is_available():
+        number = topology.local_rank if torch.cuda.device_count() > 1 else 0
+        try:
+            report.device = torch.cuda.get_device_name(number)
+        except (AssertionError, RuntimeError) as error:
+            report.faults.append(f"no GPU for local rank {topology.local_rank}: {error}")
+    else:
+        report.device = "cpu"
+    try:
+        name, address = choose_interface(os.environ["MASTER_ADDR"])
+        chosen = os.environ.get("NCCL_SOCKET_IFNAME" if torch.cuda.is_available() else "GLOO_SOCKET_IFNAME")
+        report.interface = f"{chosen} (set)" if chosen else f"{name} {address}"
+    except ValueError as error:
+        report.faults.append(str(error))
+    try:
+        open_data(config)
+    except (ValueError, OSError) as error:
+        report.faults.append(str(error))
+    _look_at_folder(Path(config.run.directory), report, topology, store)
+    return report
+
+
+def _look_at_folder(directory: Path, report: Report, topology: Topology, store: dist.Store) -> None:
+    """Whether rank 0's file is seen, whether this rank can write, and how much is free."""
+    token = directory / f".preflight-{os.environ['MASTER_PORT']}"
+    mine = token.with_name(f"{token.name}-{topology.rank}")
+    fault = ""
+    try:
+        if topology.is_main:
+            directory.mkdir(parents=True, exist_ok=True)
+            token.touch()
+    except OSError as error:
+        fault = str(error)
+    fault = _collect(store, "folder", fault, topology)[0]
+    report.shared = not fault and appears(token, SHARING_SECONDS)
+    if fault and topology.is_main:
+        report.faults.append(f"run.directory cannot be made: {fault}")
+    if report.shared:
+        report.free = shutil.disk_usage(directory).free
+        try:
+            mine.touch()
+            mine.unlink()
+        except OSError as error:
+            report.faults.append(f"run.directory cannot be written: {error}")
+    _collect(store, "looked", None, topology)
+    if topology.is_main:
+        token.unlink(missing_ok=True)
+
+
+def _clock_offset(topology: Topology, store: dist.Store) -> float:
+    """Seconds that this host's clock is ahead of rank 0's: rank 0 answers each rank in turn; half the way there and back is the error."""
+    if topology.is_main:
+        for rank in range(1, topology.world_size):
+            store.wait([f"time?{rank}"], timedelta(seconds=TALKING_SECONDS))
+            store.set(f"time!{rank}", repr(time.time()))
+        return 0.0
+    store.wait([f"host{topology.rank}"])
+    sent = time.time()
+    store.set(f"time?{topology.rank}", "")
+    store.wait([f"time!{topology.rank}"], timedelta(seconds=TALKING_SECONDS))
+    answer, received = float(store.get(f"time!{topology.rank}")), time.time()
+    return (sent + received) / 2 - answer
+
+
+def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> list[Any]:
+    """Every rank's JSON value, through the store, which works where collectives do not; a text that says so for a rank that is gone."""
+    store.set(f"{name}{topology.rank}", json.dumps(value))
+    found = []
+    for rank in range(topology.world_size):
+        try:
+            store.wait([f"{name}{rank}"], timedelta(seconds=TALKING_SECONDS))
+            found.append(json.loads(store.get(f"{name}{rank}")))
+        except (dist.DistStoreError, dist.DistNetworkError):
+            found.append(f"no answer within {TALKING_SECONDS:.0f} s")
+    return found
+
+
+def _talk(topology: Topology) -> tuple[list[Rate], str]:
+    """Try the collectives of training. Returns their rates, or what failed."""
+    try:
+        device = initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS))
+        rates = measure(device, topology)
+    except (RuntimeError, ValueError) as error:
+        return [], (
+            f"the ranks met, but cannot exchange data: {str(error).splitlines()[0]}: set GLOO_SOCKET_IFNAME (CPU) or "
+            "NCCL_SOCKET_IFNAME (GPU) to the interface of the network between the hosts, and open its ports"
+        )
+    finally:
+        shut_down()
+    wrong = [rate.name for rate in rates if not rate.correct]
+    return rates, f"wrong results from {', '.join(wrong)}: the network or the communication library is faulty" if wrong else ""
+
+
+def measure(device: torch.device, topology: Topology) -> list[Rate]:
+    """Correctness and speed of the collectives that training uses. Collective over all ranks."""
+    world, rank = topology.world_size, topology.rank
+    part = (2**24 if device.type == "cuda" else 2**19) // world  # elements of 4 bytes that each rank has for each other rank
+    steps = torch.arange(part, device=device, dtype=torch.float32) % 1000
+    blocks = torch.cat([steps + destination for destination in range(world)])  # what a rank has for each rank
+    ranks_sum = world * (world - 1) / 2
+    whole, own = torch.empty_like(blocks), torch.empty_like(steps)
+    moved = 4 * part * (world - 1)
+    cases: dict[str, tuple[int, Callable[[], Tensor], Tensor]] = {
+        "all-reduce": (2 * moved, lambda: _all_reduced(whole.copy_(blocks).add_(rank)), world * blocks + ranks_sum),
+        "all-gather": (moved, lambda: _into(whole, dist.all_gather_into_tensor, steps + rank), blocks),
+        "reduce-scatter": (
+            moved,
+            lambda: _into(own, dist.reduce_scatter_tensor, blocks + rank),
+            world * (steps + rank) + ranks_sum,
+        ),
+        "all-to-all": (
+            moved,
+            lambda: _into(whole, dist.all_to_all_single, blocks * world + rank),
+            torch.cat([(steps + rank) * world + source for source in range(world)]),
+        ),
+    }
+    rates = []
+    for name, (amount, act, expected) in cases.items():
+        correct = torch.equal(act(), expected)  # and warms up
+        rounds = 3
+        _wait(device)
+        started = time.perf_counter()
+        for _ in range(rounds):
+            act()
+        _wait(device)
+        seconds = torch.tensor([(time.perf_counter() - started) / rounds, float(not correct)], device=device)
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        rates.append(Rate(name, not seconds[1], amount / float(seconds[0])))
+    return rates
+
+
+def _all_reduced(tensor: Tensor) -> Tensor:
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def _into(output: Tensor, collective: Callable[[Tensor, Tensor], Any], value: Tensor) -> Tensor:
+    collective(output, value)
+    return output
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    dist.barrier()
+
+
+def _ranks(reports: list[Report]) -> str:
+    """ranks 0, 1 (n1)"""
+    hosts = ", ".join(sorted({report.host for report in reports}))
+    return f"rank{'s' if len(reports) > 1 else ''} {', '.join(str(report.rank) for report in reports)} ({hosts})"

@@ -1,0 +1,209 @@
+"""Slurm jobs: the batch script of a run, and its submission.
+
+The script starts one task for each rank with srun, and asks Slurm to queue the job again when the run was stopped before its end
+(time limit, preemption) or a node was lost; `--resume auto` then goes on from the newest checkpoint.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from megatape.checkpoint.manifest import list_checkpoints
+from megatape.cluster.snapshot import take_snapshot
+from megatape.config import Config, load_config
+from megatape.data.splits import open_data
+from megatape.training.interrupt import UNFINISHED
+
+KILLED_BY_USR1 = 128 + 10  # the shell's status for a task that had no handler yet: it was still starting
+
+
+@dataclass(frozen=True)
+class Container:
+    """An image in which the ranks run: `kind` is pyxis (an srun plugin) or apptainer."""
+
+    kind: str
+    image: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to ask Slurm for. None leaves a choice to the cluster's defaults.
+
+    ranks_per_node: one for each GPU, or of CPUs if `gpus` is false. time: as sbatch takes it. checkpoint_seconds: how long before the
+    time limit the ranks are told to finish their step and write a checkpoint. interface: for gloo and NCCL; by default each rank
+    takes the one that leads to rank 0. options: further #SBATCH options, as they are."""
+
+    name: str
+    nodes: int
+    ranks_per_node: int
+    gpus: bool
+    partition: str | None = None
+    time: str | None = None
+    account: str | None = None
+    cpus_per_rank: int | None = None
+    checkpoint_seconds: int = 300
+    interface: str | None = None
+    container: Container | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of a job array: one configuration for each task; a job that is no array has one and `is_array` false."""
+
+    configs: tuple[Config, ...]
+    directory: Path
+    is_array: bool
+
+
+def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
+    """The configuration in `path`, or one for each line `section.key=value ...` of the file `changes`, number i in run.directory/i.
+
+    Raises ValueError or FileNotFoundError."""
+    base = load_config(path, overrides)
+    directory = Path(base.run.directory)
+    if changes is None:
+        return Study((base,), directory, False)
+    lines = [shlex.split(line, comments=True) for line in changes.read_text(encoding="utf-8").splitlines()]
+    configs = []
+    for number, items in enumerate(items for items in lines if items):
+        if any(item.startswith("run.directory=") for item in items):
+            raise ValueError(f"{changes}, run {number}: run.directory is set for you, {directory}/{number}: leave it out")
+        configs.append(load_config(path, [*overrides, *items, f"run.directory={directory / str(number)}"]))
+    if not configs:
+        raise ValueError(f"{changes}: no runs: write one line of section.key=value changes for each")
+    return Study(tuple(configs), directory, True)
+
+
+def check(study: Study, job: Job, resume: bool) -> None:
+    """Raise ValueError or OSError for what would end the job as soon as it started: ranks, data, folders."""
+    for config in study.configs:
+        config.accumulation(job.world_size)
+        open_data(config)
+        if not resume and list_checkpoints(Path(config.run.directory) / "checkpoints"):
+            raise ValueError(
+                f"run.directory {config.run.directory} already holds checkpoints: add --resume auto to go on, or choose another folder"
+            )
+    if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
+        raise ValueError(
+            f"--time {job.time} leaves no time to train: {job.checkpoint_seconds} s before it the run is told to write its checkpoint "
+            "(--checkpoint-seconds)"
+        )
+
+
+def render(study: Study, job: Job, snapshot: Path) -> str:
+    """The batch script of a job whose code and configurations are in the folder `snapshot`."""
+    task = "%A_%a" if study.is_array else "%j"
+    logs = f"{Path(study.directory).absolute() / 'logs' / job.name}-{task}"
+    asked = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.ranks_per_node,
+        "gpus-per-node": job.ranks_per_node if job.gpus else None,
+        "cpus-per-task": job.cpus_per_rank,
+        "partition": job.partition,
+        "time": job.time,
+        "account": job.account,
+        "array": f"0-{len(study.configs) - 1}" if study.is_array else None,
+        "chdir": Path.cwd(),
+        "output": f"{logs}.log",
+        "open-mode": "append",
+        "signal": f"USR1@{job.checkpoint_seconds}",
+    }
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in asked.items() if value is not None]
+    lines += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in job.options)]
+    config = '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' if study.is_array else '"$snapshot/config.json"'
+    lines += [
+        "",
+        "# Code and configuration as they were at submission: later edits do not change this job.",
+        f"snapshot={shlex.quote(str(snapshot.absolute()))}",
+        'export PYTHONPATH="$snapshot/code"',
+    ]
+    if job.interface:
+        lines += [
+            f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"
+        ]
+    if job.cpus_per_rank:
+        lines += [
+            f"export SRUN_CPUS_PER_TASK={job.cpus_per_rank} OMP_NUM_THREADS={job.cpus_per_rank} MEGATAPE_THREADS={job.cpus_per_rank}"
+        ]
+    lines += [
+        'echo "$(date): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"',
+        "",
+        "# --wait: a rank that dies ends the others, but ranks that all leave may do so at their own pace.",
+        f"srun --kill-on-bad-exit=0 --wait=60 --output={shlex.quote(logs + '-rank%t.log')} --open-mode=append \\",
+        f"  {_inside(study, job, snapshot)} \\",
+        f'  "$snapshot/code/launch/pretrain.py" --config {config} --resume auto',
+        "status=$?",
+        "",
+        "queue_again() {",
+        '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then # not if it was cancelled',
+        '    echo "$(date): $1; queued again"',
+        '    scontrol requeue "$SLURM_JOB_ID"',
+        "  fi",
+        "}",
+        f"# {UNFINISHED}: stopped by a signal, with a checkpoint. {KILLED_BY_USR1}: the signal came before training began.",
+        f'if [ "$status" -eq {UNFINISHED} ] || [ "$status" -eq {KILLED_BY_USR1} ]; then',
+        '  queue_again "stopped before its end"',
+        'elif [ "$status" -ne 0 ] && ! timeout 60 srun --ntasks-per-node=1 --output=/dev/null true; then',
+        '  queue_again "a node does not answer"',
+        "fi",
+        'echo "$(date): ended with status $status"',
+        'exit "$status"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def submit(study: Study, job: Job) -> tuple[str, Path]:
+    """Take the snapshot, write the script beside it, and queue it. Returns Slurm's job number and the snapshot's folder.
+
+    Raises ValueError with Slurm's own words if it refuses, after removing the snapshot."""
+    if shutil.which("sbatch") is None:
+        raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster, or look with --print")
+    folder = study.directory / "submissions" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    names = [f"config-{number}.json" for number in range(len(study.configs))] if study.is_array else ["config.json"]
+    take_snapshot(folder, dict(zip(names, study.configs, strict=True)))
+    (study.directory / "logs").mkdir(exist_ok=True)
+    script = folder / "job.sbatch"
+    script.write_text(render(study, job, folder), encoding="utf-8")
+    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(folder)
+        raise ValueError(f"sbatch refused the job: {done.stderr.strip()}")
+    return done.stdout.strip().partition(";")[0], folder
+
+
+def _inside(study: Study, job: Job, snapshot: Path) -> str:
+    """What runs Python: the interpreter of this environment, or that of an image which sees the run's folders."""
+    if job.container is None:
+        return shlex.quote(sys.executable)
+    folders = {Path.cwd(), study.directory.absolute(), *(Path(config.data.path).absolute() for config in study.configs)}
+    mounts = sorted(str(folder) for folder in folders if not any(parent in folders for parent in folder.parents))
+    image = shlex.quote(job.container.image)
+    workdir = shlex.quote(str(Path.cwd()))
+    bound = shlex.quote(",".join(f"{folder}:{folder}" for folder in mounts))
+    if job.container.kind == "pyxis":
+        return f"--container-image={image} --container-mounts={bound} --container-workdir={workdir} --no-container-mount-home python"
+    return f"apptainer exec {'--nv ' if job.gpus else ''}--bind {bound} --pwd {workdir} {image} python"
+
+
+def _minutes(time: str) -> float | None:
+    """Minutes of a Slurm time such as 90, 90:30, 1:30:00 or 1-12:00:00; None for what only Slurm understands."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if match is None:
+        return None
+    days, *parts = match.groups()
+    first, second, third = (int(part or 0) for part in parts)
+    if days is None and parts[2] is None:  # minutes, or minutes:seconds
+        return first + second / 60
+    return int(days or 0) * 1440 + first * 60 + second + third / 60

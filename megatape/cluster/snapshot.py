@@ -1,0 +1,35 @@
+"""The code and configuration of a job, kept so that edits after submission do not change it."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import megatape
+from megatape.config import Config
+
+ROOT = Path(megatape.__file__).parents[1]
+PARTS = ("megatape", "launch")
+
+
+def source_hash() -> str:
+    """sha256 over the project's Python files here: equal on two hosts only if both run the same code."""
+    digest = hashlib.sha256()
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def config_hash(config: Config) -> str:
+    """sha256 of the resolved configuration."""
+    return hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
+    """Write code/ and the resolved configurations, by file name, into a new folder. Raises OSError, FileExistsError too."""
+    folder.mkdir(parents=True)
+    for part in PARTS:
+        shutil.copytree(ROOT / part, folder / "code" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, config in configs.items():
+        (folder / name).write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")

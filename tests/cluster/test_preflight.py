@@ -1,0 +1,162 @@
+"""The check before a run: what it finds on two hosts, and how it ends when one is missing."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.cluster import preflight
+from megatape.cluster.preflight import Rate, Report, find_faults, table
+from tests.cluster.conftest import write_config
+from tests.cluster.hosts import Hosts
+from tests.workers import ROOT, run_workers
+
+MPIRUN = ("mpirun", "--allow-run-as-root")
+
+
+def report(rank: int, **changes: Any) -> Report:
+    """A rank that is well."""
+    well = Report(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, True, 2**40)
+    return dataclasses.replace(well, **changes)
+
+
+def test_nothing_to_mend() -> None:
+    reports = [report(0), report(1, clock=-0.3)]
+    assert find_faults(reports) == []
+    text = table(reports, [Rate("all-reduce", True, 2**30)], [])
+    assert text.splitlines()[-1] == "all well" and "all-reduce      correct  1.00 GiB/s a rank" in text and "-300 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"versions": "3.12/2.13/0.19"},
+            "Python, torch and DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1 (n1)",
+        ),
+        ({"code": "beef"}, "the project's code differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"config": "beef"}, "the configuration differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"device": "H100"}, "devices differ: H100 on rank 1 (n1); cpu on ranks 0, 2 (n0, n2)"),
+        ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
+        ({"shared": False}, "run.directory is not the same folder on rank 1 (n1)"),
+        ({"free": 2**20}, "only 1.00 MiB free in run.directory"),
+        ({"faults": ["no such interface"]}, "rank 1 (n1): no such interface"),
+    ],
+)
+def test_each_fault_is_named_with_its_ranks(changes: dict[str, Any], message: str) -> None:
+    faults = find_faults([report(0), report(1, **changes), report(2)])
+    assert len(faults) == 1 and faults[0].startswith(message)
+
+
+def measure_rightly_and_wrongly(payload: Any, topology: Any) -> list[list[Any]]:
+    import torch
+    import torch.distributed as dist
+
+    right = preflight.measure(torch.device("cpu"), topology)
+    original = dist.all_to_all_single
+    dist.all_to_all_single = lambda output, value: output.copy_(value)  # type: ignore[assignment]  # a network that moves nothing
+    wrong = preflight.measure(torch.device("cpu"), topology)
+    dist.all_to_all_single = original
+    return [[[rate.name, rate.correct, rate.bandwidth > 1e6] for rate in rates] for rates in (right, wrong)]
+
+
+def test_collectives_are_checked(tmp_path: Path) -> None:
+    for right, wrong in run_workers("tests.cluster.test_preflight:measure_rightly_and_wrongly", 2, None, tmp_path):
+        names = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
+        assert right == [[name, True, True] for name in names]
+        assert [correct for _, correct, _ in wrong] == [True, True, True, False]
+
+
+def test_two_hosts_well(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, cluster_config)
+    (tmp_path / "hostfile").write_text("n1 slots=1\nn2 slots=1\n")
+    started = time.monotonic()
+    command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "launch/preflight.py")
+    done = hosts.run("n1", *command, "--config", str(config))
+    assert done.returncode == 0 and "all well" in done.stdout, done.stdout
+    assert "eth0 10.77.0.11" in done.stdout and "eth0 10.77.0.12" in done.stdout and done.stdout.count("correct") == 4
+    assert time.monotonic() - started < 60
+    assert not list((tmp_path / "run").iterdir())  # it leaves nothing
+
+
+def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """Its agents hold the store at which the ranks meet."""
+    config = write_config(tmp_path, cluster_config)
+    agents = []
+    for number, host in enumerate(("n1", "n2")):
+        command = (
+            "torchrun",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            str(number),
+            "--master-addr",
+            "10.77.0.11",
+        )
+        whole = (*command, "--master-port", "29600", "launch/preflight.py", "--config", str(config))
+        agents.append(hosts.start(host, *whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "all well" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
+
+
+def test_another_version_configuration_and_interface_on_a_host(
+    hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, cluster_config)
+    other = tmp_path / "other"
+    for part in ("megatape", "launch"):
+        shutil.copytree(ROOT / part, other / part)
+    (other / "megatape" / "__init__.py").write_text('"""Another version."""\n')
+    here = ("-np", "1", "--host", "n1", "-x", "PYTHONPATH", sys.executable, "launch/preflight.py", "--config", str(config))
+    there = ("-np", "1", "--host", "n2", "-x", f"PYTHONPATH={other}", "-x", "GLOO_SOCKET_IFNAME=eth9", sys.executable)
+    changed = ("launch/preflight.py", "--config", str(config), "--set", "training.steps=5")
+    started = time.monotonic()
+    done = hosts.run("n1", *MPIRUN, *here, ":", *there, *changed)
+    assert done.returncode == 2, done.stdout
+    for text in (
+        "the project's code differ",
+        "the configuration differ",
+        "rank 1 (n2)",
+        "GLOO_SOCKET_IFNAME is eth9: n2 has no eth9",
+    ):
+        assert text in done.stdout, done.stdout
+    assert time.monotonic() - started < 60
+
+
+def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """A host that does not exist: an error that names the missing rank, within the minute."""
+    config = write_config(tmp_path, cluster_config)
+    (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
+    started = time.monotonic()
+    command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "launch/preflight.py")
+    done = hosts.run("n1", *command, "--config", str(config))
+    assert done.returncode != 0
+    assert "1 of 2 ranks did not come within 25 s: 1; ranks came from n1" in done.stdout, done.stdout
+    assert "n3: ssh: Could not resolve hostname n3" in done.stdout
+    assert time.monotonic() - started < 60
+
+
+def test_rank_0_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
+) -> None:
+    from megatape.config import parse_config
+
+    monkeypatch.setattr(preflight, "MEETING_SECONDS", 2.0)
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert "rank 0 does not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""Real jobs on a Slurm cluster of two nodes."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import check_losses, losses, write_config
+from tests.cluster.hosts import wait_for
+from tests.cluster.slurm_cluster import Slurm
+
+STEPS = 80
+LONG = {"steps": STEPS}
+SETTINGS = {"zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
+TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1")
+
+
+def submit(slurm: Slurm, config: Path, *options: str) -> str:
+    """Queue a run by the public command; returns the job's number."""
+    done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *options)
+    assert done.returncode == 0, done.stdout
+    match = re.search(r"^job (\d+);", done.stdout, re.MULTILINE)
+    assert match, done.stdout
+    return match[1]
+
+
+def wait_for_steps(slurm: Slurm, job: str, run: Path, steps: int) -> None:
+    log = run / "metrics.jsonl"
+    wait_for(
+        lambda: log.exists() and len(log.read_text().splitlines()) >= steps,
+        f"step {steps}",
+        120,
+        lambda: explain(slurm, job, run),
+    )
+
+
+def wait_until_completed(slurm: Slurm, job: str, run: Path) -> None:
+    wait_for(lambda: slurm.state(job) == "COMPLETED", f"job {job} completed", 180, lambda: explain(slurm, job, run))
+
+
+def explain(slurm: Slurm, job: str, run: Path) -> str:
+    return slurm.explain(job) + "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in (run / "logs").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Losses of the whole run on two nodes, started by srun itself, with Slurm's PMIx."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    config = write_config(folder, cluster_config, training=LONG, **SETTINGS)
+    command = (
+        "srun",
+        "--mpi=pmix",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "python",
+        "launch/pretrain.py",
+        "--config",
+        str(config),
+    )
+    done = slurm.run(*command)
+    assert done.returncode == 0, done.stdout
+    return losses(folder / "run")
+
+
+def test_srun_trains_the_same_model(uninterrupted: list[float], cluster_config: dict[str, Any], one_host: list[float]) -> None:
+    assert len(uninterrupted) == STEPS
+    # The learning rate follows the run's length, but not in the first step.
+    assert uninterrupted[0] == pytest.approx(one_host[0], rel=2e-6)
+
+
+def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, cluster_config)
+    command = ("srun", "--nodes", "2", "--ntasks-per-node", "2", "python", "launch/preflight.py", "--config", str(config))
+    done = slurm.run(*command, timeout=90)
+    assert done.returncode == 0 and "all well" in done.stdout, done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "eth0" in line] == [
+        ["0", "n1"],
+        ["1", "n1"],
+        ["2", "n2"],
+        ["3", "n2"],
+    ]
+
+
+def test_stopped_twice_and_queued_again(
+    slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
+) -> None:
+    """Signalled as before a time limit, then preempted: the run goes on bit for bit; edits after submission change nothing."""
+    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
+    job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
+    config.write_text("{}")
+    wait_for_steps(slurm, job, run, 7)
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0  # what Slurm does --checkpoint-seconds before the limit
+    batch, main = run / "logs" / f"tiny-{job}.log", run / "logs" / f"tiny-{job}-rank0.log"
+    wait_for(lambda: "resumed from" in main.read_text(), "the second start", 120, lambda: explain(slurm, job, run))
+    wait_for_steps(slurm, job, run, 12)
+    urgent = slurm.run("srun", "--partition=urgent", "--nodes=2", "--ntasks-per-node=4", "true")
+    assert urgent.returncode == 0, urgent.stdout
+    wait_until_completed(slurm, job, run)
+    assert [f"start {number}, on n[1-2]" in batch.read_text() for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert batch.read_text().count("stopped before its end; queued again") == 2
+    assert main.read_text().count("stopped on request after step") == 2
+    assert losses(run) == uninterrupted
+    assert (run / "logs" / f"tiny-{job}-rank1.log").exists()
+
+
+def test_node_lost_under_a_job(
+    slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
+) -> None:
+    """Everything on one node dies at once; the job is queued again, waits for the node, and goes on from its last checkpoint."""
+    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
+    job = submit(slurm, config, *TWO_NODES)
+    wait_for_steps(slurm, job, run, 12)
+    slurm.hosts.kill("n2")
+    slurm.wait_for_state(job, "PENDING")
+    slurm.hosts.start_sshd("n2")
+    slurm.start_slurmd("n2")
+    wait_until_completed(slurm, job, run)
+    assert losses(run) == uninterrupted
+
+
+def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """A signal before training began queues the job again. scancel leaves a checkpoint, and the job does not come back."""
+    config, run = write_config(tmp_path, cluster_config, training={"steps": 5000}), tmp_path / "run"
+    job = submit(slurm, config, "--nodes", "2", "--cpu-ranks-per-node", "1")
+    wait_for(
+        lambda: f"{job}.0" in slurm.run("squeue", "--steps", "--noheader").stdout, "the step", 60, lambda: slurm.explain(job)
+    )
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
+    batch = run / "logs" / f"megatape-{job}.log"
+    wait_for(lambda: "start 2" in batch.read_text(), "the second start", 60, lambda: explain(slurm, job, run))
+    assert not (run / "metrics.jsonl").exists()
+    wait_for_steps(slurm, job, run, 3)
+    assert slurm.run("scancel", job).returncode == 0
+    slurm.wait_for_state(job, "CANCELLED")
+    slurm.wait_until_idle()
+    steps = len(losses(run))
+    assert json.loads((run / "checkpoints" / f"step-{steps:08d}" / "state.json").read_text())["step"] == steps < 5000
+    time.sleep(6)  # longer than a job that is queued again has to wait here
+    assert slurm.state(job) == "CANCELLED"
+
+
+def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path) -> None:
+    """A job array: one run for each line of changes."""
+    config = write_config(tmp_path, cluster_config)
+    study = tmp_path / "study"
+    study.write_text("# learning rates\ntraining.seed=1234\noptimizer.learning_rate=1e-3 training.steps=2\n")
+    job = submit(slurm, config, "--nodes", "1", "--cpu-ranks-per-node", "2", "--study", str(study))
+    for number, steps in ((0, 3), (1, 2)):
+        wait_until_completed(slurm, f"{job}_{number}", tmp_path / "run")
+        assert len(losses(tmp_path / "run" / str(number))) == steps
+    check_losses(tmp_path / "run" / "0", one_host)
+
+
+def test_nothing_is_queued_with_a_bad_configuration(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, cluster_config)
+    for options, message in (
+        (("--set", "training.global_batch_size=7"), "global_batch_size 7"),
+        (("--set", "data.path=nowhere"), "nowhere/index.json: not found"),
+        (("--partition", "none"), "sbatch refused the job: sbatch: error: invalid partition"),
+        (("--time", "00:05:00"), "--time 00:05:00 leaves no time to train"),
+    ):
+        done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *TWO_NODES, *options)
+        assert done.returncode == 2 and message in done.stdout, done.stdout
+    assert slurm.run("squeue", "--noheader").stdout == ""
+    assert not list(tmp_path.glob("run/submissions/*"))

@@ -1,0 +1,131 @@
+"""What the batch script says, without a cluster. tests/cluster/test_slurm.py runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.cluster.slurm import Container, Job, Study, check, plan_study, render, submit
+from megatape.config import parse_config
+from tests.cluster.hosts import environment
+from tests.workers import ROOT
+
+SNAPSHOT = Path("/shared/run/submissions/now")
+
+
+@pytest.fixture
+def study(raw_config: dict[str, Any]) -> Study:
+    config = parse_config(raw_config, "test")
+    return Study((config,), Path(config.run.directory), False)
+
+
+def test_text(study: Study) -> None:
+    job = Job("tiny", 4, 8, True, "gpu", "24:00:00", "physics", 12, 600, "ib0", options=("--mem=0", "--exclusive"))
+    text = render(study, job, SNAPSHOT)
+    for line in (
+        "#SBATCH --nodes=4",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --gpus-per-node=8",
+        "#SBATCH --cpus-per-task=12",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=24:00:00",
+        "#SBATCH --account=physics",
+        "#SBATCH --signal=USR1@600",
+        "#SBATCH --requeue",
+        "#SBATCH --mem=0",
+        "#SBATCH --exclusive",
+        f"#SBATCH --output={study.directory}/logs/tiny-%j.log",
+        "snapshot=/shared/run/submissions/now",
+        "export GLOO_SOCKET_IFNAME=ib0 NCCL_SOCKET_IFNAME==ib0",
+    ):
+        assert line in text.splitlines()
+    assert f"--output={study.directory}/logs/tiny-%j-rank%t.log" in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_no_gpus_asked_for_on_cpu_nodes(study: Study) -> None:
+    text = render(study, Job("tiny", 1, 4, False), SNAPSHOT)
+    assert "--gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
+
+
+def test_containers_see_the_runs_folders(study: Study) -> None:
+    data, run = study.configs[0].data.path, study.directory
+    job = Job("tiny", 1, 4, True, container=Container("pyxis", "registry#megatape:1"))
+    text = render(study, job, SNAPSHOT)
+    mounts = ",".join(f"{folder}:{folder}" for folder in sorted((str(Path.cwd()), data, str(run))))
+    assert f"--container-image='registry#megatape:1' --container-mounts={mounts} --container-workdir={Path.cwd()}" in text
+    job = Job("tiny", 1, 4, True, container=Container("apptainer", "megatape.sif"))
+    assert f"apptainer exec --nv --bind {mounts} --pwd {Path.cwd()} megatape.sif python \\" in render(study, job, SNAPSHOT)
+    job = Job("tiny", 1, 4, False, container=Container("apptainer", "megatape.sif"))
+    assert "apptainer exec --bind" in render(study, job, SNAPSHOT)
+
+
+def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    config, lines = tmp_path / "config.json", tmp_path / "study"
+    config.write_text(json.dumps(raw_config))
+    lines.write_text("training.seed=1\n\n# the second\ntraining.seed=2 model.encoding=rope\n")
+    study = plan_study(str(config), ["training.steps=9"], lines)
+    run = raw_config["run"]["directory"]
+    assert [config.run.directory for config in study.configs] == [f"{run}/0", f"{run}/1"]
+    assert [(c.training.seed, c.training.steps, c.model.encoding) for c in study.configs] == [(1, 9, "tape"), (2, 9, "rope")]
+    text = render(study, Job("tiny", 1, 4, True), SNAPSHOT)
+    assert "#SBATCH --array=0-1" in text and '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' in text
+    assert "tiny-%A_%a-rank%t.log" in text
+    for text, message in (
+        ("", "no runs"),
+        ("run.directory=x", "run 0: run.directory is set for you"),
+        ("training.step=1", "unknown"),
+    ):
+        lines.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            plan_study(str(config), [], lines)
+
+
+@pytest.mark.parametrize(
+    ("time", "enough"),
+    [("5", False), ("6", True), ("4:59", False), ("00:05:00", False), ("1:00:00", True), ("1-0", True), ("INFINITE", True)],
+)
+def test_time_to_write_a_checkpoint(study: Study, time: str, enough: bool) -> None:
+    job = Job("tiny", 1, 1, False, time=time, checkpoint_seconds=300)
+    if enough:
+        check(study, job, resume=False)
+    else:
+        with pytest.raises(ValueError, match=f"--time {time} leaves no time"):
+            check(study, job, resume=False)
+
+
+def test_checkpoints_in_the_folder(study: Study) -> None:
+    (study.directory / "checkpoints" / "step-00000004").mkdir(parents=True)
+    with pytest.raises(ValueError, match="already holds checkpoints: add --resume auto"):
+        check(study, Job("tiny", 1, 1, False), resume=False)
+    check(study, Job("tiny", 1, 1, False), resume=True)
+
+
+def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="sbatch is not installed here"):
+        submit(study, Job("tiny", 1, 1, False))
+    assert not study.directory.exists()
+
+
+def test_print_only(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    command = [
+        sys.executable,
+        "launch/slurm/submit.py",
+        "--config",
+        str(config),
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "2",
+        "--print",
+    ]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
+    assert not Path(raw_config["run"]["directory"]).exists()

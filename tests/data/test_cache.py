@@ -1,0 +1,97 @@
+"""Copies of shards on a node's own disk."""
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data import cache
+from megatape.data.cache import ShardCache
+from megatape.data.dataset import TokenDataset
+from megatape.data.index import load_index
+from megatape.data.reader import SplitReader
+
+
+def read_all(directory: Path, root: Path | None) -> np.ndarray:
+    reader = SplitReader(directory, load_index(directory), "train", root)
+    return np.concatenate([reader.member(number) for number in range(len(reader))])
+
+
+def test_the_same_tokens_from_the_copies(make_directory, documents, tmp_path):
+    directory = make_directory(documents)
+    assert np.array_equal(read_all(directory, tmp_path / "cache"), read_all(directory, None))
+    assert not list((tmp_path / "cache").rglob("*.partial"))
+
+
+def test_only_what_is_needed_is_copied_and_read_from_there(make_directory, documents, tmp_path):
+    directory, root = make_directory(documents), tmp_path / "cache"
+    first = TokenDataset(directory, "train", 32, root).sample(0)
+    (copy,) = root.rglob("*.tar")
+    shards = load_index(directory).splits["train"].shards
+    assert copy.name == shards[0].file
+    damaged = bytearray((directory / copy.name).read_bytes())
+    damaged[shards[0].members[0].offset + 200] ^= 255
+    (directory / copy.name).write_bytes(damaged)  # the original is not looked at again
+    assert np.array_equal(TokenDataset(directory, "train", 32, root).sample(0), first)
+
+
+def test_other_data_has_other_copies(make_directory, documents, tmp_path):
+    first, second = make_directory(documents, name="first"), make_directory(documents[:100][::-1], name="second")
+    for directory in (first, second):
+        assert np.array_equal(read_all(directory, tmp_path / "cache"), read_all(directory, None))
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_ranks_of_a_node_copy_once(make_directory, documents, tmp_path, monkeypatch):
+    directory = make_directory(documents)
+    index = load_index(directory)
+    shard = index.splits["train"].shards[0]
+    copied = []
+
+    def slow(source, target, copyfile=shutil.copyfile):
+        copied.append(source)
+        time.sleep(0.2)
+        copyfile(source, target)
+
+    monkeypatch.setattr(cache.shutil, "copyfile", slow)
+    ranks = [threading.Thread(target=ShardCache(tmp_path / "cache", directory, index).local, args=(shard,)) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=20)
+    assert copied == [directory / shard.file]
+
+
+def test_a_damaged_original_is_not_kept(make_directory, documents, tmp_path):
+    directory = make_directory(documents)
+    shard = load_index(directory).splits["train"].shards[0]
+    content = bytearray((directory / shard.file).read_bytes())
+    content[shard.members[1].offset + 200] ^= 255
+    (directory / shard.file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{shard.file} member 1: corrupt, or damaged on the way"):
+        read_all(directory, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.tar")) and not list((tmp_path / "cache").rglob("*.partial"))
+
+
+def test_a_cut_copy_is_made_again(make_directory, documents, tmp_path):
+    directory, root = make_directory(documents), tmp_path / "cache"
+    expected = read_all(directory, root)
+    copy = min(root.rglob("*.tar"))
+    copy.write_bytes(copy.read_bytes()[:-1])
+    assert np.array_equal(read_all(directory, root), expected)
+
+
+def test_a_cache_that_cannot_be_written(make_directory, documents, tmp_path, monkeypatch):
+    directory = make_directory(documents)
+
+    def full(source, target):
+        Path(target).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.shutil, "copyfile", full)
+    with pytest.raises(OSError, match=r"data.cache .*No space left"):
+        read_all(directory, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.partial"))
