@@ -29,7 +29,7 @@ from megatape.parallel.engine import initialize_distributed, shut_down
 from megatape.parallel.network import choose_interface
 from megatape.parallel.shared_folder import appears
 from megatape.parallel.topology import Topology, discover
-from megatape.training.dry_run import size
+from megatape.units import size
 
 MEETING_SECONDS = 25.0  # for all ranks to arrive
 SHARING_SECONDS = 5.0  # for a file to be seen on other hosts

@@ -9,6 +9,7 @@ from megatape.plan.memory import Memory, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import Traffic, plan_traffic
+from megatape.units import size
 
 # Device memory that is not the model's: the driver's and the libraries' contexts, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
@@ -157,12 +158,3 @@ def _savings(config: Config, cluster: ClusterConfig) -> Iterator[tuple[str, obje
 def _table(rows: list[Row]) -> str:
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
-
-
-def size(number: float) -> str:
-    """Bytes in a readable unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
-        number /= 1024
-    return f"{number:,.2f} GiB"

@@ -14,7 +14,7 @@ from megatape.model.encodings.encoding import LayerBias, StateUpdate
 from megatape.parallel.engine import Engine
 from megatape.parallel.layers import MLP, VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
-from megatape.plan.report import size
+from megatape.units import size
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config
-from megatape.plan.report import size
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import plan_traffic
 from megatape.training.profile import WARM_UP
+from megatape.units import size
 from tests.workers import run_workers
 
 NAMES = {"embedding", "attention", "position update", "MLP", "head and loss"}

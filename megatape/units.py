@@ -1,0 +1,10 @@
+"""Numbers as people read them."""
+
+
+def size(number: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
+        number /= 1024
+    return f"{number:,.2f} GiB"
