@@ -20,6 +20,8 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
 from megatape.parallel.zero_state import KINDS, WEIGHT
+from megatape.plan.memory import plan_memory
+from megatape.plan.trace import run_pass
 from megatape.training.optimizer import adamw
 
 STEPS = 4  # of which the first, with its allocations, is not timed
@@ -53,6 +55,12 @@ def settings(world_size: int, changes: dict[str, Any]) -> Config:
         raw[section][key] = value
     raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
     return parse_config(raw, "benchmark")
+
+
+def planned_bytes(world_size: int, changes: dict[str, Any]) -> float:
+    """What the planner says one rank holds at the peak."""
+    config = settings(world_size, changes)
+    return plan_memory(config, world_size, run_pass(config), on_gpu=False).device_total
 
 
 def measure(world_size: int, changes: dict[str, Any]) -> Measured:
