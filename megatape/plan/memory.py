@@ -39,6 +39,8 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
         "master weights": state * 4 if zero.stage else 0,
         "moments": state * 8,
     }
+    if zero.stage in (1, 2):
+        device["gradients flattened to step"] = divided * GRADIENT_BYTES
     host: dict[str, float] = {}
     if zero.offload_optimizer:
         host |= {part: device.pop(part) for part in ("master weights", "moments", "gradients")}
