@@ -225,7 +225,7 @@ def times_table(timings: dict[EncodingName, Timing], part: str, tokens: int, in_
         seconds, ratio = timing.seconds, timing.ratio
         row = [
             f"`{name}`",
-            f"{seconds.median * 1e3:.3g} ({seconds.low * 1e3:.3g} to {seconds.high * 1e3:.3g})",
+            f"{_milliseconds(seconds.median)} ({_milliseconds(seconds.low)} to {_milliseconds(seconds.high)})",
             f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
             f"{tokens / seconds.median:,.0f}",
         ]
@@ -235,3 +235,7 @@ def times_table(timings: dict[EncodingName, Timing], part: str, tokens: int, in_
             row += [f"{paper.attention_seconds * 1e3:.3f}", f"{paper.attention_seconds / base:.2f}"] if paper else ["", ""]
         rows.append(row)
     return table(["", "ms", "ratio", "tokens/s", *(["paper, ms", "ratio"] if theirs else [])], rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"

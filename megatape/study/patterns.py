@@ -35,15 +35,15 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
     patterns = {subject.label: maps(subject, layers) for subject in subjects}
     first = subjects[0].label
     rows: list[tuple[str, list[Tensor]]] = [
-        (f"{label}\ndot products", products) for label, (products, _) in patterns.items() if products
+        (f"dot products:\n{label}", products) for label, (products, _) in patterns.items() if products
     ]
     for label, (_, attention) in patterns.items():
         if label != first:
             difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
-            rows.append((f"{label} - {first}\nattention", difference))
+            rows.append((f"attention: {label}\n- {first}", difference))
     if not rows:
         raise ValueError(f"{first} alone has nothing to show: it has no position tensor, and there is no other model")
-    _figure(rows, layers).savefig(out, dpi=120)
+    _figure(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
 
@@ -72,7 +72,7 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
 
 def _figure(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
     """One panel for each row and layer; a row shares its colours, which are symmetric around zero."""
-    figure = Figure(figsize=(INCH * len(layers) + 2, INCH * len(rows) + 0.5), layout="constrained")
+    figure = Figure(figsize=(INCH * len(layers) + 2, INCH * len(rows) + 0.5))
     panels = figure.subplots(len(rows), len(layers), squeeze=False)
     for line, (label, images) in zip(panels, rows, strict=True):
         # Single large values (a first token that draws all attention) would leave the rest white.
@@ -83,6 +83,6 @@ def _figure(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
             panel.set_yticks([])
             if line is panels[0]:
                 panel.set_title(f"layer {layer}")
-        line[0].set_ylabel(label)
+        line[0].set_ylabel(label, fontsize="small")
         figure.colorbar(drawn, ax=list(line), shrink=0.8)
     return figure

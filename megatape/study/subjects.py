@@ -59,6 +59,8 @@ def load_subjects(
         return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
     if not checkpoints or config or encodings:
         raise ValueError("give checkpoint folders, or --random with --config FILE and perhaps --encodings")
+    if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
+        raise ValueError(f"{twice[0]} is given twice")
     return _trained(checkpoints, data, samples, length)
 
 
