@@ -72,7 +72,10 @@ def shift(args: argparse.Namespace) -> Iterator[str]:
 
 
 def attention(args: argparse.Namespace) -> Iterator[str]:
-    from megatape.study.patterns import draw
+    try:
+        from megatape.study.patterns import draw
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[study]") from None
     from megatape.study.subjects import load_subjects
 
     subjects = load_subjects(args.checkpoints, args.random, args.config, args.encodings, args.data, args.samples, args.length)
