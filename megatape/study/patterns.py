@@ -40,10 +40,10 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
     for label, (_, attention) in patterns.items():
         if label != first:
             difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
-            rows.append((f"attention: {label}\n- {first}", difference))
+            rows.append((f"attention:\n{label}\n- {first}", difference))
     if not rows:
         raise ValueError(f"{first} alone has nothing to show: it has no position tensor, and there is no other model")
-    _figure(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
+    figure_of(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
 
@@ -70,19 +70,19 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
     return list(products.values()), list(attention.values())
 
 
-def _figure(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
-    """One panel for each row and layer; a row shares its colours, which are symmetric around zero."""
+def figure_of(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
+    """One panel for each row and layer; rows: a label and one image [N, N] for each layer, which share their colours."""
     figure = Figure(figsize=(INCH * len(layers) + 2, INCH * len(rows) + 0.5))
     panels = figure.subplots(len(rows), len(layers), squeeze=False)
+    for layer, panel in zip(layers, panels[0], strict=True):
+        panel.set_title(f"layer {layer}")
     for line, (label, images) in zip(panels, rows, strict=True):
         # Single large values (a first token that draws all attention) would leave the rest white.
         limit = float(torch.stack(images).abs().flatten().quantile(0.99)) or 1.0
-        for layer, panel, image in zip(layers, line, images, strict=True):
+        for panel, image in zip(line, images, strict=True):
             drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
             panel.set_xticks([])
             panel.set_yticks([])
-            if line is panels[0]:
-                panel.set_title(f"layer {layer}")
         line[0].set_ylabel(label, fontsize="small")
         figure.colorbar(drawn, ax=list(line), shrink=0.8)
     return figure
