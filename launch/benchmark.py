@@ -1,6 +1,5 @@
 """Measurements behind docs/benchmarks.md.
 
-python launch/benchmark.py overhead --layers 4 --length 512     TAPE over RoPE: step time and saved bytes
 python launch/benchmark.py precision                            drift of bfloat16, by precision of the position residual
 python launch/benchmark.py loss                                 bytes of the loss: by chunks, and all logits at once
 python launch/benchmark.py memory                               resident memory per rank by ZeRO stage and tensor ranks
@@ -20,39 +19,16 @@ import torch
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    overhead = commands.add_parser("overhead")
-    overhead.add_argument("--layers", type=int, default=4)
-    overhead.add_argument("--length", type=int, default=512)
-    overhead.add_argument("--batch", type=int, default=1)
-    overhead.add_argument("--rounds", type=int, default=9)
     precision = commands.add_parser("precision")
     precision.add_argument("--layers", type=int, default=12)
     for name in ("loss", "memory", "scaling", "startup"):
         commands.add_parser(name)
     args = parser.parse_args()
-    if args.command == "overhead":
-        show_overhead(args.layers, args.length, args.batch, args.rounds)
-    elif args.command == "precision":
+    if args.command == "precision":
         show_precision(args.layers)
     else:
         {"loss": show_loss, "memory": show_memory, "scaling": show_scaling, "startup": show_startup}[args.command]()
     return 0
-
-
-def show_overhead(layers: int, length: int, batch: int, rounds: int) -> None:
-    from megatape.benchmarks.overhead import compare
-
-    print(
-        f"TAPE over RoPE, {layers} layers of the 155M shape, N {length}, batch {batch}, float32, {torch.get_num_threads()} CPU threads"
-    )
-    print("| part | RoPE ms | TAPE ms | time ratio (quartiles of rounds) | RoPE MiB saved | TAPE MiB saved | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    for row in compare(layers, length, batch, rounds):
-        low, high = row.quartiles
-        print(
-            f"| {row.part} | {row.rope.seconds * 1e3:.0f} | {row.tape.seconds * 1e3:.0f} | {row.time_ratio:.3f} ({low:.3f} to {high:.3f}) "
-            f"| {row.rope.saved / 2**20:.1f} | {row.tape.saved / 2**20:.1f} | {row.saved_ratio:.3f} |"
-        )
 
 
 def show_precision(layers: int) -> None:

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatape.benchmarks.overhead import PAPER_SHAPE
+from megatape.benchmarks.models import PAPER_SHAPE, unsettled_model
 from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
-from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 
-# A trained model's position weights are not zero: gains of the size that 50 steps of training reach (docs/benchmarks.md), W_up as W_down.
-GAIN_STD = 0.06
-UP_STD = 0.02
 NUM_TOKENS = 256
 
 
@@ -34,13 +30,8 @@ class Drift:
 def drift(num_layers: int, seed: int = 0) -> list[Drift]:
     """bfloat16 compute against float32 at the 155M shape, for both precisions of the position residual."""
     config = ModelConfig.model_validate(PAPER_SHAPE | {"num_layers": num_layers, "max_positions": NUM_TOKENS})
-    model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        parameter.data = initial_weight(name, tuple(parameter.shape), config.init_std, seed)
-        for ending, std in (("position.gain", GAIN_STD), ("position.up", UP_STD)):
-            if name.endswith(ending):
-                parameter.normal_(0.0, std, generator=generator)
+    model = unsettled_model(config, seed, generator)
     tokens = torch.randint(0, config.vocab_size, (1, NUM_TOKENS), generator=generator)
     # The float32 reference uses the weights that bfloat16 can represent: their rounding is not what is measured.
     model.bfloat16().float()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from megatape.benchmarks.overhead import PAPER_SHAPE
+from megatape.benchmarks.models import PAPER_SHAPE
 from megatape.config import Config, parse_config
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer

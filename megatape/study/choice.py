@@ -1,0 +1,28 @@
+"""What a study is about: encodings by name, and the same model with one or the other."""
+
+from pydantic import ValidationError
+
+from megatape.config import EncodingName, ModelConfig
+from megatape.model.encodings import ENCODINGS
+
+
+def parse_encodings(text: str) -> list[EncodingName]:
+    """The encodings of a list such as "rope,tape". Raises ValueError for one that is unknown or there twice."""
+    known = {str(name): name for name in ENCODINGS}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(known)}")
+        if names.count(name) > 1:
+            raise ValueError(f"--encodings: {name} stands there twice")
+    return [known[name] for name in names]
+
+
+def with_encoding(config: ModelConfig, encoding: EncodingName) -> ModelConfig:
+    """The same model with another encoding, unscaled. Raises ValueError if the shape does not allow it."""
+    if encoding == config.encoding:
+        return config
+    try:
+        return ModelConfig.model_validate(config.model_dump() | {"encoding": encoding, "scaling": None})
+    except ValidationError as error:
+        raise ValueError(f"encoding {encoding}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None

@@ -1,0 +1,241 @@
+"""What each encoding costs: counts from the shape, and times measured side by side.
+
+B batch, N tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from megatape.benchmarks.models import PAPER_SHAPE
+from megatape.config import EncodingName, ModelConfig, load_config
+from megatape.model.accounting import count_parameters, forward_flops, record_saved
+from megatape.model.block import Block
+from megatape.model.encodings import ENCODINGS
+from megatape.model.init import initial_weight
+from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import SINGLE
+from megatape.study.choice import parse_encodings, with_encoding
+from megatape.study.paper import COST_LAYERS, COST_LENGTH, COSTS
+from megatape.study.table import table
+from megatape.study.timing import Spread, interleaved, spread
+
+BASELINE: EncodingName = "rope"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts of one encoding: parameters, floating-point operations of the forward pass of one sequence, and bytes that autograd
+    keeps between forward and backward pass of the batch, weights excluded: of the whole model, and of its blocks."""
+
+    parameters: int
+    flops: int
+    saved: int
+    saved_blocks: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds, and their ratio to the baseline's of the same round."""
+
+    seconds: Spread
+    ratio: Spread
+
+
+class Subject:
+    """One encoding's model with inputs for it. The weights of the same name and shape are shared with `weights`, which it adds to."""
+
+    def __init__(
+        self, config: ModelConfig, length: int, batch: int, device: torch.device, weights: dict[tuple[str, torch.Size], Tensor]
+    ) -> None:
+        self.model = Transformer(config)
+        dtype = compute_dtype(device)
+        for name, parameter in self.model.named_parameters():
+            if (name, parameter.shape) not in weights:
+                value = initial_weight(name, tuple(parameter.shape), config.init_std, 0)
+                weights[name, parameter.shape] = value.to(device, dtype)
+            parameter.data = weights[name, parameter.shape]
+        self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size
+        drawn = torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))
+        self.positions = drawn.to(device).expand(batch, -1)
+        self.e = self.model.encoding.state(self.positions, SINGLE)
+        self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
+
+    def loss(self) -> Tensor:
+        """Forward pass of the whole model with its loss."""
+        loss: Tensor = self.model(self.tokens, self.positions, targets=self.tokens)
+        return loss
+
+    def blocks(self) -> Tensor:
+        """Forward pass of the blocks: without embedding, final norm, head and loss. Returns the sum of what they give."""
+        x, e = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions, SINGLE)
+        last = len(self.model.blocks) - 1
+        for index, block in enumerate(self.model.blocks):
+            x, e = block(x, e, None, index < last)
+        return x.sum()
+
+    def step(self, forward: Callable[[], Tensor]) -> None:
+        """Forward and backward pass, without the optimizer."""
+        forward().backward()
+        self.model.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def inference(self) -> None:
+        """Logits of all tokens, without gradient and without a cache."""
+        self.model(self.tokens, self.positions)
+
+    @torch.no_grad()
+    def attention_layer(self) -> None:
+        """Attention and the whole position update of one block, without gradient; attention's output stands for the MLP's."""
+        block = next(module for module in self.model.modules() if isinstance(module, Block))
+        attended, moved = block.attention(self.x, self.e, None, True)
+        if self.e is not None and block.position is not None:
+            block.position(self.e, moved, attended)
+
+    def cost(self, length: int) -> Cost:
+        """Counts; the bytes by running both forward passes."""
+        config, saved = self.model.config, []
+        for forward in (self.loss, self.blocks):
+            with record_saved(exclude=list(self.model.parameters())) as record:
+                forward()
+            saved.append(record.bytes)
+        return Cost(count_parameters(config).total, forward_flops(config, length), *saved)
+
+
+PARTS: dict[str, Callable[[Subject], None]] = {
+    "training step": lambda subject: subject.step(subject.loss),
+    "training step, blocks alone": lambda subject: subject.step(subject.blocks),
+    "inference": Subject.inference,
+    "attention layer": Subject.attention_layer,
+}
+
+
+def paper_config() -> ModelConfig:
+    """The paper's 155M model with RoPE."""
+    sizes = {"num_layers": COST_LAYERS, "max_positions": COST_LENGTH}
+    return ModelConfig.model_validate(PAPER_SHAPE | sizes | {"encoding": BASELINE})
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on a GPU, float32 elsewhere."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def prepare(
+    config: ModelConfig, encodings: list[EncodingName], length: int, batch: int, device: torch.device
+) -> dict[EncodingName, Subject]:
+    """The same model with the baseline and each of the encodings. Raises ValueError if one does not go with the shape."""
+    weights: dict[tuple[str, torch.Size], Tensor] = {}
+    names = encodings if BASELINE in encodings else [BASELINE, *encodings]
+    return {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
+
+
+def time_part(
+    subjects: dict[EncodingName, Subject], part: str, rounds: int, device: torch.device
+) -> dict[EncodingName, Timing]:
+    """Times of one part, in rounds over the encodings, of which the baseline is one."""
+    seconds = interleaved({name: partial(PARTS[part], subject) for name, subject in subjects.items()}, rounds, device)
+    timings = {}
+    for name, taken in seconds.items():
+        ratios = [own / base for own, base in zip(taken, seconds[BASELINE], strict=True)]
+        timings[name] = Timing(spread(taken), spread(ratios))
+    return timings
+
+
+def study(
+    file: str | None, layers: int | None, length: int | None, batch: int, encodings: str | None, rounds: int
+) -> Iterator[str]:
+    """The study on this machine's GPU, or its CPU without one; arguments as launch/study.py takes them.
+
+    Raises FileNotFoundError or ValueError for what cannot be measured."""
+    for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}: give at least 1")
+    config = paper_config()
+    if file is not None:
+        loaded = load_config(file)
+        config, length = loaded.model, length or loaded.data.sequence_length
+    length = length or COST_LENGTH
+    sizes = {"num_layers": layers or config.num_layers, "max_positions": max(config.max_positions, length)}
+    names = parse_encodings(encodings) if encodings is not None else list(ENCODINGS)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return report(ModelConfig.model_validate(config.model_dump() | sizes), names, length, batch, rounds, device)
+
+
+def report(
+    config: ModelConfig, encodings: list[EncodingName], length: int, batch: int, rounds: int, device: torch.device
+) -> Iterator[str]:
+    """Paragraphs of the study, each as soon as it is known. The baseline is always measured; sizes and rounds are at least 1.
+
+    Raises ValueError if an encoding does not go with the shape."""
+    yield reproduced()
+    subjects = prepare(config, encodings, length, batch, device)
+    dtype = str(compute_dtype(device)).removeprefix("torch.")
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU with {torch.get_num_threads()} threads"
+    how = "by CUDA events" if device.type == "cuda" else "by the clock (a CPU's times say little of a GPU's)"
+    yield (
+        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, {dtype} on {where}; {rounds} rounds over "
+        f"the encodings {how}: medians, quartiles in brackets, ratios to {BASELINE} in the same round."
+    )
+    in_paper = is_paper_shape(config, length)
+    yield costs_table({name: subject.cost(length) for name, subject in subjects.items()}, in_paper)
+    for part in PARTS:
+        yield f"{part}:\n\n" + times_table(time_part(subjects, part, rounds, device), part, batch * length, in_paper)
+
+
+def is_paper_shape(config: ModelConfig, length: int) -> bool:
+    """Whether the paper's figures are of this model and length."""
+    shape = {key: getattr(config, key) for key in PAPER_SHAPE}
+    return shape == PAPER_SHAPE and config.num_layers == COST_LAYERS and length == COST_LENGTH
+
+
+def reproduced() -> str:
+    """RoPE's operations of the paper beside ours."""
+    flops, paper = forward_flops(paper_config(), COST_LENGTH), COSTS[BASELINE]
+    return (
+        f"RoPE's forward pass at the paper's shape: {flops / 1e9:.2f} G FLOPs and {flops / 2e9:.2f} G MACs here, {paper.flops:.2f} and "
+        f"{paper.multiply_adds:.2f} in the paper ({flops / 1e9 / paper.flops - 1:+.2%} FLOPs: we count matrix products only)."
+    )
+
+
+def costs_table(costs: dict[EncodingName, Cost], in_paper: bool) -> str:
+    """Counts, with the paper's if they are of this shape."""
+    rows = []
+    for name, cost in costs.items():
+        paper = COSTS.get(name) if in_paper else None
+        ours = (f"{cost.parameters / 2**20:.2f}", f"{cost.flops / 1e9:.2f}", f"{cost.flops / 2e9:.2f}")
+        theirs = (f"{paper.parameters:.2f}", f"{paper.flops:.2f}", f"{paper.multiply_adds:.2f}") if paper else ("",) * 3
+        counts = [text for pair in zip(ours, theirs, strict=True) for text in pair] if in_paper else list(ours)
+        saved = [f"{cost.saved / 2**20:.1f}", f"{cost.saved / costs[BASELINE].saved:.3f}"]
+        saved += [f"{cost.saved_blocks / 2**20:.1f}", f"{cost.saved_blocks / costs[BASELINE].saved_blocks:.3f}"]
+        rows.append([f"`{name}`", *counts, *saved])
+    columns = [("parameters, 2^20", "paper"), ("forward, G FLOPs", "paper"), ("G MACs", "paper")]
+    header = [text for ours, theirs in columns for text in ([ours, theirs] if in_paper else [ours])]
+    return table(["", *header, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
+
+
+def times_table(timings: dict[EncodingName, Timing], part: str, tokens: int, in_paper: bool) -> str:
+    """Times of one part; tokens: of the batch. With the paper's attention layer, if this is it."""
+    theirs = in_paper and part == "attention layer"
+    rows = []
+    for name, timing in timings.items():
+        seconds, ratio = timing.seconds, timing.ratio
+        row = [
+            f"`{name}`",
+            f"{_milliseconds(seconds.median)} ({_milliseconds(seconds.low)} to {_milliseconds(seconds.high)})",
+            f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
+            f"{tokens / seconds.median:,.0f}",
+        ]
+        if theirs:
+            paper = COSTS.get(name)
+            base = COSTS[BASELINE].attention_seconds
+            row += [f"{paper.attention_seconds * 1e3:.3f}", f"{paper.attention_seconds / base:.2f}"] if paper else ["", ""]
+        rows.append(row)
+    return table(["", "ms", "ratio", "tokens/s", *(["paper, ms", "ratio"] if theirs else [])], rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"

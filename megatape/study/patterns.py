@@ -1,0 +1,88 @@
+"""Picture of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
+
+Shapes as in model/block.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from megatape.study.probe import dot_products, probabilities, run
+from megatape.study.subjects import Subject
+
+COLUMNS = 6  # layers shown at most
+INCH = 2.0  # of one panel
+
+
+def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
+    """Write the picture as a PNG and say what is in it. Raises ValueError for another name or models that cannot be compared.
+
+    A row of dot products for every model that has position tensors, as they enter each layer; then a row for every model but the
+    first with its attention minus the first one's. All are means over sequences and over channels or heads."""
+    if out.suffix != ".png":
+        raise ValueError(f"--out is {out}: give a name that ends in .png")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"--out is {out}: there is no folder {out.parent}")
+    depths = {subject.model.config.num_layers for subject in subjects}
+    if len(depths) > 1 or any(not torch.equal(subject.tokens, subjects[0].tokens) for subject in subjects):
+        raise ValueError(
+            f"the models have {', '.join(map(str, sorted(depths)))} layers, or read other text: give models of equal depth and data"
+        )
+    layers = shown(depths.pop())
+    patterns = {subject.label: maps(subject, layers) for subject in subjects}
+    first = subjects[0].label
+    rows: list[tuple[str, list[Tensor]]] = [
+        (f"dot products:\n{label}", products) for label, (products, _) in patterns.items() if products
+    ]
+    for label, (_, attention) in patterns.items():
+        if label != first:
+            difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
+            rows.append((f"attention:\n{label}\n- {first}", difference))
+    if not rows:
+        raise ValueError(f"{first} alone has nothing to show: it has no position tensor, and there is no other model")
+    figure_of(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
+    yield "\n".join(subject.source for subject in subjects)
+    yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
+
+
+def shown(num_layers: int) -> list[int]:
+    """Layers of the picture, counted from 1: the first, the last and powers of two between, the latest of them if there are many."""
+    powers = [2**power for power in range(num_layers.bit_length()) if 2**power < num_layers]
+    return [*powers[-COLUMNS + 1 :], num_layers]
+
+
+def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """For each of the layers (dot products [N, N], or none without position tensors; attention [N, N]): means over sequences and
+    channels or heads."""
+    count, length = subject.tokens.shape
+    products: dict[int, Tensor] = {}
+    attention = {layer: torch.zeros(length, length) for layer in layers}
+    for sequence in subject.tokens:
+        _, inputs = run(subject.model, sequence[None], subject.positions(length))
+        for layer in layers:
+            attention[layer] += probabilities(inputs[layer - 1])[0].mean(0) / count
+            product = dot_products(inputs[layer - 1])
+            if product is not None:
+                products[layer] = products.get(layer, torch.zeros(length, length)) + product[0].mean(0) / count
+    return list(products.values()), list(attention.values())
+
+
+def figure_of(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
+    """One panel for each row and layer; rows: a label and one image [N, N] for each layer, which share their colours."""
+    figure = Figure(figsize=(INCH * len(layers) + 2, INCH * len(rows) + 0.5))
+    panels = figure.subplots(len(rows), len(layers), squeeze=False)
+    for layer, panel in zip(layers, panels[0], strict=True):
+        panel.set_title(f"layer {layer}")
+    for line, (label, images) in zip(panels, rows, strict=True):
+        # Single large values (a first token that draws all attention) would leave the rest white.
+        limit = float(torch.stack(images).abs().flatten().quantile(0.99)) or 1.0
+        for panel, image in zip(line, images, strict=True):
+            drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            panel.set_xticks([])
+            panel.set_yticks([])
+        line[0].set_ylabel(label, fontsize="small")
+        figure.colorbar(drawn, ax=list(line), shrink=0.8)
+    return figure

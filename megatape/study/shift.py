@@ -1,0 +1,120 @@
+"""Shift stability: what changes for the same tokens when others come before them, or when their position ids start later.
+
+added tokens   S more <s> before the sequence: the same tokens at positions S, S + 1, ..., with S more tokens to attend to
+shifted ids    the same sequence at positions S, S + 1, ...: what is a function of relative positions does not change
+
+Shapes as in model/block.py; S is the shift.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
+from megatape.study.probe import LayerInputs, dot_products, probabilities, run
+from megatape.study.subjects import Subject
+from megatape.study.table import table
+
+ADDED, SHIFTED = "added tokens", "shifted ids"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a shift changed, over the original tokens.
+
+    attention: of each layer, see `attention_difference`. dot_products: of each layer, see `dot_product_difference`; empty for an encoding
+    without a position tensor. logits: largest absolute difference over the largest absolute logit."""
+
+    attention: list[float]
+    dot_products: list[float]
+    logits: float
+
+
+def attention_difference(before: Tensor, after: Tensor) -> float:
+    """Share of its attention that a query gives to other keys than before, mean over sequences, heads and queries: 0 to 1.
+
+    The total variation distance of the two distributions, half the sum over keys of |A' - A|; keys that were not there before had 0.
+    before: [B, H, N, N]; after: [B, H, N + S, N + S], whose last N tokens are those of before."""
+    length = before.shape[-1]
+    after = after[:, :, -length:]
+    moved = (after[..., -length:] - before).abs().sum(-1) + after[..., :-length].sum(-1)
+    return float(moved.mean() / 2)
+
+
+def dot_product_difference(before: Tensor, after: Tensor) -> float:
+    """Norm of the difference of all pairs' dot products over the norm of those before.
+
+    before: [B, L, N, N]; after: [B, L, N + S, N + S], whose last N tokens are those of before."""
+    length = before.shape[-1]
+    return float((after[..., -length:, -length:] - before).norm() / before.norm())
+
+
+def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[LayerInputs]]) -> Change:
+    """Two runs of one model, the second with S >= 0 more tokens before."""
+    attention, products = [], []
+    for here, there in zip(before[1], after[1], strict=True):
+        attention.append(attention_difference(probabilities(here), probabilities(there)))
+        original, changed = dot_products(here), dot_products(there)
+        if original is not None and changed is not None:
+            products.append(dot_product_difference(original, changed))
+    logits, others = before[0], after[0][:, -before[0].shape[1] :]
+    return Change(attention, products, float((others - logits).abs().max() / logits.abs().max()))
+
+
+def changes(subject: Subject, shift: int) -> dict[str, Change]:
+    """Both kinds of shift: means over the subject's sequences, of the logits the largest.
+
+    Raises ValueError for a shift that is not of 1 .. length - 1."""
+    length = subject.tokens.shape[1]
+    if not 1 <= shift < length:
+        raise ValueError(f"--shift is {shift}, the sequences have {length} tokens: give 1 to {length - 1}")
+    positions = subject.positions(length)
+    added = torch.full((1, shift), subject.bos)
+    found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
+    for sequence in subject.tokens:  # one by one: all attention of one layer and sequence is there at once
+        tokens = sequence[None]
+        before = run(subject.model, tokens, positions)
+        longer = run(subject.model, torch.cat([added, tokens], dim=1), subject.positions(length + shift))
+        found[ADDED].append(compare(before, longer))
+        found[SHIFTED].append(compare(before, run(subject.model, tokens, positions + shift)))
+    return {kind: _mean(of_sequences) for kind, of_sequences in found.items()}
+
+
+def _mean(of_sequences: list[Change]) -> Change:
+    def mean(layers: list[list[float]]) -> list[float]:
+        return [sum(values) / len(values) for values in zip(*layers, strict=True)]
+
+    return Change(
+        mean([change.attention for change in of_sequences]),
+        mean([change.dot_products for change in of_sequences]),
+        max(change.logits for change in of_sequences),
+    )
+
+
+def report(subjects: list[Subject], shift: int) -> Iterator[str]:
+    """Paragraphs of the study. Raises ValueError as `changes` does."""
+    yield "\n".join(subject.source for subject in subjects)
+    count, length = subjects[0].tokens.shape
+    yield f"{count} sequences of {length} tokens, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
+    found = {subject.label: (subject, changes(subject, shift)) for subject in subjects}
+    for title, of_paper, pick in (
+        ("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
+        ("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
+    ):
+        for kind in (ADDED, SHIFTED):
+            rows = []
+            for label, (subject, change) in found.items():
+                values = pick(change[kind])
+                rows.append([f"`{label}`", *[f"{100 * value:.3g}" for value in values]])
+                paper = dict(zip(SHIFT_LAYERS, of_paper[kind].get(subject.model.config.encoding, ()), strict=False))
+                if paper:
+                    rows.append(["paper", *[str(paper.get(layer, "")) for layer in range(1, len(values) + 1)]])
+            layers = max(subject.model.config.num_layers for subject in subjects)
+            rows = [row + [""] * (1 + layers - len(row)) for row in rows]
+            yield f"{kind}: {title}, by layer\n\n" + table(["", *map(str, range(1, layers + 1))], rows)
+    rows = [
+        [f"`{label}`", *[f"{change[kind].logits:.2g}" for kind in (ADDED, SHIFTED)]] for label, (_, change) in found.items()
+    ]
+    yield "largest difference of the logits over the largest logit\n\n" + table(["", ADDED, SHIFTED], rows)

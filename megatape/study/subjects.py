@@ -1,0 +1,124 @@
+"""The models that a study looks at, each with text for it: from checkpoints, or with random weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatape.benchmarks.models import unsettled_model
+from megatape.checkpoint.manifest import check_hashes
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import load_config
+from megatape.data.dataset import TokenDataset
+from megatape.data.tokenizer import Tokenizer
+from megatape.model.transformer import Transformer
+from megatape.study.choice import parse_encodings, with_encoding
+
+DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A float32 model on the CPU and sequences for it.
+
+    label: its encoding, with the checkpoint where several have that one. source: where it comes from. tokens: [S, N], each sequence
+    starts with the token `bos`."""
+
+    label: str
+    source: str
+    model: Transformer
+    tokens: Tensor
+    bos: int
+
+    def positions(self, length: int) -> Tensor:
+        """Position ids [1, length] as in evaluation."""
+        return torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))[None]
+
+
+def load_subjects(
+    checkpoints: list[Path],
+    random: bool,
+    config: str | None,
+    encodings: str | None,
+    data: Path | None,
+    samples: int,
+    length: int | None,
+) -> list[Subject]:
+    """One model for each checkpoint; or with `random` the model of `config` with each of the encodings and random tokens.
+
+    Raises ValueError or FileNotFoundError for arguments that do not go together and for what is no checkpoint or data directory."""
+    if samples < 1:
+        raise ValueError(f"--samples is {samples}: give at least 1")
+    if length is not None and length < 2:
+        raise ValueError(f"--length is {length}: give at least 2")
+    if random:
+        if checkpoints or data or not config:
+            raise ValueError("--random takes --config FILE, and neither checkpoints nor --data")
+        return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
+    if not checkpoints or config or encodings:
+        raise ValueError("give checkpoint folders, or --random with --config FILE and perhaps --encodings")
+    if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
+        raise ValueError(f"{twice[0]} is given twice")
+    return _trained(checkpoints, data, samples, length)
+
+
+def _random(file: str, encodings: str, samples: int, length: int | None) -> list[Subject]:
+    config = load_config(file)
+    length = length or config.data.sequence_length
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, config.model.vocab_size, (samples, length), generator=generator)
+    tokens[:, 0] = 0
+    return [
+        Subject(
+            name,
+            f"{name}: random weights, random tokens, the shape of {file}",
+            unsettled_model(with_encoding(config.model, name), config.training.seed, torch.Generator().manual_seed(1)),
+            tokens,
+            0,
+        )
+        for name in parse_encodings(encodings)
+    ]
+
+
+def _trained(folders: list[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
+    checkpoints = [CheckpointReader(folder) for folder in folders]
+    names = [checkpoint.config.model.encoding for checkpoint in checkpoints]
+    subjects = []
+    for checkpoint, name in zip(checkpoints, names, strict=True):
+        label = name if names.count(name) == 1 else f"{name} {checkpoint.directory}"
+        directory = data or Path(checkpoint.config.data.path)
+        tokens, bos = _text(checkpoint, directory, samples, length or checkpoint.config.data.sequence_length)
+        source = f"{label}: {checkpoint.directory}, {checkpoint.tokens:,} tokens of training; validation text of {directory}"
+        subjects.append(Subject(label, source, model_of(checkpoint), tokens, bos))
+    return subjects
+
+
+def model_of(checkpoint: CheckpointReader) -> Transformer:
+    """The checkpoint's model with its float32 master weights. Raises ValueError if the files are damaged or another model's."""
+    check_hashes(checkpoint.directory, checkpoint.manifest)
+    model = Transformer(checkpoint.config.model)
+    for name, parameter in model.named_parameters():
+        value = checkpoint.tensor(name)
+        if value.shape != parameter.shape:
+            raise ValueError(
+                f"{checkpoint.directory}: {name} has shape {tuple(value.shape)}, its configuration says {tuple(parameter.shape)}: "
+                "the checkpoint is damaged, use another one"
+            )
+        parameter.data = value
+    return model
+
+
+def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
+    """The first samples of the validation split, each behind one <s>, [S, N], and that token."""
+    dataset = TokenDataset(directory, "validation", length)
+    if Tokenizer.load(checkpoint.tokenizer()).sha256 != dataset.tokenizer_hash:
+        raise ValueError(f"{directory} was not tokenized as {checkpoint.directory} was: give other text by --data")
+    if dataset.num_samples < samples:
+        raise ValueError(
+            f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: ask for fewer"
+        )
+    tokens = torch.from_numpy(np.stack([dataset.sample(index)[:length] for index in range(samples)]))
+    tokens[:, 0] = dataset.bos_id
+    return tokens, dataset.bos_id

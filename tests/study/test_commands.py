@@ -1,0 +1,129 @@
+"""launch/study.py on checkpoints of a real run and on random weights: tables, picture, bad input."""
+
+import json
+import runpy
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+import torch
+
+from megatape.study.patterns import figure_of, shown
+from tests.workers import ROOT, run_workers
+
+Launch = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
+    """Runs launch/study.py as if typed: exit status, output, errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["study.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "launch" / "study.py"), run_name="__main__")
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw_config))
+    return path
+
+
+def test_trained_checkpoints(launch: Launch, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    names = ["rope", "tape", "tape_vector"]
+    # Weights that move: with a zero gain the ablation would be RoPE.
+    cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
+    run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    runs = Path(raw_config["run"]["directory"])
+    checkpoints = [runs / name / "checkpoints" / "step-00000004" for name in names]
+
+    code, printed, errors = launch("shift", *checkpoints, "--samples", 2)
+    assert code == 0, errors
+    assert "2 sequences of 32 tokens" in printed and f"tape: {checkpoints[1]}, 1,024 tokens of training" in printed
+    logits = {line.split("`")[1]: float(line.split(" | ")[2].rstrip(" |")) for line in printed.splitlines()[-5:] if "`" in line}
+    assert list(logits) == names
+    assert max(logits["rope"], logits["tape"]) < 1e-5 and logits["tape_vector"] > 1e-4
+
+    picture = tmp_path / "patterns.png"
+    code, printed, errors = launch("attention", *checkpoints, "--samples", 2, "--out", picture)
+    assert code == 0, errors
+    assert "5 rows, layers 1, 2" in printed
+    pixels = torch.from_numpy(matplotlib.image.imread(picture))
+    assert pixels.shape[0] > 1.2 * pixels.shape[1] and float(pixels.std()) > 0.1
+
+    other = shutil.copytree(checkpoints[0], tmp_path / "other")
+    both = launch("shift", checkpoints[0], other, "--samples", 1)[1]
+    assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels tell two of one encoding apart
+    for arguments, message in [
+        ((checkpoints[0], checkpoints[0]), "is given twice"),
+        ((runs,), "no manifest.json"),
+        ((runs / "rope",), "is a run, not a checkpoint"),
+        ((tmp_path / "nowhere",), "no such folder"),
+        ((checkpoints[0], "--shift", 32), "--shift is 32, the sequences have 32 tokens"),
+        ((checkpoints[0], "--samples", 0), "--samples is 0"),
+        ((checkpoints[0], "--samples", 10**6), "ask for fewer"),
+        ((checkpoints[0], "--length", 1), "--length is 1"),
+        ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
+        ((checkpoints[0], "--random"), "--random takes --config"),
+    ]:
+        code, _, errors = launch("shift", *arguments)
+        assert code == 2 and errors.startswith("error: ") and message in errors, arguments
+    weights = checkpoints[0] / "weight-00000.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    code, _, errors = launch("shift", checkpoints[0])
+    assert code == 2 and "weight-00000.safetensors" in errors
+
+
+def test_random_weights(launch: Launch, config_file: Path, tmp_path: Path) -> None:
+    code, printed, errors = launch("shift", "--random", "--config", config_file, "--samples", 1, "--encodings", "alibi,tape")
+    assert code == 0, errors
+    assert "random weights, random tokens" in printed and printed.index("`alibi`") < printed.index("`tape`")
+    for arguments, message in [
+        (("shift", "--random", "--config", config_file, "--encodings", "ropes"), "'ropes' is no encoding: choose from tape, "),
+        (("shift", "--random"), "--random takes --config"),
+        (("shift", "--config", config_file), "give checkpoint folders, or --random"),
+        (("attention", "--random", "--config", config_file, "--out", tmp_path / "a.jpg"), "a name that ends in .png"),
+        (("attention", "--random", "--config", config_file, "--out", tmp_path / "no" / "a.png"), "there is no folder"),
+        (
+            ("attention", "--random", "--config", config_file, "--encodings", "nope", "--out", tmp_path / "a.png"),
+            "nope alone has nothing to show",
+        ),
+        (("efficiency", "--config", config_file, "--rounds", 0), "--rounds is 0"),
+        (("efficiency", "--encodings", "rope,nothing"), "'nothing' is no encoding"),
+    ]:
+        code, _, errors = launch(*arguments)
+        assert code == 2 and message in errors, arguments
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_efficiency_of_a_file(launch: Launch, config_file: Path) -> None:
+    code, printed, errors = launch("efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
+    assert code == 0, errors
+    assert "2 layers of width 32, N 32, batch 1, float32" in printed and "`fire`" in printed and "attention layer:" in printed
+
+
+def test_layers_of_the_picture() -> None:
+    assert [shown(depth) for depth in (1, 2, 4, 8, 12)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8, 12]]
+    assert shown(100) == [4, 8, 16, 32, 64, 100]
+
+
+def test_panels_show_their_images_under_their_layers() -> None:
+    """A row has one symmetric scale, that of its own values."""
+    images = {label: [torch.full((4, 4), scale * layer) for layer in (1, -2)] for label, scale in (("a", 1.0), ("b", 10.0))}
+    figure = figure_of(list(images.items()), [1, 8])
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == ["layer 1", "layer 8", "", ""]
+    assert [axes.get_ylabel() for axes in panels] == ["a", "", "b", ""]
+    for axes, image, limit in zip(panels, [*images["a"], *images["b"]], (2.0, 2.0, 20.0, 20.0), strict=True):
+        assert torch.equal(torch.from_numpy(axes.images[0].get_array().data), image)
+        assert axes.images[0].get_clim() == (-limit, limit)

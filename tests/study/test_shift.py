@@ -1,0 +1,76 @@
+"""Shift stability: the two quantities by hand, and where equivariance holds."""
+
+import pytest
+import torch
+
+from megatape.model.transformer import Transformer
+from megatape.study.shift import ADDED, SHIFTED, attention_difference, changes, dot_product_difference, report
+from megatape.study.subjects import Subject
+from tests.model.builder import random_model, tokens_and_positions
+
+
+def subject(encoding: str, **options: object) -> Subject:
+    model: Transformer = random_model(encoding=encoding, **options)
+    return Subject(encoding, encoding, model, tokens_and_positions()[0], bos=1)
+
+
+def test_attention_difference_by_hand() -> None:
+    """The first query moves nothing, the second 0.2 to the other key: 0.1 in the mean. Then both lose a half to a token before them."""
+    before = torch.tensor([[[[1.0, 0.0], [0.7, 0.3]]]])
+    assert attention_difference(before, torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])) == pytest.approx(0.1)
+    longer = torch.tensor([[[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.35, 0.15]]]])
+    assert attention_difference(before, longer) == pytest.approx(0.5)
+
+
+def test_dot_product_difference_by_hand() -> None:
+    before = torch.tensor([[[[3.0, 0.0], [0.0, 4.0]]]])
+    after = torch.tensor([[[[9.0, 9.0, 9.0], [9.0, 3.0, 0.5], [9.0, 0.0, 4.0]]]])
+    assert dot_product_difference(before, after) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "tape", "tape_attention_only", "tape_mlp_only"])
+def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
+    change = changes(subject(encoding), 3)[SHIFTED]
+    assert change.logits < 1e-5
+    assert max(change.attention) < 1e-5 and max(change.dot_products) < 1e-5
+    assert len(change.attention) == len(change.dot_products) == 3
+
+
+@pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
+def test_shifted_ids_change_later_layers_without_it(encoding: str) -> None:
+    """Nothing has been moved yet where the first layer attends."""
+    change = changes(subject(encoding), 3)[SHIFTED]
+    assert change.attention[0] < 1e-5 and change.dot_products[0] < 1e-5
+    assert min(change.attention[1:]) > 1e-4 and min(change.dot_products[1:]) > 1e-3 and change.logits > 1e-3
+
+
+def test_added_tokens_change_content_and_with_it_tape() -> None:
+    """RoPE's position tensors know nothing of the tokens before; TAPE's do, behind the first layer."""
+    rope, tape = (changes(subject(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
+    assert min(rope.attention + tape.attention) > 1e-2
+    assert max(rope.dot_products) < 1e-5
+    assert tape.dot_products[0] < 1e-5 and min(tape.dot_products[1:]) > 1e-3
+
+
+def test_report_stands_beside_the_paper() -> None:
+    subjects = [subject(encoding, num_layers=4) for encoding in ("rope", "nope", "tape_no_equivariance")]
+    paragraphs = list(report(subjects, 2))
+    table = next(text for text in paragraphs if text.startswith("shifted ids: difference of position dot products"))
+    lines = table.splitlines()
+    assert lines[2] == "|  | 1 | 2 | 3 | 4 |"
+    assert [line.split(" | ")[0] for line in lines[4:]] == [
+        "| `rope`",
+        "| paper",
+        "| `nope`",
+        "| `tape_no_equivariance`",
+        "| paper",
+    ]
+    assert lines[5] == "| paper | 0.03 | 0.03 |  | 0.03 |" and lines[8] == "| paper | 0.03 | 0.54 |  | 0.44 |"
+    assert lines[6].replace(" ", "") == "|`nope`|||||"
+    assert "| `nope` | " in paragraphs[-1] and len(paragraphs) == 7
+
+
+@pytest.mark.parametrize("shift", [0, -1, 40, 41])
+def test_a_shift_that_is_none(shift: int) -> None:
+    with pytest.raises(ValueError, match=f"--shift is {shift}, the sequences have 40 tokens: give 1 to 39"):
+        changes(subject("rope"), shift)
