@@ -28,6 +28,7 @@ setup(
     ],
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
-        "test": ["pytest>=8.0", "ruff>=0.9", "mypy>=1.14"],
+        "plots": ["matplotlib>=3.9"],  # the pictures of launch/evaluate.py
+        "test": ["matplotlib>=3.9", "pytest>=8.0", "ruff>=0.9", "mypy>=1.14"],
     },
 )

@@ -108,7 +108,7 @@ class AdditionTask:
         """All cells in turn, `per_cell` times; a problem may come again."""
         generator = random.Random(f"train {self.seed}")
         for _ in range(self.per_cell):
-            for lengths in itertools.product(range(1, self.digits + 1), repeat=2):
+            for lengths in self._cells():
                 problem = _draw(generator, lengths)
                 while self.held_out(problem):
                     problem = _draw(generator, lengths)
@@ -116,10 +116,14 @@ class AdditionTask:
 
     def validation_problems(self) -> list[Problem]:
         """The test problems of the trained lengths, in an order that mixes the cells."""
-        lengths = range(1, self.digits + 1)
-        problems = [problem for pair in itertools.product(lengths, repeat=2) for problem in self.test_problems(*pair)]
+        problems = [problem for lengths in self._cells() for problem in self.test_problems(*lengths)]
         random.Random(f"validation {self.seed}").shuffle(problems)
         return problems
+
+    def _cells(self) -> Iterator[tuple[int, int]]:
+        """The combinations of trained lengths."""
+        lengths = range(1, self.digits + 1)
+        return itertools.product(lengths, lengths)
 
 
 def longest_document(digits: int) -> int:
