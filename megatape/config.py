@@ -56,9 +56,7 @@ class ScalingConfig(Section):
         description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn treats each frequency by its wavelength"
     )
     factor: float = Field(gt=1, description="how many times longer the context becomes")
-    original_length: PositiveInt = Field(
-        default=cast(int, None), description="longest sequence before the change; yarn only, which needs it"
-    )
+    original_length: int | None = Field(None, gt=0, description="longest sequence before the change; yarn only, which needs it")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -144,8 +142,8 @@ class DataConfig(Section):
         "packed",
         description="packed cuts the stream of documents every N tokens; documents gives each a sample of its own, filled up",
     )
-    prompt_end: str = Field(
-        default=cast(str, None),
+    prompt_end: str | None = Field(
+        None,
         min_length=1,
         description="text of one token, such as `=`: only what follows it in a document is a target, by default all of it is; samples `documents` only",
     )
