@@ -137,7 +137,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("encoding", ["tape", "rope"])
-def test_commands(data: Path, data_directory: Path, tmp_path: Path, encoding: str) -> None:
+def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
     """Train a little, evaluate the checkpoint and its export: the same table, and a picture."""
     directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
     settings = {
@@ -145,12 +145,13 @@ def test_commands(data: Path, data_directory: Path, tmp_path: Path, encoding: st
         "data.path": data,
         "data.sequence_length": 12,
         "model.max_positions": 16,
-        "model.num_layers": 1,
+        "model.num_layers": 2,
         "model.hidden_size": 32,
         "model.num_heads": 4,
         "training.steps": 20,
         "training.global_batch_size": 16,
         "training.micro_batch_size": 16,
+        "optimizer.learning_rate": 0.01,
     }
     changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     trained = run("launch/pretrain.py", "--config", f"configs/{encoding}_addition_5.json", *changes)
