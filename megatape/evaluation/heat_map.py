@@ -18,6 +18,7 @@ def draw_heat_map(grid: AdditionGrid, title: str, path: Path) -> None:
     )
     edge = min(trained, size) + 0.5
     axes.plot([0.5, edge, edge], [edge, edge, 0.5], color="red")
-    axes.set(xlabel="digits of the second operand", ylabel="digits of the first operand", title=title)
+    axes.set(xlabel="digits of the second operand", ylabel="digits of the first operand")
+    axes.set_title(title, fontsize="small")
     figure.colorbar(image, label="exact match (%)")
     figure.savefig(path, dpi=150)

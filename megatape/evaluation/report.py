@@ -16,9 +16,9 @@ def report_addition(model: Path, data: Path, output: Path, max_digits: int | Non
         raise FileExistsError(f"--output {output} exists: remove it or choose another name")
     with load_trained(model) as loaded:
         grid = evaluate_addition(loaded, data, max_digits)
-    size, trained = len(grid.correct), grid.trained_digits
+    size = len(grid.correct)
     beyond = "" if grid.beyond is None else f", beyond {grid.beyond:.2%}"
-    summary = f"exact match up to {trained} digits, as trained, {grid.inside:.2%}{beyond}; all {size} x {size} lengths {grid.mean:.2%}"
+    summary = f"exact match: trained lengths {grid.inside:.2%}{beyond}, all {size} x {size} lengths {grid.mean:.2%}"
     output.mkdir(parents=True)
     content = {"model": str(model), "data": str(data)} | grid.describe()
     (output / "addition.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
