@@ -28,7 +28,7 @@ setup(
     ],
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
-        "study": ["matplotlib>=3.9"],  # the pictures of launch/study.py
+        "plots": ["matplotlib>=3.9"],  # the pictures of launch/study.py and launch/evaluate.py
         "test": [
             "matplotlib>=3.9",
             "pytest>=8.0",

@@ -75,7 +75,7 @@ def attention(args: argparse.Namespace) -> Iterator[str]:
     try:
         from megatape.study.patterns import draw
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[study]") from None
+        raise ValueError(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[plots]") from None
     from megatape.study.subjects import load_subjects
 
     subjects = load_subjects(args.checkpoints, args.random, args.config, args.encodings, args.data, args.samples, args.length)

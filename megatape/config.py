@@ -67,9 +67,7 @@ class ScalingConfig(Section):
         description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn treats each frequency by its wavelength"
     )
     factor: float = Field(gt=1, description="how many times longer the context becomes")
-    original_length: PositiveInt = Field(
-        default=cast(int, None), description="longest sequence before the change; yarn only, which needs it"
-    )
+    original_length: int | None = Field(None, gt=0, description="longest sequence before the change; yarn only, which needs it")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -155,6 +153,15 @@ class DataConfig(Section):
         description="folder on each node's own disk: shards are copied there once a node and read from there; empty: read in place",
     )
     sequence_length: PositiveInt = Field(description="N, tokens of a sample")
+    samples: Literal["packed", "documents"] = Field(
+        "packed",
+        description="packed cuts the stream of documents every N tokens; documents gives each a sample of its own, filled up",
+    )
+    prompt_end: str | None = Field(
+        None,
+        min_length=1,
+        description="text of one token, such as `=`: only what follows it in a document is a target, by default all of it is; samples `documents` only",
+    )
     mask_documents: bool = Field(
         False, description="attention and positions stop at document borders, and no target crosses one"
     )
@@ -162,6 +169,20 @@ class DataConfig(Section):
         True,
         description="add a random offset of 0 .. 2 max_positions to a training sample's positions (`rope` and the `tape` family)",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.samples == "documents" and self.mask_documents:
+            raise ValueError(
+                "mask_documents true has no meaning with samples documents, where no sample holds two: remove it, or set samples to "
+                "packed"
+            )
+        if self.samples == "packed" and self.prompt_end is not None:
+            raise ValueError(
+                f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is packed: "
+                "change it, or remove prompt_end"
+            )
+        return self
 
 
 class TrainingConfig(Section):

@@ -14,6 +14,7 @@ One strict JSON file describes a run: an unknown key or a value of another type 
 allowed. `--set section.key=value` overrides one value. The run's folder keeps the resolved file, with every default written out.
 Made by `python -m megatape.config_reference`.
 """
+NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "`true` or `false`"}
 
 
 def reference() -> str:
@@ -44,8 +45,8 @@ def _row(key: str, field: FieldInfo) -> str:
     elif sections_in(field.annotation):
         kind = "section"
     else:
-        assert isinstance(field.annotation, type)
-        kind = {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}[field.annotation.__name__]
+        (plain,) = {field.annotation, *typing.get_args(field.annotation)} & NAMES.keys()  # T or T | None
+        kind = NAMES[plain]
     default = (
         "required"
         if field.is_required()

@@ -42,7 +42,7 @@ def test_without_planes_a_head_may_be_odd(encoding: str) -> None:
 
 
 def test_resolved_configuration_parses_to_itself() -> None:
-    for scaling in (None, {"kind": "yarn", "factor": 4.0, "original_length": 16}):
+    for scaling in (None, {"kind": "linear", "factor": 2.0}, {"kind": "yarn", "factor": 4.0, "original_length": 16}):
         config = parse(model__scaling=scaling)
         assert parse_config(json.loads(json.dumps(config.model_dump())), "again") == config
 
@@ -83,6 +83,10 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"model__head_dim": 7}, ["head_dim 7 is odd: with encoding tape"]),
         ({"model__head_dim": 7, "model__encoding": "xpos"}, ["head_dim 7 is odd: with encoding xpos"]),
         ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
+        ({"data__samples": "files"}, ['data.samples is "files"', "'packed' or 'documents'"]),
+        ({"data__samples": "documents", "data__mask_documents": True}, ["mask_documents true has no meaning"]),
+        ({"data__prompt_end": "="}, ["prompt_end '=' needs samples documents"]),
+        ({"data__samples": "documents", "data__prompt_end": ""}, ["data.prompt_end", "at least 1 character"]),
         ({"training__precision": "bfloat16", "zero__stage": 0}, ["bfloat16", "zero.stage 0"]),
         ({"training__precision": "bfloat16", "zero__stage": 1}, ["bfloat16", "zero.stage 1", "use stage 2"]),
         ({"optimizer__learning_rate": float("inf")}, ["optimizer.learning_rate", "finite"]),

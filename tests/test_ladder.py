@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.config import Config, load_config
+from megatape.data.addition import character_tokenizer, longest_document
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import load_gpu
 from megatape.plan.trace import build, shapes_only
@@ -62,3 +63,24 @@ def test_the_paper_s_recipe() -> None:
     assert (optimizer.beta1, optimizer.beta2, optimizer.eps) == (0.9, 0.999, 1e-8)
     assert (schedule.kind, schedule.warmup_fraction, schedule.final_fraction) == ("linear", 0.02, 0.0)
     assert training.gradient_clip == 1.0
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*_addition_*.json")), ids=lambda path: path.stem)
+def test_addition(path: Path) -> None:
+    """The number in the name is D: samples hold the longest problem of D digits, positions one of 2 D."""
+    config = load_config(path)
+    digits = int(path.stem.rpartition("_")[2])
+    assert config.data.path.endswith(f"data/addition_{digits}")
+    assert (config.data.samples, config.data.prompt_end) == ("documents", "=")
+    assert longest_document(digits) - 1 <= config.data.sequence_length <= longest_document(digits) + 4
+    assert longest_document(2 * digits) - 1 <= config.model.max_positions
+    assert config.model.vocab_size == character_tokenizer().vocab_size
+
+
+@pytest.mark.parametrize("digits", [20, 40])
+def test_the_paper_s_recipe_for_addition(digits: int) -> None:
+    config = load_config(CONFIGS / f"tape_addition_{digits}.json")
+    training = config.training
+    assert (training.global_batch_size, training.steps, config.optimizer.learning_rate) == (512, 20_000, 1e-4)
+    assert config.cluster is not None
+    assert config.accumulation(config.cluster.world_size) == 1

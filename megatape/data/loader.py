@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import NO_TARGET
-from megatape.data.dataset import TokenDataset
+from megatape.data.dataset import Dataset
 from megatape.data.order import sample_index
 from megatape.data.positions import FROM_ZERO, Positions
 
@@ -44,7 +44,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: TokenDataset,
+        dataset: Dataset,
         *,
         seed: int,
         global_batch_size: int,
@@ -91,11 +91,11 @@ class Loader:
         dataset, seed = self._dataset, self._seed
         samples = [dataset.sample(sample_index(place, dataset.num_samples, seed)) for place in places]
         positions = [self._positions.training(dataset.sequence_length, seed, place) for place in places]
-        return _make_batch(samples, positions, dataset.eos_id, self._mask_documents)
+        return _make_batch(dataset, samples, positions, self._mask_documents)
 
 
 def evaluation_batches(
-    dataset: TokenDataset,
+    dataset: Dataset,
     batch_size: int,
     max_samples: int | None,
     rank: int,
@@ -116,19 +116,21 @@ def evaluation_batches(
         first = begin + rank * batch_size
         wanted = range(first, first + batch_size)
         samples = [dataset.sample(index if index < total else 0) for index in wanted]
-        batch = _make_batch(samples, [row] * batch_size, dataset.eos_id, mask_documents)
+        batch = _make_batch(dataset, samples, [row] * batch_size, mask_documents)
         batch.targets[max(total - first, 0) :] = NO_TARGET
         yield batch
 
 
-def _make_batch(samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], eos_id: int, mask_documents: bool) -> Batch:
+def _make_batch(
+    dataset: Dataset, samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], mask_documents: bool
+) -> Batch:
     """Samples [N + 1] each, positions of their first, second, ... token [N] each -> a batch."""
-    stacked = np.stack(samples)  # [b, N + 1]
-    tokens, targets = stacked[:, :-1].copy(), stacked[:, 1:].copy()
+    tokens = np.stack([sample[:-1] for sample in samples])
+    targets = np.stack([dataset.targets(sample) for sample in samples])
     given = np.stack(positions).astype(np.int64)
     starts = None
     if mask_documents:
-        ends = tokens == eos_id
+        ends = tokens == dataset.eos_id
         targets[ends] = NO_TARGET  # it would be the first token of the next document
         begins = np.zeros_like(ends)
         begins[:, 1:] = ends[:, :-1]

@@ -2,9 +2,10 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from megatape.data.corpus import CorpusCounts, Source, read_documents
 from megatape.data.index import SPLITS, TOKENIZER_FILE, Index, TokenizerEntry, save_index, token_dtype
@@ -31,39 +32,20 @@ def prepare(
     """
     if not 0 < validation_share < 1:
         raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
-    with _staged(output) as directory:
+    counts = CorpusCounts()
+    with staged(output) as directory:
         if tokenizer is None:
             tokenizer = Tokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
-        (directory / TOKENIZER_FILE).write_bytes(tokenizer.model)
-        writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
-        counts = CorpusCounts()
-        num_tokens = 0
-        for texts in _batches(read_documents(source, counts)):
-            for text, ids in zip(texts, tokenizer.encode_documents(texts), strict=True):
-                writers[split_of(text, validation_share)].add(ids, len(text.encode()))
-                num_tokens += ids.size
-            progress(counts, num_tokens)
-        splits = {split: writer.close() for split, writer in writers.items()}
-        for name, split in splits.items():
+        documents = ((split_of(text, validation_share), text) for text in read_documents(source, counts))
+        index = write_documents(
+            directory, documents, tokenizer, source.describe(), validation_share, lambda tokens: progress(counts, tokens)
+        )
+        for name, split in index.splits.items():
             if split.tokens == 0:
                 raise ValueError(
                     f"the {name} split got none of the {counts.documents} documents at --validation-share "
                     f"{validation_share}: change the share or give more documents"
                 )
-        index = Index(
-            tokenizer=TokenizerEntry(
-                file=TOKENIZER_FILE,
-                sha256=tokenizer.sha256,
-                vocab_size=tokenizer.vocab_size,
-                bos_id=tokenizer.bos_id,
-                eos_id=tokenizer.eos_id,
-            ),
-            dtype=token_dtype(tokenizer.vocab_size).name,
-            source=source.describe(),
-            validation_share=validation_share,
-            splits=splits,
-        )
-        save_index(index, directory)
     return index, counts
 
 
@@ -73,11 +55,47 @@ def split_of(text: str, validation_share: float) -> str:
     return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
 
 
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
+def write_documents(
+    directory: Path,
+    documents: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    source: dict[str, Any],
+    validation_share: float,
+    progress: Callable[[int], None],
+) -> Index:
+    """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
+
+    source, validation_share: what the index records about them. `progress` is called with the number of tokens so far."""
+    (directory / TOKENIZER_FILE).write_bytes(tokenizer.model)
+    writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
+    num_tokens = 0
+    for batch in _batches(documents):
+        for (split, text), ids in zip(batch, tokenizer.encode_documents([text for _, text in batch]), strict=True):
+            writers[split].add(ids, len(text.encode()))
+            num_tokens += ids.size
+        progress(num_tokens)
+    index = Index(
+        tokenizer=TokenizerEntry(
+            file=TOKENIZER_FILE,
+            sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+        ),
+        dtype=token_dtype(tokenizer.vocab_size).name,
+        source=source,
+        validation_share=validation_share,
+        splits={split: writer.close() for split, writer in writers.items()},
+    )
+    save_index(index, directory)
+    return index
+
+
+def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    batch: list[tuple[str, str]] = []
     characters = 0
-    for text in texts:
-        batch.append(text)
+    for split, text in documents:
+        batch.append((split, text))
         characters += len(text)
         if characters >= BATCH_CHARACTERS:
             yield batch
@@ -87,7 +105,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _staged(output: Path) -> Iterator[Path]:
+def staged(output: Path) -> Iterator[Path]:
     """A directory to fill, renamed to `output` when the block ends well and removed when it does not."""
     staging = output.with_name(output.name + ".tmp")
     if output.exists():

@@ -91,7 +91,7 @@ def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": model.rotary_base}
     if scaling.kind == "theta":
         return {"rope_type": "default", "rope_theta": scaled_base(model.head_dim, model.rotary_base, scaling.factor)}
-    parameters = {"rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor}
+    parameters: dict[str, Any] = {"rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor}
     if scaling.kind == "yarn":
         parameters["original_max_position_embeddings"] = scaling.original_length
     return parameters

@@ -52,6 +52,8 @@ def check_same_run(reader: CheckpointReader, config: Config, fingerprints: dict[
             )
     for path, before, now in (
         ("data.sequence_length", theirs.data.sequence_length, ours.data.sequence_length),
+        ("data.samples", theirs.data.samples, ours.data.samples),
+        ("data.prompt_end", theirs.data.prompt_end, ours.data.prompt_end),
         ("data.mask_documents", theirs.data.mask_documents, ours.data.mask_documents),
         ("data.random_offset", theirs.data.random_offset, ours.data.random_offset),
         ("training.seed", theirs.training.seed, ours.training.seed),

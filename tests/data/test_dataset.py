@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 
-from megatape.data.dataset import TokenDataset
+from megatape.config import NO_TARGET
+from megatape.data.dataset import DocumentDataset, TokenDataset
+from megatape.data.prepare import write_documents
+from megatape.data.tokenizer import Tokenizer, train_tokenizer
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 65, 500])
@@ -57,3 +60,51 @@ def test_fingerprint_follows_the_content_alone(make_directory, documents):
     changed[7] = changed[7].copy()
     changed[7][1] = 99 - changed[7][1] % 90
     assert first != TokenDataset(make_directory(changed, name="c"), "train", 10).fingerprint
+
+
+@pytest.mark.parametrize("length", [40, 41, 64, 130])
+def test_a_document_is_a_sample(make_directory, documents, length):
+    """Every one of them in order, across members (64 tokens) and shards (three members), and nothing after it."""
+    whole = [document for document in documents if document.size <= 41]
+    dataset = DocumentDataset(make_directory(whole), "train", length)
+    assert dataset.num_samples == len(whole)
+    for index, document in enumerate(whole):
+        sample = dataset.sample(index)
+        assert (sample.dtype, sample.shape) == (np.int64, (length + 1,))
+        assert np.array_equal(sample[: document.size], document)
+        assert (sample[document.size :] == dataset.eos_id).all()
+        expected = np.full(length, NO_TARGET)
+        expected[: document.size - 1] = document[1:]
+        assert np.array_equal(dataset.targets(sample), expected)
+
+
+def test_a_document_longer_than_a_sample(make_directory, documents):
+    with pytest.raises(
+        ValueError, match=r"sequence length is 39 .* the longest of its 200 has 41 tokens: raise data.sequence_len"
+    ):
+        DocumentDataset(make_directory(documents), "train", 39)
+
+
+def test_targets_behind_a_prompt(tmp_path):
+    """Only the answer and its end are targets, from the first prompt end on."""
+    tokenizer = Tokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
+    texts = ["a=b", "abab=", "=a=b"]
+    write_documents(tmp_path, [("train", text) for text in texts], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
+    dataset = DocumentDataset(tmp_path, "train", 7, "=")
+    answers = [[*tokenizer.encode(text.split("=", 1)[1]), tokenizer.eos_id] for text in texts]
+    for index, answer in enumerate(answers):
+        sample = dataset.sample(index)
+        targets = dataset.targets(sample)
+        wanted = targets != NO_TARGET
+        assert targets[wanted].tolist() == answer
+        assert np.array_equal(targets[wanted], sample[1:][wanted])
+    with pytest.raises(ValueError, match="data.prompt_end 'ab' is 2 tokens of the tokenizer"):
+        DocumentDataset(tmp_path, "train", 7, "ab")
+    other = DocumentDataset(tmp_path, "train", 7, "b")
+    assert (other.targets(other.sample(0)) != NO_TARGET).sum() == 1
+    with_digit = tmp_path / "other"
+    with_digit.mkdir()
+    write_documents(with_digit, [("train", "aa")], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
+    dataset = DocumentDataset(with_digit, "train", 7, "=")
+    with pytest.raises(ValueError, match="a document of split train of .* has no '='"):
+        dataset.targets(dataset.sample(0))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from megatape.data.dataset import TokenDataset
+from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.loader import NO_TARGET, Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 
@@ -150,3 +150,21 @@ def test_evaluation_uses_one_draw(dataset):
     for seed in (1, 2):
         for batch in evaluation_batches(dataset, 3, 13, 0, 1, False, positions, seed):
             assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
+
+
+def test_documents_as_samples_are_the_same_on_any_ranks(make_directory, documents):
+    """The global sequence does not depend on ranks, every document comes once an epoch, and its end is the last target."""
+    whole = DocumentDataset(make_directory(documents), "train", 48)
+    for consumed in (0, 5 * whole.num_samples - 3):
+        expected = rows(loader(whole, positions=Positions(max_offset=1000)).step(consumed))
+        for world_size in (2, 4):
+            ranks = [
+                loader(whole, rank, world_size, positions=Positions(max_offset=1000)).step(consumed)
+                for rank in range(world_size)
+            ]
+            assert rows([batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]) == expected
+    one = loader(whole, global_batch_size=1, micro_batch_size=1)
+    epoch = [one.step(place)[0] for place in range(whole.num_samples)]
+    seen = [batch.targets[batch.targets != NO_TARGET].tolist() for batch in epoch]
+    assert sorted(seen) == sorted(document[1:].tolist() for document in documents)
+    assert all(batch.starts is None for batch in epoch)

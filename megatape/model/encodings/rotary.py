@@ -62,8 +62,11 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     (0.1 ln(factor) + 1)^2, here as the modulus of both rotations. (The TAPE authors' `adayarn` draws that line over the number of
     turns instead.)"""
 
+    length = scaling.original_length
+    assert length is not None  # the configuration sees to it
+
     def plane_that_turns(times: float) -> float:
-        return head_dim * math.log(scaling.original_length / (times * 2 * math.pi)) / (2 * math.log(base))
+        return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
 
     first = max(math.floor(plane_that_turns(BETA_FAST)), 0)
     last = min(math.ceil(plane_that_turns(BETA_SLOW)), head_dim - 1)

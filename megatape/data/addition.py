@@ -1,0 +1,158 @@
+"""Addition problems with reversed digits, and which of them are kept for testing.
+
+A problem is a text such as `321+54=861`, which says that 123 + 45 = 168: all three numbers have their least significant digit
+first, so that each digit of the answer follows from digits and a carry that were seen before (McLeish et al., arXiv 2405.17399, whose
+data the TAPE authors use; they do not hold out test problems). One character is one token.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from megatape.data.index import Index, load_index
+from megatape.data.prepare import staged, write_documents
+from megatape.data.tokenizer import Tokenizer, train_tokenizer
+
+KIND = "addition"
+EQUALS = "="
+ALPHABET = f"0123456789+{EQUALS}"
+HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
+TEST_PROBLEMS = 100  # in a cell of the grid, where there are so many
+ENUMERABLE = 10_000  # pairs in a cell that are listed rather than drawn, so that a small cell gives all it has
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a + b is."""
+
+    a: int
+    b: int
+
+    @property
+    def prompt(self) -> str:
+        """The text up to and with the equals sign."""
+        return f"{self.a}"[::-1] + "+" + f"{self.b}"[::-1] + EQUALS
+
+    @property
+    def answer(self) -> str:
+        """The digits of the sum, least significant first."""
+        return f"{self.a + self.b}"[::-1]
+
+
+@dataclass(frozen=True)
+class AdditionTask:
+    """Which problems there are: everything follows from these numbers.
+
+    digits     D: trained operands have 1 to D digits, each combination of two lengths equally often
+    per_cell   training problems of each combination
+    seed       of all draws, and of what is held out
+
+    Raises ValueError for numbers below 1 (the seed: below 0)."""
+
+    digits: int
+    per_cell: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for option, value, least in (("--digits", self.digits, 1), ("--per-cell", self.per_cell, 1), ("--seed", self.seed, 0)):
+            if value < least:
+                raise ValueError(f"{option} is {value}: give at least {least}")
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """The task that a data directory was prepared for. Raises ValueError or FileNotFoundError if it is no addition data."""
+        source = load_index(directory).source
+        if source.get("kind") != KIND:
+            raise ValueError(
+                f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
+                "data_prep/prepare_addition.py wrote"
+            )
+        return cls(**{name: value for name, value in source.items() if name != "kind"})
+
+    def describe(self) -> dict[str, Any]:
+        """What the index records."""
+        return {"kind": KIND, **asdict(self)}
+
+    def held_out(self, problem: Problem) -> bool:
+        """Whether a problem is for testing: it and the same with its operands exchanged are never in the training split."""
+        first, second = sorted((problem.a, problem.b))
+        digest = hashlib.blake2b(f"{self.seed} {first} {second}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") < HELD_OUT_SHARE * 2**64
+
+    def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
+        """TEST_PROBLEMS different held-out problems with operands of these lengths, or all there are if they are fewer.
+
+        Raises ValueError if there is none."""
+        generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
+        lengths = a_digits, b_digits
+        if 10 ** sum(lengths) <= ENUMERABLE:
+            pairs = itertools.product(*(range(*_bounds(digits)) for digits in lengths))
+            known = [problem for pair in pairs if self.held_out(problem := Problem(*pair))]
+            if not known:
+                raise ValueError(
+                    f"--seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
+                )
+            return generator.sample(known, min(TEST_PROBLEMS, len(known)))
+        problems: dict[Problem, None] = {}
+        while len(problems) < TEST_PROBLEMS:
+            problem = _draw(generator, lengths)
+            if self.held_out(problem):
+                problems[problem] = None
+        return list(problems)
+
+    def training_problems(self) -> Iterator[Problem]:
+        """All cells in turn, `per_cell` times; a problem may come again."""
+        generator = random.Random(f"train {self.seed}")
+        for _ in range(self.per_cell):
+            for lengths in self._cells():
+                problem = _draw(generator, lengths)
+                while self.held_out(problem):
+                    problem = _draw(generator, lengths)
+                yield problem
+
+    def validation_problems(self) -> list[Problem]:
+        """The test problems of the trained lengths, in an order that mixes the cells."""
+        problems = [problem for lengths in self._cells() for problem in self.test_problems(*lengths)]
+        random.Random(f"validation {self.seed}").shuffle(problems)
+        return problems
+
+    def _cells(self) -> Iterator[tuple[int, int]]:
+        """The combinations of trained lengths."""
+        lengths = range(1, self.digits + 1)
+        return itertools.product(lengths, lengths)
+
+
+def longest_document(digits: int) -> int:
+    """Tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
+    return 3 * digits + 5
+
+
+def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
+    """Writes the data directory `output`, all or nothing, and returns its index. `progress` is called with the tokens so far.
+
+    Raises ValueError as the task does, FileExistsError when there is something in the way."""
+    with staged(output) as directory:
+        documents = itertools.chain(
+            (("validation", problem) for problem in task.validation_problems()),
+            (("train", problem) for problem in task.training_problems()),
+        )
+        texts = ((split, problem.prompt + problem.answer) for split, problem in documents)
+        return write_documents(directory, texts, character_tokenizer(), task.describe(), HELD_OUT_SHARE, progress)
+
+
+def character_tokenizer() -> Tokenizer:
+    """256 byte tokens, three control tokens and the alphabet; with no room for a merge every character is one token."""
+    return Tokenizer(train_tokenizer([ALPHABET], 256 + 3 + len(ALPHABET)))
+
+
+def _bounds(digits: int) -> tuple[int, int]:
+    """The least number of so many digits and the one behind the greatest; zero has one digit."""
+    return 10 ** (digits - 1) if digits > 1 else 0, 10**digits
+
+
+def _draw(generator: random.Random, lengths: tuple[int, int]) -> Problem:
+    return Problem(generator.randrange(*_bounds(lengths[0])), generator.randrange(*_bounds(lengths[1])))
