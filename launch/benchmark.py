@@ -68,15 +68,16 @@ def show_memory() -> None:
     from megatape.model.accounting import count_parameters
 
     print("Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence a data rank, buckets of 5 M elements")
-    print("| ZeRO stage | data x tensor ranks | initialized | peak of training | planned |")
-    print("|---|---|---|---|---|")
+    print("| ZeRO stage | data x tensor ranks | peak initializing | initialized | peak of training | planned |")
+    print("|---|---|---|---|---|---|")
     cases = [(stage, ranks, 1) for stage in (0, 1, 2, 3) for ranks in (1, 2, 4)]
     cases += [(3, size, size) for size in (2, 4)]
     for stage, world_size, tensor_size in cases:
         changes = {"zero.stage": stage, "parallel.tp": tensor_size}
         found = measure(world_size, changes)
-        sizes = (found.initialized, found.peak, planned_bytes(world_size, changes))
-        print(f"| {stage} | {world_size // tensor_size} x {tensor_size} | {_mebibytes(sizes)} |", flush=True)
+        measured = (found.peak_initializing, found.initialized, found.peak)
+        sizes = _mebibytes(*measured, planned_bytes(world_size, changes))
+        print(f"| {stage} | {world_size // tensor_size} x {tensor_size} | {sizes} |", flush=True)
 
     print("\nInitialization at stage 3 on four ranks: the float32 weights of the whole model, and one rank, in MiB")
     print("| layers | data x tensor ranks | whole model's weights | peak initializing | initialized |")
@@ -86,11 +87,11 @@ def show_memory() -> None:
             changes = {"model.num_layers": layers, "parallel.tp": tensor_size}
             found = measure(4, changes)
             weights = 4 * count_parameters(settings(4, changes).model).total
-            sizes = (weights, found.peak_initializing, found.initialized)
-            print(f"| {layers} | {4 // tensor_size} x {tensor_size} | {_mebibytes(sizes)} |", flush=True)
+            sizes = _mebibytes(weights, found.peak_initializing, found.initialized)
+            print(f"| {layers} | {4 // tensor_size} x {tensor_size} | {sizes} |", flush=True)
 
 
-def _mebibytes(sizes: tuple[float, ...]) -> str:
+def _mebibytes(*sizes: float) -> str:
     return " | ".join(f"{size / 2**20:.0f}" for size in sizes)
 
 

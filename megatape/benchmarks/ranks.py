@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -15,14 +14,15 @@ import torch
 
 from megatape.benchmarks.models import PAPER_SHAPE
 from megatape.config import Config, parse_config
-from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, initialize_distributed, shut_down
 from megatape.parallel.topology import discover
-from megatape.parallel.zero_state import KINDS, WEIGHT
+from megatape.parallel.zero_state import KINDS
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
+from megatape.training.hardware import peak_memory
 from megatape.training.optimizer import adamw
+from megatape.training.run import fresh_state
 
 STEPS = 4  # of which the first, with its allocations, is not timed
 
@@ -95,8 +95,8 @@ def worker(config: Config) -> dict[str, float]:
         lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
         lambda parameters: adamw(parameters, config.model, config.optimizer),
     )
-    engine.state.load(lambda kind, *block: _initial(config, kind, *block), KINDS, step=0)
-    initialized, peak_initializing = _resident() - before, _peak() - before
+    engine.state.load(fresh_state(config), KINDS, step=0)
+    initialized, peak_initializing = _resident() - before, peak_memory() - before
     length = config.data.sequence_length
     tokens = torch.randint(
         0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(topology.data_rank)
@@ -111,23 +111,13 @@ def worker(config: Config) -> dict[str, float]:
     return {
         "initialized": initialized,
         "peak_initializing": peak_initializing,
-        "peak": _peak() - before,
+        "peak": peak_memory() - before,
         "seconds": sorted(seconds[1:])[(STEPS - 1) // 2],
     }
 
 
-def _initial(config: Config, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> torch.Tensor:
-    if kind != WEIGHT:
-        return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-    return initial_block(name, shape, rows, columns, config.model.init_std, config.training.seed)
-
-
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

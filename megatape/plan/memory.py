@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from megatape.config import Config
 from megatape.model.encodings import encoding_of
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import Pass, activations
-from megatape.plan.traffic import GRADIENT_BYTES, element_bytes, padded
+from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
 
 
@@ -28,9 +26,9 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
     """one: a micro-batch's pass on a rank; on_gpu: with the copies that a GPU's attention keeps."""
     zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
     parameters = list(one.model.parameters())
-    held = sum(parameter.numel() for parameter in parameters)
+    held = elements(parameters)
     divided = padded(parameters, ranks) / ranks
-    weights = small(parameters, config) + divided if zero.stage == 3 else held
+    weights = elements(always_whole(parameters, config)) + divided if zero.stage == 3 else held
     state = divided if zero.stage else held
     device = {
         "weights": weights * size,
@@ -43,22 +41,18 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
         device["gradients flattened to step"] = divided * GRADIENT_BYTES
     host: dict[str, float] = {}
     if zero.offload_optimizer:
-        host |= {part: device.pop(part) for part in ("master weights", "moments", "gradients")}
+        stepped = ("master weights", "moments", "gradients", "gradients flattened to step")
+        host |= {part: device.pop(part) for part in stepped if part in device}
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
     if zero.stage == 3:
         device["gathered weights"] = gathered(one.events, ranks, zero.bucket_size, config.model.hidden_size).live * size
     if zero.stage:  # what waits to be reduced, and its copy on the way
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
-    return Memory(device | _activations(config, one, on_gpu), host)
+    return Memory(device | _activations(config, on_gpu), host)
 
 
-def small(parameters: list[nn.Parameter], config: Config) -> int:
-    """Elements of the weights that stage 3 leaves whole on every rank."""
-    return sum(parameter.numel() for parameter in parameters if parameter.numel() <= config.model.hidden_size)
-
-
-def _activations(config: Config, one: Pass, on_gpu: bool) -> dict[str, float]:
+def _activations(config: Config, on_gpu: bool) -> dict[str, float]:
     model, checkpointing = config.model, config.training.activation_checkpointing
     kept = activations(config, model.encoding, checkpointing).total
     content = activations(config, "nope", checkpointing).total

@@ -37,15 +37,14 @@ def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
     sent: Sent = Counter()
     if stage == 0:
         # Parameters without gradient take part with zeros.
-        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, _elements(parameters) * GRADIENT_BYTES, ranks)
+        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(parameters) * GRADIENT_BYTES, ranks)
     elif stage < 3:
         reductions = micro_batches if stage == 2 else 1
         sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, trained * GRADIENT_BYTES, ranks)
-        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, _elements(parameters) * weight_bytes, ranks)
+        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(parameters) * weight_bytes, ranks)
     else:
-        small = [parameter for parameter in parameters if parameter.numel() <= config.model.hidden_size]
         moved = micro_batches * gathered(one.events, ranks, config.zero.bucket_size, config.model.hidden_size).elements
-        moved += padded(small, ranks)  # those always stay whole, and are gathered after the optimizer has changed them
+        moved += padded(always_whole(parameters, config), ranks)  # gathered after the optimizer has changed them
         sent[ALL_GATHER] = sent_bytes(ALL_GATHER, moved * weight_bytes, ranks)
         sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, padded(one.trained, ranks) * GRADIENT_BYTES, ranks)
     return Counter({collective: count for collective, count in sent.items() if count})
@@ -56,12 +55,18 @@ def padded(parameters: list[nn.Parameter], ranks: int) -> int:
     return sum(-(-parameter.numel() // ranks) * ranks for parameter in parameters)
 
 
+def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
+    """Those that stage 3 leaves whole on every rank (deepspeed_config in parallel/engine.py)."""
+    return [parameter for parameter in parameters if parameter.numel() <= config.model.hidden_size]
+
+
 def element_bytes(config: Config) -> int:
     """Bytes of one weight or activation in compute."""
     return 2 if config.training.precision == "bfloat16" else 4
 
 
-def _elements(parameters: list[nn.Parameter]) -> int:
+def elements(parameters: list[nn.Parameter]) -> int:
+    """Numbers in all of them."""
     return sum(parameter.numel() for parameter in parameters)
 
 

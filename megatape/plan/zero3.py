@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-FETCH, RELEASE = "fetch", "release"
-
 
 @dataclass(frozen=True)
 class Event:
@@ -93,7 +91,7 @@ def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int)
     size always stay whole (see deepspeed_config in parallel/engine.py)."""
     weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
     divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > persistent}
-    fetches = [event.module for event in events if event.kind == FETCH]
+    fetches = [event.module for event in events if event.kind == "fetch"]
     queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
     needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # last use that prefetching has looked at
     whole: set[nn.Parameter] = set()
@@ -109,7 +107,7 @@ def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int)
 
     for event in events:
         own = weights[event.module]
-        if event.kind == FETCH:
+        if event.kind == "fetch":
             gather([parameter for parameter in own if parameter in divided - whole])
             expected = {parameter for parameter in own if needed_at[parameter] < step}
             while queue and expected:

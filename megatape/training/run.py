@@ -21,7 +21,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.engine import Engine, Inputs
 from megatape.parallel.shared_folder import check_shared
 from megatape.parallel.topology import Topology
-from megatape.parallel.zero_state import KINDS, WEIGHT
+from megatape.parallel.zero_state import KINDS, WEIGHT, Reader
 from megatape.training.evaluation import Validation, position_norms
 from megatape.training.optimizer import adamw
 from megatape.training.resume import check_same_run, newest_valid, open_checkpoint
@@ -121,7 +121,7 @@ class Run:
                     "going on from there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
-            self.engine.state.load(self._initial, KINDS, step=0)
+            self.engine.state.load(fresh_state(self.config), KINDS, step=0)
             return
         check_same_run(reader, self.config, self._fingerprints)
         self.engine.state.load(reader.read, KINDS, reader.step)
@@ -141,11 +141,6 @@ class Run:
                     aside = aside.with_name(aside.name + ".damaged")
                 path.rename(aside)
 
-    def _initial(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        if kind != WEIGHT:
-            return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-        return initial_block(name, shape, rows, columns, self.config.model.init_std, self.config.training.seed)
-
     @property
     def _positions(self) -> Positions:
         return encoding_of(self.config.model).positions(self.config.data.random_offset)
@@ -157,3 +152,14 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
+
+
+def fresh_state(config: Config) -> Reader:
+    """Reads the state of a new run: initial weights, and moments of zero."""
+
+    def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        if kind != WEIGHT:
+            return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
+        return initial_block(name, shape, rows, columns, config.model.init_std, config.training.seed)
+
+    return read
