@@ -4,11 +4,13 @@ python launch/study.py efficiency --encodings rope,tape,fire --layers 4 --length
 python launch/study.py shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500
 python launch/study.py shift --random --config configs/tape_tiny.json --encodings rope,tape,tape_vector,tape_no_equivariance
 python launch/study.py attention runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500 --out patterns.png
+python launch/study.py compare --config configs/tape_tiny.json --encodings rope,tape,fire --seeds 3 --out runs/compared
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,6 +24,7 @@ def arguments() -> argparse.Namespace:
     attention = commands.add_parser("attention", help="picture of the position tensors' dot products and of attention")
     _model_arguments(attention)
     attention.add_argument("--out", type=Path, required=True, metavar="FILE.png", help="picture to write")
+    _compare_arguments(commands.add_parser("compare", help="train several encodings and seeds, one table and picture"))
     return parser.parse_args()
 
 
@@ -46,14 +49,36 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="validation text (default: the checkpoint's data.path)")
 
 
+def _compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", required=True, metavar="FILE", help="what is trained, but for the encoding")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one value; repeatable"
+    )
+    parser.add_argument(
+        "--encodings", required=True, metavar="A,B", help="such as rope,tape,tape+yarn,tape:position_size=12 (docs/studies.md)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="S", help="runs of each (default 3)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="of all runs, the table and the picture")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs at a time (default 1)")
+    parser.add_argument(
+        "--launcher", metavar="COMMAND", help='what starts launch/pretrain.py, such as "deepspeed --num_accelerators 8"'
+    )
+
+
 def main() -> int:
     args = arguments()
     try:
-        for paragraph in {"efficiency": efficiency, "shift": shift, "attention": attention}[args.command](args):
+        for paragraph in STUDIES[args.command](args):
             print(paragraph + "\n", flush=True)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -72,15 +97,34 @@ def shift(args: argparse.Namespace) -> Iterator[str]:
 
 
 def attention(args: argparse.Namespace) -> Iterator[str]:
-    try:
+    with _plots():
         from megatape.study.patterns import draw
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[plots]") from None
     from megatape.study.subjects import load_subjects
 
     subjects = load_subjects(args.checkpoints, args.random, args.config, args.encodings, args.data, args.samples, args.length)
     return draw(subjects, args.out)
 
+
+def compare(args: argparse.Namespace) -> Iterator[str]:
+    with _plots():
+        from megatape.study.compare import compare
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()  # it has doubts about every scaling that is not for all of max_positions
+    pretrain = Path(__file__).parent / "pretrain.py"
+    return compare(args.config, args.set, args.encodings, args.seeds, args.out, args.jobs, args.launcher, pretrain)
+
+
+@contextmanager
+def _plots() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[plots]") from None
+
+
+STUDIES = {"efficiency": efficiency, "shift": shift, "attention": attention, "compare": compare}
 
 if __name__ == "__main__":
     sys.exit(main())

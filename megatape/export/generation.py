@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatape.checkpoint.manifest import MANIFEST, check_hashes
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import ModelConfig
 from megatape.export.export import export
 
 
@@ -39,13 +40,17 @@ def load_exported(folder: Path) -> LoadedModel:
 
 
 @contextmanager
-def load_trained(folder: Path) -> Iterator[LoadedModel]:
-    """As load_exported, but `folder` may be a training checkpoint too, which is exported for the time being."""
+def load_trained(folder: Path, model: ModelConfig | None = None) -> Iterator[LoadedModel]:
+    """As load_exported, but `folder` may be a training checkpoint too, which is exported for the time being.
+
+    model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies."""
     if not (folder / MANIFEST).is_file():
         yield load_exported(folder)
         return
     checkpoint = CheckpointReader(folder)
     check_hashes(folder, checkpoint.manifest)
+    if model is not None:
+        checkpoint.config = checkpoint.config.model_copy(update={"model": model})
     with TemporaryDirectory() as temporary:
         exported = Path(temporary) / f"export_{checkpoint.step}"
         export(checkpoint, exported)

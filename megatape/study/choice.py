@@ -8,14 +8,19 @@ from megatape.model.encodings import ENCODINGS
 
 def parse_encodings(text: str) -> list[EncodingName]:
     """The encodings of a list such as "rope,tape". Raises ValueError for one that is unknown or there twice."""
-    known = {str(name): name for name in ENCODINGS}
-    names = [name.strip() for name in text.split(",")]
+    names = [known_encoding(name.strip()) for name in text.split(",")]
     for name in names:
-        if name not in known:
-            raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(known)}")
         if names.count(name) > 1:
             raise ValueError(f"--encodings: {name} stands there twice")
-    return [known[name] for name in names]
+    return names
+
+
+def known_encoding(name: str) -> EncodingName:
+    """The encoding of that name. Raises ValueError that lists the known ones."""
+    known = {str(encoding): encoding for encoding in ENCODINGS}
+    if name not in known:
+        raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(known)}")
+    return known[name]
 
 
 def with_encoding(config: ModelConfig, encoding: EncodingName) -> ModelConfig:

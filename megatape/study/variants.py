@@ -1,0 +1,66 @@
+"""What is compared: encodings, each perhaps with other settings of the model, or with its frequencies scaled for testing."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from megatape.config import SCALED, ModelConfig, ScalingConfig
+from megatape.study.choice import known_encoding
+
+SCALINGS = get_args(ScalingConfig.model_fields["kind"].annotation)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a comparison.
+
+    trained: its label without the scaling; variants that agree in it share their training. settings: what training overrides of the
+    configuration. scaling: kind of model.scaling it is tested with where a test is longer than training, or None."""
+
+    trained: str
+    settings: tuple[str, ...]
+    scaling: str | None
+
+    @property
+    def label(self) -> str:
+        """As typed, with the scaling behind the encoding."""
+        encoding, *changes = self.trained.split(":")
+        return ":".join([f"{encoding}+{self.scaling}" if self.scaling else encoding, *changes])
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """The variants of a list such as "rope,tape+yarn,tape:position_size=12".
+
+    Raises ValueError for an encoding or a scaling that is unknown or does not exist for it, and for a variant that is there twice."""
+    variants = [_parse(entry.strip()) for entry in text.split(",")]
+    for variant in variants:
+        if variants.count(variant) > 1:
+            raise ValueError(f"--encodings: {variant.label} stands there twice")
+    return variants
+
+
+def with_scaling(model: ModelConfig, kind: str, trained_length: int, tested_length: int) -> ModelConfig:
+    """The same model with its frequencies scaled to tested_length / trained_length times the context, if that is more than 1."""
+    if tested_length <= trained_length:
+        return model
+    scaling = {"kind": kind, "factor": tested_length / trained_length}
+    if kind == "yarn":
+        scaling["original_length"] = trained_length
+    return ModelConfig.model_validate(model.model_dump() | {"scaling": scaling})
+
+
+def _parse(entry: str) -> Variant:
+    head, *changes = entry.split(":")
+    encoding, plus, scaling = head.partition("+")
+    known_encoding(encoding)
+    if plus and encoding not in SCALED:
+        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {' and '.join(SCALED)} have")
+    if plus and scaling not in SCALINGS:
+        raise ValueError(f"--encodings: {head}: {scaling!r} is no scaling: choose from {', '.join(SCALINGS)}")
+    for change in changes:
+        if "=" not in change or change.startswith(("encoding=", "scaling")):
+            raise ValueError(
+                f"--encodings: {entry}: {change!r} is no change of the model: write one such as position_size=12; encodings and scalings "
+                "are named in front, as in tape+yarn"
+            )
+    settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))
+    return Variant(":".join([encoding, *changes]), settings, scaling or None)
