@@ -56,6 +56,15 @@ class AdditionGrid:
         ]
         return fmean(shares) if shares else None
 
+    @property
+    def by_longer_operand(self) -> dict[int, float]:
+        """Mean of the cells whose longer operand has so many digits."""
+        shares = self.accuracy
+        return {
+            digits: fmean([*shares[digits - 1][:digits], *(row[digits - 1] for row in shares[: digits - 1])])
+            for digits in range(1, len(shares) + 1)
+        }
+
     def describe(self) -> dict[str, Any]:
         """Everything, for a JSON file."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}

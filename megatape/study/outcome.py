@@ -4,7 +4,6 @@ import itertools
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 
 from megatape.config import Config
 from megatape.data.addition import KIND as ADDITION
@@ -70,15 +69,10 @@ def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Outcome:
     model = with_scaling(config.model, scaling, trained, longest) if scaling else config.model
     with load_trained(checkpoint, model) as loaded:
         grid = evaluate_addition(loaded, data)
-    # The cells whose longer operand has so many digits.
-    by_length = {
-        digits: fmean([*grid.accuracy[digits - 1][:digits], *(row[digits - 1] for row in grid.accuracy[: digits - 1])])
-        for digits in range(1, len(grid.accuracy) + 1)
-    }
     beyond = {} if grid.beyond is None else {"beyond (%)": 100 * grid.beyond}
     return Outcome(
         figures={"trained lengths (%)": 100 * grid.inside, **beyond, "all (%)": 100 * grid.mean},
-        curve={digits: 100 * share for digits, share in by_length.items()},
+        curve={digits: 100 * share for digits, share in grid.by_longer_operand.items()},
         axes=("digits of the longer operand", "exact match (%)"),
     )
 

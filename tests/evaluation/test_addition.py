@@ -90,6 +90,9 @@ def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyP
     assert grid.inside == pytest.approx(sum(trained) / 4)
     assert grid.mean == pytest.approx(sum(everything) / 16)
     assert grid.beyond == pytest.approx((sum(everything) - sum(trained)) / 12)
+    by_digits = grid.by_longer_operand
+    assert by_digits[1] == cells[0][0] and by_digits[2] == pytest.approx((cells[1][0] + cells[1][1] + cells[0][1]) / 3)
+    assert by_digits[4] == pytest.approx(sum([*cells[3], cells[0][3], cells[1][3], cells[2][3]]) / 7)
     assert cells[3][0] == 1.0 and 0.2 < cells[0][3] < 0.8
 
 

@@ -1,0 +1,226 @@
+"""launch/study.py compare: what is trained, what is measured, how it is told, and that it goes on where it was stopped."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.config import Config, parse_config
+from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
+from megatape.data.dataset import TokenDataset
+from megatape.evaluation import perplexity
+from megatape.evaluation.perplexity import evaluate_perplexity
+from megatape.export.generation import LoadedModel
+from megatape.study.compare import compare
+from megatape.study.comparison import Trained, report
+from megatape.study.outcome import Outcome
+from megatape.study.variants import Variant, parse_variants, with_scaling
+from tests.conftest import VOCAB_SIZE
+from tests.workers import ROOT
+
+
+def test_variants() -> None:
+    rope, scaled, wide = parse_variants("rope, tape+yarn,tape:position_size=12:num_kv_heads=4")
+    assert rope == Variant("rope", ("model.encoding=rope",), None)
+    assert scaled == Variant("tape", ("model.encoding=tape",), "yarn") and scaled.label == "tape+yarn"
+    assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
+    assert wide.label == "tape:position_size=12:num_kv_heads=4"
+    for text, message in [
+        ("ropes", "'ropes' is no encoding: choose from tape, "),
+        ("rope,,tape", "'' is no encoding"),
+        ("rope,rope", "rope stands there twice"),
+        ("tape+yarn,tape+yarn", "tape\\+yarn stands there twice"),
+        ("alibi+yarn", "alibi has no frequencies to scale; only rope and tape have"),
+        ("tape+ntk", "'ntk' is no scaling: choose from linear, theta, yarn"),
+        ("tape:12", "'12' is no change of the model"),
+        ("tape:encoding=rope", "'encoding=rope' is no change"),
+        ("tape:scaling.kind=yarn", "'scaling.kind=yarn' is no change"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            parse_variants(text)
+
+
+def test_scaling_is_for_tests_longer_than_training(raw_config: dict[str, Any]) -> None:
+    model = parse_config(raw_config, "test").model
+    assert with_scaling(model, "yarn", 32, 32) is model
+    yarn, linear = (with_scaling(model, kind, 32, 48).scaling for kind in ("yarn", "linear"))
+    assert yarn is not None and (yarn.kind, yarn.factor, yarn.original_length) == ("yarn", 1.5, 32)
+    assert linear is not None and (linear.kind, linear.factor, linear.original_length) == ("linear", 1.5, None)
+
+
+class Unigrams:
+    """A model that gives every token its log frequency, whatever came before, and notes what it was asked."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, log_frequencies: Tensor) -> None:
+        self.config = SimpleNamespace(position_length=1)
+        self.logits = log_frequencies
+        self.asked: list[Tensor] = []
+        self.spread: set[int] = set()
+
+    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+        self.asked.append(input_ids)
+        self.spread.add(self.config.position_length)
+        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
+
+
+@pytest.mark.parametrize("max_tokens", [2**15, 300])
+def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
+    monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
+    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
+    longest = 64
+    dataset = TokenDataset(data_directory, "validation", longest)
+    count = min(dataset.num_samples, max_tokens // longest)
+    text = np.concatenate([dataset.sample(index)[:-1] for index in range(count)] + [dataset.sample(count - 1)[-1:]])
+    log_frequencies = torch.log_softmax(torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)), 0)
+    expected = math.exp(-log_frequencies.double()[text[1:]].mean())
+    for length in (64, 32, 16):
+        model = Unigrams(log_frequencies)
+        found = evaluate_perplexity(LoadedModel("unigrams", model, None), data_directory, length, longest)
+        assert found == pytest.approx(expected, rel=1e-6)  # sums of float32 logs
+        assert np.array_equal(torch.cat(model.asked).flatten().numpy(), text[:-1])
+        assert {asked.shape[1] for asked in model.asked} == {length} and model.spread == {length}
+
+
+def written(tmp_path: Path, config: Config, losses: list[float], figure: float, scaling: str | None = None) -> Trained:
+    """A run whose validation loss is the last of its losses."""
+    metrics = tmp_path / f"{config.model.encoding}-{config.training.seed}.jsonl"
+    entries: list[dict[str, float]] = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    entries[-1]["validation_loss"] = losses[-1]
+    metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    outcome = Outcome({"figure": figure}, {1: figure, 2: 2 * figure}, ("tokens", "figure"))
+    return Trained(config, outcome, metrics, scaling)
+
+
+def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    def trained(encoding: str, seed: int, last: float, figure: float, scaling: str | None = None) -> Trained:
+        raw = raw_config | {"model": raw_config["model"] | {"encoding": encoding}}
+        config = parse_config(raw | {"training": raw["training"] | {"seed": seed}}, "test")
+        return written(tmp_path, config, [5.0, 5.0, last, last], figure, scaling)
+
+    assert trained("rope", 1, 3.0, 10.0).loss_curve() == {1: 5.0, 2: 5.0, 3: 3.0, 4: 3.0}
+    rows = [
+        ("rope", [trained("rope", 1, 3.0, 10.0), trained("rope", 2, 4.0, 14.0)]),
+        ("tape", [trained("tape", 1, 2.5, 9.0), trained("tape", 2, 3.7, 12.0), trained("tape", 3, 1.0, 1.0)]),
+        ("tape+yarn", [trained("tape", 1, 2.5, 8.0, "yarn")]),
+    ]
+    text = report(rows[0][1][0].config, "file.json", rows, tmp_path)
+    assert (tmp_path / "comparison.md").read_text().strip() in text
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+    spreads = [[name, *others] for name, _, *others in cells]  # without the parameters
+    assert spreads == [
+        ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
+        ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
+        ["`tape+yarn`", "1", "", "8.000 (8.000 to 8.000)"],
+        # Of the same seeds only.
+        ["`tape`", "2", "-0.400 (-0.500 to -0.300)", "-1.500 (-2.000 to -1.000)"],
+        ["`tape+yarn`", "1", "", "-2.000 (-2.000 to -2.000)"],
+    ]
+    pixels = matplotlib.image.imread(tmp_path / "comparison.png")
+    assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
+
+
+PRETRAIN = ROOT / "launch" / "pretrain.py"
+
+
+def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
+    """What the command prints."""
+    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, PRETRAIN))
+
+
+def steps(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATAPE_THREADS", "1")  # more wait for each other in a model this small
+    raw_config["training"]["steps"] = 40
+    raw_config["model"]["max_positions"] = 128
+    file, out = tmp_path / "config.json", tmp_path / "out"
+    file.write_text(json.dumps(raw_config))
+    encodings, first = "rope,tape,tape+linear", out / "rope" / "seed-1234"
+    command = [sys.executable, str(ROOT / "launch" / "study.py"), "compare", "--config", str(file), "--out", str(out)]
+    with subprocess.Popen(
+        [*command, "--encodings", encodings, "--seeds", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as interrupted:
+        deadline = time.monotonic() + 200
+        while not (first / "metrics.jsonl").exists() or len(steps(first)) < 3:
+            assert interrupted.poll() is None and time.monotonic() < deadline, "training did not start"
+            time.sleep(0.1)
+        os.killpg(interrupted.pid, signal.SIGINT)  # as a terminal does
+        _, errors = interrupted.communicate(timeout=100)
+    assert interrupted.returncode == 130 and "the same command goes on" in errors, errors
+    stopped = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
+    assert 3 <= stopped < 40 and not (out / "tape").exists() and not (out / "comparison.md").exists()
+
+    printed = run(file, out, encodings, 1)
+    assert "2 runs, 2 of them to be trained" in printed
+    assert "resumed from" in (first / "log.txt").read_text()
+    assert [entry["step"] for entry in steps(first)] == list(range(1, 41))
+    # Same samples and same initial weights: before its gains have learned anything TAPE is RoPE.
+    other = out / "tape" / "seed-1234"
+    assert steps(first)[0]["loss"] == pytest.approx(steps(other)[0]["loss"], rel=1e-6)
+    assert steps(first)[-1]["loss"] != pytest.approx(steps(other)[-1]["loss"], rel=1e-5)
+    outcomes = [Outcome.read(path) for path in (other / "outcome.json", other / "outcome+linear.json")]
+    assert [list(outcome.curve) for outcome in outcomes] == [[128], [128]] and outcomes[0].curve != outcomes[1].curve
+    assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
+
+    # Another seed: what is there stays, and its samples are others.
+    before = (first / "outcome.json").stat().st_mtime_ns
+    printed = run(file, out, "rope", 2)
+    assert "2 runs, 1 of them to be trained" in printed and (first / "outcome.json").stat().st_mtime_ns == before
+    second = out / "rope" / "seed-1235"
+    assert steps(second)[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
+
+    with pytest.raises(ValueError, match="was trained with optimizer.learning_rate 0.01, now it is 0.5"):
+        run(file, out, encodings, 1, "optimizer.learning_rate=0.5")
+
+
+def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    data = tmp_path / "addition"
+    prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
+    raw_config["data"] = {"path": str(data), "samples": "documents", "sequence_length": longest_document(2), "prompt_end": "="}
+    raw_config["model"] |= {"vocab_size": character_tokenizer().vocab_size, "encoding": "randpe"}
+    file, out = tmp_path / "config.json", tmp_path / "out"
+    file.write_text(json.dumps(raw_config))
+    printed = run(file, out, "rope+yarn", 1)
+    outcome = Outcome.read(out / "rope" / "seed-1234" / "outcome+yarn.json")
+    assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"] and list(outcome.curve) == [1, 2, 3, 4]
+    assert "`rope+yarn`" in printed and (out / "comparison.png").exists()
+
+
+def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    file, out = tmp_path / "config.json", tmp_path / "out"
+    file.write_text(json.dumps(raw_config))
+    with pytest.raises(RuntimeError, match="2 of 2 runs failed") as failed:
+        run(file, out, "rope", 2, jobs=2, launcher="false")
+    for seed in (1234, 1235):
+        assert f"rope, seed {seed}: training ended with status 1" in str(failed.value)
+        assert str(out / "rope" / f"seed-{seed}" / "log.txt") in str(failed.value)
+
+    def refused(encodings: str = "rope", *settings: str, seeds: int = 1, jobs: int = 1) -> str:
+        with pytest.raises(ValueError) as error:
+            run(file, tmp_path / "none", encodings, seeds, *settings, jobs=jobs)
+        return str(error.value)
+
+    assert "--seeds is 0: give at least 1" in refused(seeds=0)
+    assert "--jobs is 0: give at least 1" in refused(jobs=0)
+    assert "'ropes' is no encoding" in refused("ropes")
+    assert "model.position_siz: unknown key; did you mean position_size" in refused("rope,tape:position_siz=3")
+    assert "head_dim 5 is odd" in refused("nope,rope:head_dim=5")
+    assert "model.scaling is set" in refused("rope", 'model.scaling={"kind": "linear", "factor": 2.0}', "model.encoding=rope")
+    assert "nothing to measure beside the loss" in refused("rope", "data.samples=documents", "data.sequence_length=32")
+    assert not (tmp_path / "none").exists()
