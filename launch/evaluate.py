@@ -1,6 +1,6 @@
 """Measure a trained model (docs/evaluation.md).
 
-python launch/evaluate.py addition runs/tape_addition_5/checkpoints/step-00001500 --data runs/data/addition_5 --output evaluated
+python launch/evaluate.py addition runs/tape_addition_5/checkpoints/step-00001200 --data runs/data/addition_5 --output evaluated
 """
 
 import argparse

@@ -21,12 +21,12 @@ import torch
 
 from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.same_run import check_same_run
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
 from megatape.study.comparison import Trained, report
 from megatape.study.outcome import Outcome, is_addition, measure
 from megatape.study.variants import Variant, parse_variants
-from megatape.training.resume import check_same_run
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Choosing a checkpoint to go on from, and checking that it belongs to this run."""
+"""Choosing a checkpoint to go on from."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,6 @@ from safetensors import SafetensorError
 
 from megatape.checkpoint.manifest import UnknownFormat, check_hashes, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.config import Config
 from megatape.parallel.engine import Engine
 from megatape.parallel.groups import exchange
 from megatape.parallel.shared_folder import appears
@@ -39,35 +38,6 @@ def open_checkpoint(directory: Path, engine: Engine, topology: Topology) -> Chec
     if _open_verified(directory, engine, topology) is None:
         raise ValueError(f"{directory} is damaged (above); give another checkpoint, or --resume auto for the newest sound one")
     return reader
-
-
-def check_same_run(reader: CheckpointReader, config: Config, fingerprints: dict[str, str]) -> None:
-    """Raise ValueError when going on from this checkpoint would train another model or show other samples."""
-    theirs, ours = reader.config, config
-    for field in type(ours.model).model_fields:
-        before, now = getattr(theirs.model, field), getattr(ours.model, field)
-        if before != now:
-            raise ValueError(
-                f"{reader.directory} was trained with model.{field} {before}, the configuration says {now}: use the former, or start a new run"
-            )
-    for path, before, now in (
-        ("data.sequence_length", theirs.data.sequence_length, ours.data.sequence_length),
-        ("data.samples", theirs.data.samples, ours.data.samples),
-        ("data.prompt_end", theirs.data.prompt_end, ours.data.prompt_end),
-        ("data.mask_documents", theirs.data.mask_documents, ours.data.mask_documents),
-        ("data.random_offset", theirs.data.random_offset, ours.data.random_offset),
-        ("training.seed", theirs.training.seed, ours.training.seed),
-    ):
-        if before != now:
-            raise ValueError(
-                f"{reader.directory} was trained with {path} {before}, the configuration says {now}: it would see other samples; use the former, or start a new run"
-            )
-    for name in ("tokenizer", "data"):
-        if reader.state["fingerprints"][name] != fingerprints[name]:
-            raise ValueError(
-                f"{reader.directory} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than data.path {config.data.path} holds "
-                f"(fingerprint {reader.state['fingerprints'][name][:12]}, here {fingerprints[name][:12]}): point data.path to those shards, or start a new run"
-            )
 
 
 def _open_verified(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:

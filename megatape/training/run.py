@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
+from megatape.checkpoint.same_run import check_same_run
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config
 from megatape.data.index import load_index
@@ -24,7 +25,7 @@ from megatape.parallel.topology import Topology
 from megatape.parallel.zero_state import KINDS, WEIGHT, Reader
 from megatape.training.evaluation import Validation, position_norms
 from megatape.training.optimizer import adamw
-from megatape.training.resume import check_same_run, newest_valid, open_checkpoint
+from megatape.training.resume import newest_valid, open_checkpoint
 
 
 class Run:
