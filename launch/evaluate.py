@@ -29,6 +29,9 @@ def main() -> int:
     except (ValueError, OSError, SafetensorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     except ImportError as error:
         print(f"error: {error}; pictures need matplotlib: pip install -c constraints.txt -e .[plots]", file=sys.stderr)
         return 2

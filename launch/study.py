@@ -8,6 +8,7 @@ python launch/study.py compare --config configs/tape_tiny.json --encodings rope,
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,11 +74,8 @@ def main() -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     return 0
 
@@ -107,13 +105,19 @@ def attention(args: argparse.Namespace) -> Iterator[str]:
 
 def compare(args: argparse.Namespace) -> Iterator[str]:
     with _plots():
-        from megatape.study.compare import compare
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
-    disable_progress_bar()
-    set_verbosity_error()  # it has doubts about every scaling that is not for all of max_positions
+        from megatape.study.compare import RunsFailed, compare
     pretrain = Path(__file__).parent / "pretrain.py"
-    return compare(args.config, args.set, args.encodings, args.seeds, args.out, args.jobs, args.launcher, pretrain)
+    command = f"python launch/study.py {shlex.join(sys.argv[1:])}"
+    try:
+        yield from compare(
+            args.config, args.set, args.encodings, args.seeds, args.out, args.jobs, args.launcher, pretrain, command
+        )
+    except RunsFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from megatape.kernels.bias import DistanceBias
 
+LEAST_HEAD = 16  # head_dim below which the compiler refuses
+
 
 def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: DistanceBias, starts: Tensor | None) -> Tensor:
     """q: [B, N, H, R]; k, v: [B, N, L, R]; starts: [B, N] or None. Returns A v [B, N, H, R].

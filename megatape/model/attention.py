@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from megatape.config import ModelConfig
 from megatape.kernels.bias import DistanceBias, ScoreBias
 from megatape.kernels.blocked_attention import blocked_attention, blocked_biased_attention
-from megatape.kernels.flex import flex_biased_attention
+from megatape.kernels.flex import LEAST_HEAD, flex_biased_attention
 from megatape.kernels.rotation import rotate
 from megatape.model.encodings.encoding import Attends, Encoding
 from megatape.parallel.collectives import SINGLE, TensorRanks, gather_tokens, gathered_again, tokens_to_channels
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         return self.output(content.flatten(2)), moved
 
 
-def backend(device_type: str, attends: Attends) -> str:
+def backend(device_type: str, attends: Attends, head_dim: int) -> str:
     """Name of the attention that runs on this kind of device.
 
     A bias by distance is a lookup, which flex_attention fuses on a GPU. In a bias by pairs every number of its network takes part in
@@ -60,14 +60,16 @@ def backend(device_type: str, attends: Attends) -> str:
         return "sdpa"
     if device_type == "cpu" or attends == "pair bias":
         return "blocked"
-    return "sdpa" if attends == "moving" else "flex"
+    if attends == "moving":
+        return "sdpa"
+    return "flex" if head_dim >= LEAST_HEAD else "blocked"
 
 
 def attend_and_move(q: Tensor, k: Tensor, v: Tensor, e: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Causal attention with q [B, N, H, R] and k [B, N, L, R] rotated by e [B, N, L, W], over v and e.
 
     Returns A v [B, N, H, R] and A e [B, N, H, W] in the dtype of v."""
-    if backend(q.device.type, "moving") == "blocked":
+    if backend(q.device.type, "moving", q.shape[-1]) == "blocked":
         return blocked_attention(q, k, v, e, starts)
     return sdpa_moving_attention(q, k, v, e, starts)
 
@@ -78,7 +80,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, starts: Tens
     Returns A v [B, N, H, R] in the dtype of v."""
     if bias is None:
         return sdpa_attention(q, k, v, None, starts)
-    kind = backend(q.device.type, "distance bias" if isinstance(bias, DistanceBias) else "pair bias")
+    kind = backend(q.device.type, "distance bias" if isinstance(bias, DistanceBias) else "pair bias", q.shape[-1])
     if kind == "flex" and isinstance(bias, DistanceBias):
         return flex_biased_attention(q, k, v, bias, starts)
     return blocked_biased_attention(q, k, v, bias, starts) if kind == "blocked" else sdpa_attention(q, k, v, bias, starts)

@@ -1,20 +1,20 @@
 """Trains the same model with several encodings and seeds, measures each, and sets them beside each other.
 
     OUT/tape/seed-1234/             a run of launch/pretrain.py, with its log.txt
-        outcome.json                what it is measured by (study/outcome.py); outcome+yarn.json the same with scaled frequencies
+        outcome.json                what came out; outcome+yarn.json the same with scaled frequencies
     OUT/comparison.md, comparison.png
 
-Whatever is there is not done again, so the same command goes on where it was stopped, with more encodings or seeds too.
+What has an outcome is not done again, so the same command goes on where it was stopped, with more encodings or seeds too.
 """
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -24,18 +24,35 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import check_same_run
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
-from megatape.study.comparison import Trained, report
-from megatape.study.outcome import Outcome, is_addition, measure
+from megatape.study.children import Children, interruptible, locked
+from megatape.study.comparison import report
+from megatape.study.measure import check_measurable, outcome_path
+from megatape.study.outcome import Outcome
 from megatape.study.variants import Variant, parse_variants
+
+Environment = dict[str, str]
+
+# Settings outside of the model and the data that change what comes out, by more than rounding.
+DECISIVE = {
+    "training": ("steps", "global_batch_size", "precision", "gradient_clip"),
+    "optimizer": ("learning_rate", "beta1", "beta2", "eps", "weight_decay"),
+    "schedule": ("kind", "warmup_fraction", "final_fraction"),
+    "evaluation": ("samples",),
+}
+
+
+class RunsFailed(Exception):
+    """Some runs of a comparison failed; the others are done."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """One run of a comparison: what is trained, by which seed, and how it is started."""
+class Run:
+    """One training of a comparison, and the scalings it is measured with."""
 
     trained: str
     config: Config
-    command: tuple[str, ...]
+    train: list[str]
+    scalings: list[str | None]
 
     @property
     def name(self) -> str:
@@ -44,54 +61,86 @@ class Training:
 
     @property
     def directory(self) -> Path:
-        """Of the run."""
+        """Where it is kept."""
         return Path(self.config.run.directory)
 
-    @property
-    def checkpoint(self) -> Path:
-        """The last one, there when training is complete."""
-        return self.directory / "checkpoints" / folder_name(self.config.training.steps)
-
-    def outcome(self, scaling: str | None) -> Path:
-        """File of what was measured with this scaling."""
-        return self.directory / (f"outcome+{scaling}.json" if scaling else "outcome.json")
+    def missing(self) -> list[str | None]:
+        """Scalings without an outcome."""
+        return [scaling for scaling in self.scalings if not outcome_path(self.directory, scaling).exists()]
 
     def check(self, fingerprints: dict[str, str]) -> None:
-        """Raises ValueError if what is there was trained in another way."""
-        for path in list_checkpoints(self.directory / "checkpoints")[:1]:
-            reader = CheckpointReader(path)
-            check_same_run(reader, self.config, fingerprints)
-            if different := _first_difference(reader.config.model_dump(), self.config.model_dump()):
-                name, before, now = different
-                raise ValueError(
-                    f"{path} was trained with {name} {before}, now it is {now}: use the former, or choose another --out"
-                )
+        """Raises ValueError if it cannot be measured, or if what is there was trained in another way."""
+        for scaling in self.scalings:
+            check_measurable(self.config, scaling)
+            path = outcome_path(self.directory, scaling)
+            if path.exists():
+                outcome = Outcome.read(path)
+                self._check_origin(path, outcome.config, outcome.fingerprints, fingerprints)
+        for path in list_checkpoints(self.directory / "checkpoints"):
+            try:
+                reader = CheckpointReader(path)
+            except (ValueError, OSError):
+                continue  # training goes on from an older one, and says so
+            self._check_origin(path, reader.config, reader.state["fingerprints"], fingerprints)
 
-    def run(self, environment: dict[str, str]) -> None:
-        """Train to the end. Raises RuntimeError that shows the end of the log if that fails."""
-        if self.checkpoint.is_dir():
+    def finish(self, children: Children, environments: "SimpleQueue[Environment]") -> None:
+        """Train and measure what is missing, in the next free environment. Raises RunsFailed with the end of the log if that fails."""
+        if not self.missing():
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
+        environment = environments.get()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            checkpoint = self.directory / "checkpoints" / folder_name(self.config.training.steps)
+            if not checkpoint.is_dir():
+                self._run("training", children, self.train, environment, checkpoint)
+            for scaling in self.missing():
+                command = [sys.executable, "-m", "megatape.study.measure", str(self.directory), *([scaling] if scaling else [])]
+                self._run("measuring", children, command, environment, outcome_path(self.directory, scaling))
+        finally:
+            environments.put(environment)
+
+    def outcomes(self, scaling: str | None) -> list[Outcome]:
+        """The one with this scaling, if it is there."""
+        path = outcome_path(self.directory, scaling)
+        return [Outcome.read(path)] if path.exists() else []
+
+    def _run(self, what: str, children: Children, command: list[str], environment: Environment, product: Path) -> None:
         log = self.directory / "log.txt"
-        with log.open("a", encoding="utf-8") as file:
-            print(shlex.join(self.command), file=file, flush=True)
-            status = subprocess.run(
-                self.command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment
-            ).returncode
-        if not self.checkpoint.is_dir():
-            last = " | ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
-            raise RuntimeError(f"{self.name}: training ended with status {status} before its last step; {log} ends: {last}")
+        status = children.run(command, environment, log)
+        if not product.exists():
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            # A launcher writes lines of its own behind the one that tells.
+            told = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
+            raise RunsFailed(f"{self.name}: {what} ended with status {status}; {log} says: {told[-1]}")
+
+    def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
+        check_same_run(origin, theirs, recorded, self.config, fingerprints)
+        for section, names in DECISIVE.items():
+            for name in names:
+                before, now = (getattr(getattr(config, section), name) for config in (theirs, self.config))
+                if before != now:
+                    raise ValueError(
+                        f"{origin} was trained with {section}.{name} {before}, now it is {now}: use the former, or choose another --out"
+                    )
 
 
 def compare(
-    file: str, settings: list[str], encodings: str, seeds: int, out: Path, jobs: int, launcher: str | None, pretrain: Path
+    file: str,
+    settings: list[str],
+    encodings: str,
+    seeds: int,
+    out: Path,
+    jobs: int,
+    launcher: str | None,
+    pretrain: Path,
+    command: str,
 ) -> Iterator[str]:
     """Train and measure whatever is missing, write table and picture; yields what to tell on the way, the table last.
 
     settings: overrides of the configuration `file`. seeds: how many, counted on from training.seed; a seed has the same samples in the same
     order and the same initial value of every weight of the same name for all encodings. jobs: runs at a time. launcher: command that starts
-    `pretrain`, None for one process each. Raises ValueError and OSError for wrong arguments, before anything is trained; at the end
-    RuntimeError for runs that failed, the others being done."""
+    the script `pretrain`, None for one process each. command: what was typed, for the table. Raises ValueError and OSError before
+    anything is trained if something does not fit, and RunsFailed in the end if runs failed."""
     for option, value in (("--seeds", seeds), ("--jobs", jobs)):
         if value < 1:
             raise ValueError(f"{option} is {value}: give at least 1")
@@ -100,94 +149,88 @@ def compare(
         raise ValueError(
             "model.scaling is set, but encodings are trained without: remove it, and compare for example tape+yarn"
         )
-    is_addition(base)
     variants = parse_variants(encodings)
-    start = shlex.split(launcher) if launcher else [sys.executable]
-    trainings = _trainings(
-        file, settings, variants, range(base.training.seed, base.training.seed + seeds), out, [*start, str(pretrain)]
-    )
+    environments = _environments(jobs, launcher)
+    start = [*(shlex.split(launcher) if launcher else [sys.executable]), str(pretrain)]
+    runs = _runs(file, settings, variants, range(base.training.seed, base.training.seed + seeds), out, start)
     train_data, _ = open_data(base)
-    for training in trainings:
-        training.check({"data": train_data.fingerprint, "tokenizer": train_data.tokenizer_hash})
-    # Runs at a time share the cores, and measuring takes one run's share.
-    threads = int(os.environ.get("MEGATAPE_THREADS", max(1, len(os.sched_getaffinity(0)) // jobs)))
-    torch.set_num_threads(threads)
-    missing = sum(not training.checkpoint.is_dir() for training in trainings)
-    yield f"{len(trainings)} runs, {missing} of them to be trained, {jobs} at a time; each has its log.txt in {out}"
+    for run in runs:
+        run.check({"data": train_data.fingerprint, "tokenizer": train_data.tokenizer_hash})
 
     failures = []
-    with ThreadPoolExecutor(jobs) as pool:
-        environment = os.environ | {"MEGATAPE_THREADS": str(threads)}
-        running = {pool.submit(training.run, environment): training for training in trainings}
+    with interruptible(), locked(out) as lock, ThreadPoolExecutor(jobs) as pool:
+        missing = sum(bool(run.missing()) for run in runs)
+        yield f"{len(runs)} runs, {missing} of them to be done, {jobs} at a time; each has its log.txt in {out}"
+        children = Children(lock)
+        running = {pool.submit(run.finish, children, environments): run for run in runs}
         try:
             for done in as_completed(running):
-                training = running[done]
-                if error := done.exception():
-                    if not isinstance(error, RuntimeError):
-                        raise error
+                try:
+                    done.result()
+                    yield _told(running[done])
+                except RunsFailed as error:
                     failures.append(str(error))
                     yield f"failed: {error}"
-                else:
-                    yield f"{training.name}: {_measured(training, variants)}"
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an interruption too, which the trainings have heard of themselves
-
-    rows = [(variant.label, _trained(variant, trainings)) for variant in variants]
-    yield report(base, f"{file} {shlex.join(settings)}".strip(), [(label, runs) for label, runs in rows if runs], out)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            children.stop()
+            raise
+        rows = [(variant.label, _outcomes(variant, runs)) for variant in variants]
+        if rows := [row for row in rows if row[1]]:
+            yield report(rows, command, out)
     if failures:
-        raise RuntimeError(
-            f"{len(failures)} of {len(trainings)} runs failed; the table is of the others\n" + "\n".join(failures)
-        )
+        raise RunsFailed(f"{len(failures)} of {len(runs)} runs failed; the table is of the others\n" + "\n".join(failures))
 
 
-def _trainings(
-    file: str, settings: list[str], variants: list[Variant], seeds: range, out: Path, start: list[str]
-) -> list[Training]:
-    """Seed by seed, so that all encodings have something early."""
-    trainings = []
-    unlike = {variant.trained: variant for variant in variants}
+def _environments(jobs: int, launcher: str | None) -> "SimpleQueue[Environment]":
+    """What runs at a time see: a GPU each, or an equal share of the cores; whatever a launcher takes is its own business."""
+    environments: SimpleQueue[Environment] = SimpleQueue()
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = shown.split(",") if shown else [str(number) for number in range(torch.cuda.device_count())]
+    if launcher and jobs > 1:
+        raise ValueError(f"--jobs is {jobs}, but what --launcher starts takes the machine for itself: leave one of them out")
+    if not launcher and gpus and jobs > len(gpus):
+        raise ValueError(f"--jobs is {jobs}, but there are {len(gpus)} GPUs: a run needs one of its own")
+    for job in range(jobs):
+        own: Environment = {}
+        if not launcher and gpus:
+            own["CUDA_VISIBLE_DEVICES"] = gpus[job]
+        elif not launcher:
+            threads = os.environ.get("MEGATAPE_THREADS", str(max(1, len(os.sched_getaffinity(0)) // jobs)))
+            own |= {"MEGATAPE_THREADS": threads, "OMP_NUM_THREADS": threads}
+        environments.put(os.environ | own)
+    return environments
+
+
+def _runs(file: str, settings: list[str], variants: list[Variant], seeds: range, out: Path, start: list[str]) -> list[Run]:
+    """Seed by seed, so that all encodings have something early. Raises ValueError if two are the same model."""
+    runs = []
     for seed in seeds:
-        for trained, variant in unlike.items():
-            directory = out / trained.replace(":", "_") / f"seed-{seed}"
+        models: dict[Any, str] = {}
+        for variant in dict.fromkeys(Variant(variant.trained, variant.settings, None) for variant in variants):
+            directory = out / variant.trained.replace(":", "_") / f"seed-{seed}"
             own = [*settings, *variant.settings, f"training.seed={seed}", f"run.directory={directory}"]
+            config = load_config(file, own)
+            same = models.setdefault(config.model.model_dump_json(), variant.trained)
+            if same != variant.trained:
+                raise ValueError(f"--encodings: {same} and {variant.trained} are the same model: remove one of them")
             changes = [word for setting in own for word in ("--set", setting)]
-            command = (*start, "--config", file, *changes, "--resume", "auto")
-            trainings.append(Training(trained, load_config(file, own), command))
-    return trainings
+            train = [*start, "--config", file, *changes, "--resume", "auto"]
+            scalings = [other.scaling for other in variants if other.trained == variant.trained]
+            runs.append(Run(variant.trained, config, train, scalings))
+    return runs
 
 
-def _measured(training: Training, variants: list[Variant]) -> str:
-    """Measure what has not been, and say what came out."""
+def _told(run: Run) -> str:
+    """What came out, in one line."""
     told = []
-    for variant in variants:
-        if variant.trained != training.trained:
-            continue
-        path = training.outcome(variant.scaling)
-        if not path.exists():
-            measure(training.config, training.checkpoint, variant.scaling).write(path)
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in Outcome.read(path).figures.items())
-        told.append(f"{variant.scaling}: {figures}" if variant.scaling else figures)
-    return "; ".join(told)
+    for scaling in run.scalings:
+        for outcome in run.outcomes(scaling):
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
+            told.append(f"{scaling}: {figures}" if scaling else figures)
+    return f"{run.name}: {'; '.join(told)}"
 
 
-def _trained(variant: Variant, trainings: list[Training]) -> list[Trained]:
-    """The variant's runs that are complete."""
-    return [
-        Trained(
-            training.config,
-            Outcome.read(training.outcome(variant.scaling)),
-            training.directory / "metrics.jsonl",
-            variant.scaling,
-        )
-        for training in trainings
-        if training.trained == variant.trained and training.outcome(variant.scaling).exists()
-    ]
-
-
-def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """Path and both values of the first setting that matters for the result."""
-    for section in ("training", "optimizer", "schedule", "evaluation"):
-        for name, value in now[section].items():
-            if before[section][name] != value:
-                return f"{section}.{name}", before[section][name], value
-    return None
+def _outcomes(variant: Variant, runs: list[Run]) -> list[Outcome]:
+    """Of all its seeds that are done."""
+    return [outcome for run in runs if run.trained == variant.trained for outcome in run.outcomes(variant.scaling)]

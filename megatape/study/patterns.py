@@ -6,6 +6,7 @@ Shapes as in model/block.py.
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -78,7 +79,7 @@ def figure_of(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure
         panel.set_title(f"layer {layer}")
     for line, (label, images) in zip(panels, rows, strict=True):
         # Single large values (a first token that draws all attention) would leave the rest white.
-        limit = float(torch.stack(images).abs().flatten().quantile(0.99)) or 1.0
+        limit = float(np.quantile(torch.stack(images).abs().numpy(), 0.99)) or 1.0  # torch's takes 2**24 numbers at most
         for panel, image in zip(line, images, strict=True):
             drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
             panel.set_xticks([])

@@ -37,7 +37,7 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             seconds = time.perf_counter() - started
 
             stop = run.engine.sum_over_ranks(interrupt.requested) > 0
-            evaluate = not stop and (run.step % config.evaluation.interval == 0 or run.step == steps)
+            evaluate = run.step == steps or (not stop and run.step % config.evaluation.interval == 0)
             metrics.step(run.step, loss, grad_norm, lr, run.samples, seconds, run.evaluate() if evaluate else None)
 
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:

@@ -69,7 +69,7 @@ def introduction(run: Run) -> str:
         [
             (
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
-                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, encoding_of(model).attends)}"
+                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, encoding_of(model).attends, model.head_dim)}"
             ),
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",

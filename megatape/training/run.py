@@ -124,7 +124,7 @@ class Run:
         if reader is None:
             self.engine.state.load(fresh_state(self.config), KINDS, step=0)
             return
-        check_same_run(reader, self.config, self._fingerprints)
+        check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self._fingerprints)
         self.engine.state.load(reader.read, KINDS, reader.step)
         self.step, self.samples = reader.step, reader.samples
         snapshot = reader.rng_state(self.topology.rank)

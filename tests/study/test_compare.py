@@ -2,11 +2,13 @@
 
 import json
 import math
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +19,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.config import Config, parse_config
+from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
 from megatape.data.dataset import TokenDataset
 from megatape.evaluation import perplexity
+from megatape.evaluation.addition import AdditionGrid
 from megatape.evaluation.perplexity import evaluate_perplexity
 from megatape.export.generation import LoadedModel
-from megatape.study.compare import compare
-from megatape.study.comparison import Trained, report
+from megatape.study import measure
+from megatape.study.compare import RunsFailed, compare
+from megatape.study.comparison import report
+from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
 from megatape.study.variants import Variant, parse_variants, with_scaling
 from tests.conftest import VOCAB_SIZE
@@ -95,30 +100,34 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
         assert {asked.shape[1] for asked in model.asked} == {length} and model.spread == {length}
 
 
-def written(tmp_path: Path, config: Config, losses: list[float], figure: float, scaling: str | None = None) -> Trained:
-    """A run whose validation loss is the last of its losses."""
-    metrics = tmp_path / f"{config.model.encoding}-{config.training.seed}.jsonl"
-    entries: list[dict[str, float]] = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
-    entries[-1]["validation_loss"] = losses[-1]
-    metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    outcome = Outcome({"figure": figure}, {1: figure, 2: 2 * figure}, ("tokens", "figure"))
-    return Trained(config, outcome, metrics, scaling)
+def test_loss_curve() -> None:
+    assert loss_curve([5.0, 4.0, 3.0]) == {1: 5.0, 2: 4.0, 3: 3.0}
+    curve = loss_curve([float(step) for step in range(1, 201)])
+    assert len(curve) == 50 and curve[4] == 2.5 and curve[200] == 198.5
 
 
 def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    def trained(encoding: str, seed: int, last: float, figure: float, scaling: str | None = None) -> Trained:
+    def outcome(encoding: str, seed: int, figure: float, loss: float | None = None) -> Outcome:
         raw = raw_config | {"model": raw_config["model"] | {"encoding": encoding}}
         config = parse_config(raw | {"training": raw["training"] | {"seed": seed}}, "test")
-        return written(tmp_path, config, [5.0, 5.0, last, last], figure, scaling)
+        figures = {"figure": figure} if loss is None else {"validation loss": loss, "figure": figure}
+        scaling = "yarn" if loss is None else None
+        return Outcome(config, {"data": "d"}, scaling, figures, {1: 5.0, 2: 3.0}, {1: figure, 2: 2.0}, ("tokens", "figure"))
 
-    assert trained("rope", 1, 3.0, 10.0).loss_curve() == {1: 5.0, 2: 5.0, 3: 3.0, 4: 3.0}
     rows = [
-        ("rope", [trained("rope", 1, 3.0, 10.0), trained("rope", 2, 4.0, 14.0)]),
-        ("tape", [trained("tape", 1, 2.5, 9.0), trained("tape", 2, 3.7, 12.0), trained("tape", 3, 1.0, 1.0)]),
-        ("tape+yarn", [trained("tape", 1, 2.5, 8.0, "yarn")]),
+        ("rope", [outcome("rope", 1, 10.0, 3.0), outcome("rope", 2, 14.0, 4.0)]),
+        ("tape", [outcome("tape", 1, 9.0, 2.5), outcome("tape", 2, 12.0, 3.7), outcome("tape", 3, 1.0, 1.0)]),
+        ("tape+yarn", [outcome("tape", 1, 8.0)]),
     ]
-    text = report(rows[0][1][0].config, "file.json", rows, tmp_path)
-    assert (tmp_path / "comparison.md").read_text().strip() in text
+    kept = tmp_path / "outcome.json"
+    rows[0][1][0].write(kept)
+    assert Outcome.read(kept) == rows[0][1][0]
+    kept.write_text(kept.read_text()[:-10])
+    with pytest.raises(ValueError, match="outcome.json is damaged"):
+        Outcome.read(kept)
+
+    text = report(rows, "the command", tmp_path)
+    assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
     spreads = [[name, *others] for name, _, *others in cells]  # without the parameters
     assert spreads == [
@@ -138,11 +147,20 @@ PRETRAIN = ROOT / "launch" / "pretrain.py"
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
     """What the command prints."""
-    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, PRETRAIN))
+    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, PRETRAIN, "typed"))
 
 
 def steps(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """Its metrics; none if it has not begun."""
+    metrics = run / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} took more than {seconds} s"
+        time.sleep(0.1)
 
 
 def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,42 +169,44 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     raw_config["model"]["max_positions"] = 128
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))
-    encodings, first = "rope,tape,tape+linear", out / "rope" / "seed-1234"
+    encodings, first, other = "rope,tape,tape+linear", out / "rope" / "seed-1234", out / "tape" / "seed-1234"
     command = [sys.executable, str(ROOT / "launch" / "study.py"), "compare", "--config", str(file), "--out", str(out)]
     with subprocess.Popen(
         [*command, "--encodings", encodings, "--seeds", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as interrupted:
-        deadline = time.monotonic() + 200
-        while not (first / "metrics.jsonl").exists() or len(steps(first)) < 3:
-            assert interrupted.poll() is None and time.monotonic() < deadline, "training did not start"
-            time.sleep(0.1)
-        os.killpg(interrupted.pid, signal.SIGINT)  # as a terminal does
-        _, errors = interrupted.communicate(timeout=100)
-    assert interrupted.returncode == 130 and "the same command goes on" in errors, errors
-    stopped = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
-    assert 3 <= stopped < 40 and not (out / "tape").exists() and not (out / "comparison.md").exists()
+    ) as stopped:
+        wait_for(lambda: stopped.poll() is not None or len(steps(first)) > 2, "training's start")
+        with pytest.raises(ValueError, match="is being written by another comparison"):
+            run(file, out, encodings, 1)
+        stopped.send_signal(signal.SIGTERM)  # its children hear of it from it alone
+        _, errors = stopped.communicate(timeout=100)
+    assert stopped.returncode == 130 and "the same command goes on" in errors, errors
+    saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
+    assert 3 <= saved < 40 and len(steps(first)) == saved  # it has ended in good order, and nothing trains any more
+    assert not other.exists() and not (out / "comparison.md").exists()
 
-    printed = run(file, out, encodings, 1)
-    assert "2 runs, 2 of them to be trained" in printed
+    printed = run(file, out, encodings, 1, jobs=2)
+    assert "2 runs, 2 of them to be done" in printed
     assert "resumed from" in (first / "log.txt").read_text()
     assert [entry["step"] for entry in steps(first)] == list(range(1, 41))
     # Same samples and same initial weights: before its gains have learned anything TAPE is RoPE.
-    other = out / "tape" / "seed-1234"
     assert steps(first)[0]["loss"] == pytest.approx(steps(other)[0]["loss"], rel=1e-6)
     assert steps(first)[-1]["loss"] != pytest.approx(steps(other)[-1]["loss"], rel=1e-5)
     outcomes = [Outcome.read(path) for path in (other / "outcome.json", other / "outcome+linear.json")]
     assert [list(outcome.curve) for outcome in outcomes] == [[128], [128]] and outcomes[0].curve != outcomes[1].curve
     assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
+    assert outcomes[0].figures["validation loss"] == steps(other)[-1]["validation_loss"]
 
-    # Another seed: what is there stays, and its samples are others.
+    # Another seed: what is there stays, also without its checkpoints, and the new samples are others.
+    shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
     printed = run(file, out, "rope", 2)
-    assert "2 runs, 1 of them to be trained" in printed and (first / "outcome.json").stat().st_mtime_ns == before
-    second = out / "rope" / "seed-1235"
-    assert steps(second)[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
+    assert "2 runs, 1 of them to be done" in printed and (first / "outcome.json").stat().st_mtime_ns == before
+    assert steps(out / "rope" / "seed-1235")[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
 
     with pytest.raises(ValueError, match="was trained with optimizer.learning_rate 0.01, now it is 0.5"):
-        run(file, out, encodings, 1, "optimizer.learning_rate=0.5")
+        run(file, out, "rope", 1, "optimizer.learning_rate=0.5")
+    with pytest.raises(ValueError, match="was trained with model.norm_eps 1e-05, the configuration says 0.1"):
+        run(file, out, "rope", 1, "model.norm_eps=0.1")
 
 
 def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -201,12 +221,38 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"] and list(outcome.curve) == [1, 2, 3, 4]
     assert "`rope+yarn`" in printed and (out / "comparison.png").exists()
 
+    with pytest.raises(ValueError, match="need 16 positions; model.max_positions is 15: raise it"):
+        run(file, tmp_path / "none", "rope", 1, "model.max_positions=15")
+
+
+def test_scaling_reaches_the_model_that_adds(
+    raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the digits of two are 16 tokens where 11 were trained."""
+    asked = []
+
+    @contextmanager
+    def load(checkpoint: Path, model: ModelConfig) -> Iterator[None]:
+        asked.append((checkpoint, model.scaling))
+        yield
+
+    data = tmp_path / "addition"
+    prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
+    raw_config["data"] = {"path": str(data), "samples": "documents", "sequence_length": longest_document(2), "prompt_end": "="}
+    config = parse_config(raw_config, "test")
+    cells = [[1] * 4] * 4
+    monkeypatch.setattr(measure, "load_trained", load)
+    monkeypatch.setattr(measure, "evaluate_addition", lambda loaded, data: AdditionGrid(2, cells, cells))
+    for scaling in (None, "linear"):
+        measure._addition(config, tmp_path, scaling)
+    assert asked == [(tmp_path, None), (tmp_path, ScalingConfig(kind="linear", factor=16 / 11))]
+
 
 def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))
-    with pytest.raises(RuntimeError, match="2 of 2 runs failed") as failed:
-        run(file, out, "rope", 2, jobs=2, launcher="false")
+    with pytest.raises(RunsFailed, match="2 of 2 runs failed") as failed:
+        run(file, out, "rope", 2, launcher="false")
     for seed in (1234, 1235):
         assert f"rope, seed {seed}: training ended with status 1" in str(failed.value)
         assert str(out / "rope" / f"seed-{seed}" / "log.txt") in str(failed.value)
@@ -222,5 +268,11 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "model.position_siz: unknown key; did you mean position_size" in refused("rope,tape:position_siz=3")
     assert "head_dim 5 is odd" in refused("nope,rope:head_dim=5")
     assert "model.scaling is set" in refused("rope", 'model.scaling={"kind": "linear", "factor": 2.0}', "model.encoding=rope")
-    assert "nothing to measure beside the loss" in refused("rope", "data.samples=documents", "data.sequence_length=32")
+    assert "set data.samples to packed" in refused("rope", "data.samples=documents", "data.sequence_length=32")
+    assert "set data.samples to packed" in refused("rope", "data.mask_documents=true")
+    assert "tape and tape:position_size=6 are the same model" in refused("tape,tape:position_size=6")
+    assert "tape+yarn: no test is longer than the 32 tokens of training" in refused("tape+yarn")
+    assert "Llama needs a hidden_size" in refused("tape,rope", "model.num_heads=5", "model.head_dim=8")
+    with pytest.raises(ValueError, match="--jobs is 2, but what --launcher starts"):
+        run(file, tmp_path / "none", "rope", 1, jobs=2, launcher="mpirun")
     assert not (tmp_path / "none").exists()

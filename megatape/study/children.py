@@ -1,0 +1,97 @@
+"""Child processes that end when this one is asked to end, and leave a folder locked as long as one of them lives."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+GRACE = 60  # seconds that what a launcher leaves behind has to end by itself
+
+
+class Stopped(Exception):
+    """Nothing is started any more."""
+
+
+class Children:
+    """Runs commands for several threads, each in a process group of its own, which a terminal's Ctrl-C does not reach."""
+
+    def __init__(self, lock: IO[str]) -> None:
+        self._lock = lock
+        self._mutex = threading.Lock()
+        self._running: set[int] = set()
+        self._stopped = False
+
+    def run(self, command: list[str], environment: dict[str, str], log: Path) -> int:
+        """Its exit status, when all of its group has ended; output is appended to `log`. Raises Stopped behind `stop`."""
+        with log.open("a", encoding="utf-8") as file:
+            with self._mutex:
+                if self._stopped:
+                    raise Stopped
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=[self._lock.fileno()],
+                )
+                self._running.add(process.pid)
+            status = process.wait()
+            _wait_for_group(process.pid)  # a launcher may end before its ranks do
+            with self._mutex:
+                self._running.discard(process.pid)
+            return status
+
+    def stop(self) -> None:
+        """Start nothing more, and interrupt what runs."""
+        with self._mutex:
+            self._stopped = True
+            for group in self._running:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGINT)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[IO[str]]:
+    """Hold the folder, which is made if need be, for this process and the children that inherit the file.
+
+    Raises ValueError if another holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} is being written by another comparison, or by runs that one has left behind: wait for them, end them, or "
+                "choose another folder"
+            ) from None
+        yield file
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, in the background (where shells ignore SIGINT) too."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_for_group(group: int) -> None:
+    deadline = time.monotonic() + GRACE
+    try:
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.2)
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

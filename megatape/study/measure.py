@@ -1,0 +1,133 @@
+"""Measures a finished run of a comparison: python -m megatape.study.measure RUN_FOLDER [SCALING]
+
+Which figures there are follows from the data: exact match of additions, or perplexity of text by length.
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from megatape.checkpoint.manifest import folder_name
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import Config, load_config
+from megatape.data.addition import KIND as ADDITION
+from megatape.data.addition import AdditionTask, longest_document
+from megatape.data.dataset import TokenDataset
+from megatape.data.index import load_index
+from megatape.evaluation.addition import evaluate_addition
+from megatape.evaluation.perplexity import evaluate_perplexity
+from megatape.export.generation import load_trained
+from megatape.export.mapping import exported_config
+from megatape.export.tokenizer import load_sentencepiece, special_tokens
+from megatape.study.outcome import Outcome
+from megatape.study.variants import with_scaling
+
+LENGTHS = (128, 256, 512, 1024)  # of sequences whose perplexity is measured, as far as model.max_positions goes
+POINTS = 50  # of a loss curve
+
+Measured = tuple[dict[str, float], dict[int, float], tuple[str, str]]  # figures, curve and axes of an Outcome
+
+
+def check_measurable(config: Config, scaling: str | None) -> None:
+    """Raises ValueError or FileNotFoundError for whatever would keep `measure` from measuring the trained model."""
+    data = Path(config.data.path)
+    if is_addition(config):
+        digits, longest = AdditionTask.of(data).digits, tested_lengths(config)[-1]
+        if longest > config.model.max_positions:
+            raise ValueError(
+                f"data.path {data} has additions of up to {digits} digits and is tested with {2 * digits}, which need {longest} "
+                f"positions; model.max_positions is {config.model.max_positions}: raise it"
+            )
+    elif config.data.samples == "documents" or config.data.mask_documents:
+        raise ValueError(
+            "perplexity by length is measured on packed text, where sequences run across documents: set data.samples to packed and "
+            "data.mask_documents to false"
+        )
+    else:
+        TokenDataset(data, "validation", tested_lengths(config)[-1])
+    if scaling:
+        if tested_lengths(config)[-1] <= config.data.sequence_length:
+            raise ValueError(
+                f"{config.model.encoding}+{scaling}: no test is longer than the {config.data.sequence_length} tokens of training, so "
+                f"nothing would be scaled: raise model.max_positions (now {config.model.max_positions}), or compare without it"
+            )
+        with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
+    exported_config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
+
+
+def is_addition(config: Config) -> bool:
+    """Whether the data is additions; otherwise it is text."""
+    return bool(load_index(Path(config.data.path)).source.get("kind") == ADDITION)
+
+
+def tested_lengths(config: Config) -> list[int]:
+    """Tokens of the sequences that are measured, the longest last."""
+    if is_addition(config):
+        return [longest_document(2 * AdditionTask.of(Path(config.data.path)).digits) - 1]
+    return [length for length in LENGTHS if length <= config.model.max_positions] or [config.data.sequence_length]
+
+
+def measure(run: Path, scaling: str | None) -> Outcome:
+    """Measure the last checkpoint of a run, its frequencies scaled in this way where a test is longer than training was.
+
+    Raises ValueError or FileNotFoundError if the run is not complete."""
+    config = load_config(run / "config.json")
+    checkpoint = run / "checkpoints" / folder_name(config.training.steps)
+    fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
+    if not scaling:  # the loss is one of training
+        figures = {"validation loss": entries[-1]["validation_loss"]} | figures
+    losses = loss_curve([entry["loss"] for entry in entries])
+    return Outcome(config, fingerprints, scaling, figures, losses, curve, axes)
+
+
+def loss_curve(losses: list[float]) -> dict[int, float]:
+    """Means of POINTS equal parts of the losses of all steps, by the last step of each."""
+    ends = [len(losses) * part // POINTS for part in range(POINTS + 1)]
+    return {end: fmean(losses[begin:end]) for begin, end in itertools.pairwise(ends) if begin < end}
+
+
+def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Measured:
+    data, trained, longest = Path(config.data.path), config.data.sequence_length, tested_lengths(config)[-1]
+    model = with_scaling(config.model, scaling, trained, longest) if scaling else config.model
+    with load_trained(checkpoint, model) as loaded:
+        grid = evaluate_addition(loaded, data)
+    shares = {"trained lengths": grid.inside, "beyond": grid.beyond, "all": grid.mean}
+    return (
+        {f"{name} (%)": 100 * share for name, share in shares.items() if share is not None},
+        {digits: 100 * share for digits, share in grid.by_longer_operand.items()},
+        ("digits of the longer operand", "exact match (%)"),
+    )
+
+
+def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measured:
+    data, trained, lengths = Path(config.data.path), config.data.sequence_length, tested_lengths(config)
+    # The weights are one model for each amount of scaling.
+    models = [with_scaling(config.model, scaling, trained, length) if scaling else config.model for length in lengths]
+    curve = {}
+    for model, group in itertools.groupby(zip(models, lengths, strict=True), key=lambda pair: pair[0]):
+        with load_trained(checkpoint, model) as loaded:
+            for _, length in group:
+                curve[length] = evaluate_perplexity(loaded, data, length, lengths[-1])
+    return {f"perplexity at {length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
+
+
+def outcome_path(run: Path, scaling: str | None) -> Path:
+    """Where the outcome of a run's measurement is kept."""
+    return run / (f"outcome+{scaling}.json" if scaling else "outcome.json")
+
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    set_verbosity_error()  # it has doubts about every scaling that is not for all of max_positions
+    folder, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+    try:
+        measure(folder, kind).write(outcome_path(folder, kind))
+    except (ValueError, OSError) as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        sys.exit(2)
