@@ -36,15 +36,24 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
     deepspeed.ops.__compatible_ops__ = {}
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
-        # A launcher's default of one thread (or of all cores) per process is seldom what a shared machine wants.
-        share = max(1, len(os.sched_getaffinity(0)) // topology.local_size)
-        torch.set_num_threads(int(os.environ.get("MEGATAPE_THREADS", share)))
+        torch.set_num_threads(_threads(topology))
     else:
         accelerator.set_device(_device_number(topology, accelerator.device_count()))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
     deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
     return torch.device(accelerator.current_device_name())
+
+
+def _threads(topology: Topology) -> int:
+    """This rank's share of the cores: a launcher's default of one thread (or of all cores) per process is seldom what a shared machine
+    wants. Raises ValueError if MEGATAPE_THREADS is no number of threads."""
+    given = os.environ.get("MEGATAPE_THREADS")
+    if given is None:
+        return max(1, len(os.sched_getaffinity(0)) // topology.local_size)
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"MEGATAPE_THREADS is {given!r}: give a number of threads, at least 1, or unset it")
+    return int(given)
 
 
 def _device_number(topology: Topology, visible: int) -> int:
