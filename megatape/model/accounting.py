@@ -96,7 +96,7 @@ def record_saved(exclude: list[Tensor]) -> Iterator[Saved]:
         storage = tensor.untyped_storage()
         if storage._cdata not in skipped:
             saved.storages[storage._cdata] = storage
-        return tensor
+        return tensor.detach()  # an output kept as it is holds its own node, which keeps it: never freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield saved

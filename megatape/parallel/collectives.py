@@ -95,7 +95,10 @@ class _GatheredAgain:
             self.uses += 1
             return lambda: self._gather().as_strided(shape, strides)
         weight = next((weight for weight in self.weights if identity == _identity(weight)), None)
-        return lambda: tensor if weight is None else weight.detach().as_strided(shape, strides)
+        if weight is None:
+            kept = tensor.detach()  # an output kept as it is would hold its own node, which keeps it
+            return lambda: kept
+        return lambda: weight.detach().as_strided(shape, strides)
 
     def _gather(self) -> Tensor:
         whole = all_gather(self.part, self.ranks) if self.whole is None else self.whole

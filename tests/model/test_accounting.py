@@ -1,5 +1,6 @@
 """Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
 
+import weakref
 from typing import get_args
 
 import pytest
@@ -10,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megatape.config import EncodingName, ModelConfig
 from megatape.model import attention
-from megatape.model.accounting import count_parameters, forward_flops, meta_model, saved_bytes
+from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
 from megatape.model.transformer import Transformer
 from tests.model.builder import SHAPE
 
@@ -112,3 +113,13 @@ def test_checkpointing_saves_less_and_changes_nothing() -> None:
     for (name, ours), theirs in zip(checkpointed.named_parameters(), plain.parameters(), strict=True):
         if theirs.grad is not None:
             assert torch.equal(ours.grad, theirs.grad), name
+
+
+def test_recording_keeps_no_graph_alive() -> None:
+    """Sigmoid saves its own output: held as it is, output and node would hold each other, and a study of many models run out of memory."""
+    with record_saved(exclude=[]) as saved:
+        output = torch.ones(8, requires_grad=True).sigmoid()
+    assert saved.bytes == 8 * 4
+    gone = weakref.ref(output)
+    del output
+    assert gone() is None
