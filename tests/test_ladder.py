@@ -27,7 +27,7 @@ def test_the_ladder_is_whole() -> None:
 def test_file(path: Path) -> None:
     config = load_config(path)
     assert config.run.directory == f"runs/{path.stem}"
-    assert config.zero.stage == 3
+    assert config.zero.stage == (1 if path.stem.endswith("_addition_5") else 3)  # one process has nothing to divide
     assert path.stem.startswith(config.model.encoding)
     size = re.search(r"_(\d+[mb])", path.stem)
     if size:

@@ -61,6 +61,7 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw_config
 
 
+@pytest.mark.slow
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
     """All encodings and ablations on 2 data x 2 tensor ranks at stage 3 equal one plain process, and go on from a checkpoint bit for
     bit; with grouped queries, and masked documents for every second one."""
