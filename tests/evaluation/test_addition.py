@@ -139,7 +139,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
 
-@pytest.mark.parametrize("encoding", ["tape", "rope"])
+@pytest.mark.parametrize("encoding", ["tape", pytest.param("rope", marks=pytest.mark.slow)])
 def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
     """Train a little, evaluate the checkpoint and its export: the same table, and a picture."""
     directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
