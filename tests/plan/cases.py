@@ -10,7 +10,7 @@ from megatape.parallel.topology import Topology
 from megatape.parallel.traffic import CountTraffic
 from megatape.training.run import Run
 
-WARM_UP = 3  # steps until DeepSpeed's stage 3 has seen the order of the modules twice and gathers ahead
+WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and gathers ahead
 
 
 def configure(base: dict[str, Any], name: str, changes: dict[str, Any]) -> Config:
@@ -31,7 +31,7 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
     run = Run(config, replace(topology, tensor_size=config.parallel.tp), None)
-    for _ in range(WARM_UP if config.zero.stage == 3 else 1):
+    for _ in range(WARM_UP):
         run.engine.train_step(run.next_batches(), 1e-3)
     batches = run.next_batches()
     with CountTraffic({"tensor": run.engine.groups.tensor, "data": run.engine.groups.data}) as counted:

@@ -33,7 +33,7 @@ CASES: dict[int, dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("tensor_size", [pytest.param(2, marks=pytest.mark.slow), 4, 1])
 def test_planned_bytes_are_those_sent(raw_config: dict[str, Any], tmp_path: Path, tensor_size: int) -> None:
-    raw_config["model"] |= {"num_layers": 3, "vocab_size": 301}
+    raw_config["model"] |= {"num_layers": 4, "vocab_size": 301}
     raw_config["parallel"] = {"tp": tensor_size}
     cases = CASES[tensor_size]
     results = run_workers("tests.plan.cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
@@ -44,10 +44,9 @@ def test_planned_bytes_are_those_sent(raw_config: dict[str, Any], tmp_path: Path
             assert counted[number] == {"tensor": planned.tensor, "data": planned.data, "other": {}}, (name, rank)
 
 
-@pytest.mark.parametrize(
-    ("precision", "tensor_size", "ratio"), [("float32", 2, 1.20), ("float32", 8, 1.05), ("bfloat16", 4, 1.10)]
-)
-def test_tape_over_rope(raw_config: dict[str, Any], precision: str, tensor_size: int, ratio: float) -> None:
+@pytest.mark.parametrize(("tensor_size", "ratio"), [(2, 1.20), pytest.param(4, 1.10, marks=pytest.mark.slow), (8, 1.05)])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: float, precision: str) -> None:
     """Per layer and token, with L R = C, TAPE's tensor ranks send 20%, 10% and 5% more than RoPE's, forward and backward.
 
     The formula counts elements; e is float32 on the way where activations may be bfloat16, so in bytes its share doubles there.
