@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def show_precision(layers: int) -> None:
-    from megatape.benchmarks.precision import drift
+    from megatape.study.precision import drift
 
     rows = drift(layers)
     print(f"bfloat16 against float32, {layers} layers of the 155M shape: relative difference behind each layer")
@@ -49,7 +49,7 @@ def show_precision(layers: int) -> None:
 
 
 def show_loss() -> None:
-    from megatape.benchmarks.loss import peaks
+    from megatape.study.loss_memory import peaks
 
     print(
         "Peak bytes of the loss, forward and backward, N 8192, C 4096, beyond hidden states, output matrix and their gradients (on shapes)"
@@ -64,8 +64,8 @@ def show_loss() -> None:
 
 
 def show_memory() -> None:
-    from megatape.benchmarks.ranks import measure, planned_bytes, settings
     from megatape.model.accounting import count_parameters
+    from megatape.study.ranks import measure, planned_bytes, settings
 
     print("Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence a data rank, buckets of 5 M elements")
     print("| ZeRO stage | data x tensor ranks | peak initializing | initialized | peak of training | planned |")
@@ -96,7 +96,7 @@ def _mebibytes(*sizes: float) -> str:
 
 
 def show_scaling() -> None:
-    from megatape.benchmarks.ranks import measure
+    from megatape.study.ranks import measure
 
     print("Seconds per step, width of the 155M shape, float32, ZeRO stage 3, one sequence a data rank")
     print("| layers | N | data x tensor ranks | seconds | over the first of its kind |")

@@ -23,7 +23,7 @@ def main() -> int:
 
     disable_progress_bar()
     try:
-        from megatape.evaluation.report import report_addition
+        from megatape.tasks.report import report_addition
 
         print(report_addition(args.model, args.data, args.output, args.max_digits))
     except (ValueError, OSError, SafetensorError) as error:

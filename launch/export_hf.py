@@ -16,7 +16,7 @@ def main() -> int:
     # Importing torch and transformers takes seconds: not for --help and mistyped arguments.
     from megatape.checkpoint.manifest import check_hashes
     from megatape.checkpoint.reader import CheckpointReader
-    from megatape.export.export import export
+    from megatape.hf.export import export
 
     try:
         checkpoint = CheckpointReader(args.checkpoint)

@@ -24,7 +24,7 @@ def main() -> int:
     from safetensors import SafetensorError
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.export.generation import generate_text
+    from megatape.hf.generation import generate_text
 
     disable_progress_bar()
     try:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megatape.export import authors
+from megatape.hf import authors
 from megatape.model.transformer import Transformer
 
 # Both sides compute in float32 and sum in different orders. A logit is a sum of some hundred products of size 1, each rounded

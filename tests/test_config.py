@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatape.config import Config, load_config, parse_config
-from megatape.config_reference import reference
+from megatape.config.reference import reference
 
 RAW: dict[str, Any] = {
     "run": {"directory": "runs/x"},
@@ -57,10 +57,13 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"model__num_layers": 2.5}, ["model.num_layers is 2.5", "integer"]),
         ({"model__num_layers": 0}, ["model.num_layers is 0", "greater than 0"]),
         ({"model__tie_embeddings": 1}, ["model.tie_embeddings is 1", "boolean"]),
-        ({"model__encoding": "ropee"}, ['model.encoding is "ropee"', "'tape', 'tape_attention_only'", "'rope'", "or 'nope'"]),
+        (
+            {"model__encoding": "ropee"},
+            ['model.encoding is "ropee"', "choose one of tape, tape_attention_only", "rope", "nope"],
+        ),
         (
             {"model__encoding": "alibi", "model__scaling": {"kind": "linear", "factor": 2.0}},
-            ["encoding alibi has no frequencies to scale", "rope, tape"],
+            ["encoding alibi has no frequencies to scale", "tape, rope"],
         ),
         ({"model__encoding": "tape_vector", "model__scaling": {"kind": "linear", "factor": 2.0}}, ["encoding tape_vector"]),
         ({"model__scaling": {"kind": "linear"}}, ["model.scaling.factor: missing"]),
@@ -74,7 +77,7 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ),
         ({"model__head_dim": 2, "model__scaling": {"kind": "theta", "factor": 2.0}}, ["head_dim above 2"]),
         ({"model__encoding": "sinusoidal", "model__hidden_size": 63, "model__head_dim": 16}, ["hidden_size 63 is odd"]),
-        ({"model__encoding": "xpos", "model__max_positions": 2**19}, ["max_positions 524288", "xpos", "float32"]),
+        ({"model__encoding": "xpos", "model__max_positions": 2**19}, ["max_positions 524288", "xpos", "the most that"]),
         ({"zero__stage": 4}, ["zero.stage is 4", "0, 1, 2 or 3"]),
         ({"training": {"steps": 1}}, ["training.global_batch_size: missing"]),
         ({"training": 3}, ["training is 3"]),
@@ -169,4 +172,4 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
 
 def test_reference_page_is_up_to_date() -> None:
     page = Path(__file__).parents[1] / "docs" / "config.md"
-    assert page.read_text() == reference(), "run: python -m megatape.config_reference > docs/config.md"
+    assert page.read_text() == reference(), "run: python -m megatape.config.reference > docs/config.md"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.parallel.topology import Topology
+from megatape.runtime.topology import Topology
 from tests.workers import run_workers
 
 

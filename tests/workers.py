@@ -103,8 +103,8 @@ def main() -> None:
 
 
 def _run_rank(work: Callable[[Any, Any], Any], folder: Path, rank: int) -> NoReturn:
-    from megatape.parallel.engine import initialize_distributed, shut_down
-    from megatape.parallel.topology import discover
+    from megatape.runtime.topology import discover
+    from megatape.zero.distributed import initialize_distributed, shut_down
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

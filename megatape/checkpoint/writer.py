@@ -23,10 +23,10 @@ from megatape.checkpoint.manifest import (
 )
 from megatape.checkpoint.reader import rng_snapshot
 from megatape.checkpoint.tensors import save_tensors
-from megatape.parallel.groups import exchange
-from megatape.parallel.shared_folder import appears
-from megatape.parallel.topology import Topology
-from megatape.parallel.zero_state import KINDS, ZeroState
+from megatape.runtime.exchange import exchange
+from megatape.runtime.shared_folder import appears
+from megatape.runtime.topology import Topology
+from megatape.zero.state import KINDS, ZeroState
 
 FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this size: a rank's buffer
 

@@ -25,11 +25,11 @@ from torch import Tensor
 from megatape.cluster.snapshot import config_hash, source_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
-from megatape.parallel.engine import initialize_distributed, shut_down
-from megatape.parallel.network import choose_interface
-from megatape.parallel.shared_folder import appears
-from megatape.parallel.topology import Topology, discover
+from megatape.runtime.network import choose_interface
+from megatape.runtime.shared_folder import appears
+from megatape.runtime.topology import Topology, discover
 from megatape.units import size
+from megatape.zero.distributed import initialize_distributed, shut_down
 
 MEETING_SECONDS = 25.0  # for all ranks to arrive
 SHARING_SECONDS = 5.0  # for a file to be seen on other hosts
@@ -64,7 +64,7 @@ class Rate:
     bandwidth: float
 
 
-class Absent(RuntimeError):
+class MissingRanks(RuntimeError):
     """Some ranks did not come."""
 
 
@@ -76,7 +76,7 @@ def preflight(config: Config) -> int:
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
         store = _meet(topology)
-    except (ValueError, Absent) as error:
+    except (ValueError, MissingRanks) as error:
         if speaks:
             print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
@@ -168,7 +168,7 @@ def _meet(topology: Topology) -> dist.Store:
     try:
         store = dist.TCPStore(address, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
-        raise Absent(
+        raise MissingRanks(
             f"rank {topology.rank} on {socket.gethostname()}: rank 0 does not answer at {address} port {port} within "
             f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and the firewall "
             f"({str(error).splitlines()[0]})"
@@ -179,7 +179,7 @@ def _meet(topology: Topology) -> dist.Store:
     while absent := [rank for rank in absent if not store.check([f"host{rank}"])]:
         if time.monotonic() > deadline:
             there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
-            raise Absent(
+            raise MissingRanks(
                 f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not come within "
                 f"{MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks came from {', '.join(there)}. See what the launcher says of "
                 "the other hosts: are they up, can they be reached, does Python start there?"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.config import NO_TARGET
+from megatape.config import IGNORE_INDEX
 from megatape.data.index import SPLITS, load_index
 from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def targets(self, sample: np.ndarray) -> np.ndarray:
-        """What each of the first N tokens of a sample is to predict, int64 [N]: the next one, or NO_TARGET."""
+        """What each of the first N tokens of a sample is to predict, int64 [N]: the next one, or IGNORE_INDEX."""
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:
@@ -144,7 +144,7 @@ class DocumentDataset(Dataset):
                     "data.prompt_end, or other data"
                 )
             wanted &= answered
-        return np.where(wanted, sample[1:], NO_TARGET)
+        return np.where(wanted, sample[1:], IGNORE_INDEX)
 
     def _single_token(self, directory: Path, text: str) -> int:
         index = load_index(directory)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.config import NO_TARGET
+from megatape.config import IGNORE_INDEX
 from megatape.data.dataset import Dataset
 from megatape.data.order import sample_index
 from megatape.data.positions import FROM_ZERO, Positions
@@ -21,15 +21,15 @@ class Batch:
     """int64 tensors, all [b, N].
 
     tokens     input ids
-    targets    the next token of each, NO_TARGET where there is none
+    targets    the next token of each, IGNORE_INDEX where there is none
     positions  position of each token, as data/positions.py gives them
-    starts     index in the sample of the first token of each token's document; None: one causal mask for the whole sample
+    document_starts     index in the sample of the first token of each token's document; None: one causal mask for the whole sample
     """
 
     tokens: Tensor
     targets: Tensor
     positions: Tensor
-    starts: Tensor | None
+    document_starts: Tensor | None
 
 
 class Loader:
@@ -117,7 +117,7 @@ def evaluation_batches(
         wanted = range(first, first + batch_size)
         samples = [dataset.sample(index if index < total else 0) for index in wanted]
         batch = _make_batch(dataset, samples, [row] * batch_size, mask_documents)
-        batch.targets[max(total - first, 0) :] = NO_TARGET
+        batch.targets[max(total - first, 0) :] = IGNORE_INDEX
         yield batch
 
 
@@ -128,18 +128,18 @@ def _make_batch(
     tokens = np.stack([sample[:-1] for sample in samples])
     targets = np.stack([dataset.targets(sample) for sample in samples])
     given = np.stack(positions).astype(np.int64)
-    starts = None
+    document_starts = None
     if mask_documents:
         ends = tokens == dataset.eos_id
-        targets[ends] = NO_TARGET  # it would be the first token of the next document
+        targets[ends] = IGNORE_INDEX  # it would be the first token of the next document
         begins = np.zeros_like(ends)
         begins[:, 1:] = ends[:, :-1]
         index = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        starts = np.maximum.accumulate(np.where(begins, index, 0), axis=1)
-        given = np.take_along_axis(given, index - starts, axis=1)
+        document_starts = np.maximum.accumulate(np.where(begins, index, 0), axis=1)
+        given = np.take_along_axis(given, index - document_starts, axis=1)
     return Batch(
         tokens=torch.from_numpy(tokens),
         targets=torch.from_numpy(targets),
         positions=torch.from_numpy(given),
-        starts=None if starts is None else torch.from_numpy(starts),
+        document_starts=None if document_starts is None else torch.from_numpy(document_starts),
     )

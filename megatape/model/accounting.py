@@ -70,7 +70,7 @@ def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool =
     tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
     positions = torch.arange(length, device=device).expand(batch_size, -1)
     with record_saved(exclude=list(model.parameters())) as saved:
-        loss = model(tokens, positions, starts=tokens if masked else None, targets=tokens)
+        loss = model(tokens, positions, document_starts=tokens if masked else None, targets=tokens)
     del loss
     return saved.bytes
 

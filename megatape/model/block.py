@@ -19,27 +19,28 @@ from torch import Tensor, nn
 from megatape.config import ModelConfig
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import SINGLE, TensorRanks
-from megatape.parallel.layers import MLP, RMSNorm
+from megatape.model.mlp import MLP
+from megatape.model.norm import RMSNorm
+from megatape.parallel.collectives import SINGLE, Axis
 
 
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each of which moves both streams."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, ranks: TensorRanks = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
-        self.attention = Attention(config, encoding, ranks)
-        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
-        self.mlp = MLP(config.hidden_size, config.mlp_size, ranks)
-        self.position = encoding.update(ranks)
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.attention = Attention(config, encoding, axis)
+        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
+        self.position = encoding.update(axis)
 
-    def forward(self, x: Tensor, e: Tensor | None, starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
-        """x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; starts: [B, N] or None. `move`: whether anything reads
+    def forward(self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
+        """x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None. `move`: whether anything reads
         the new e."""
-        attended, moved = self.attention(self.attention_norm(x), e, starts, move)
+        attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move)
         x = x + attended
         m = self.mlp(self.mlp_norm(x))
         if move and e is not None and self.position is not None:
-            e = self.position(e, moved, m)
+            e = self.position(e, attended_positions, m)
         return x + m, e

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from megatape.config import ModelConfig
 from megatape.model.block import Block
 from megatape.model.encodings import encoding_of
-from megatape.parallel.collectives import SINGLE, TensorRanks, own_tokens
-from megatape.parallel.layers import RMSNorm, VocabularyEmbedding, VocabularyHead
+from megatape.model.norm import RMSNorm
+from megatape.parallel.collectives import SINGLE, Axis, own_tokens
+from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 
 
 class Transformer(nn.Module):
@@ -20,40 +21,40 @@ class Transformer(nn.Module):
 
     activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass."""
 
-    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False, ranks: TensorRanks = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.config, self.ranks = config, ranks
+        self.config, self.axis = config, axis
         self.encoding = encoding_of(config)
         self.activation_checkpointing = activation_checkpointing
-        self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, ranks)
-        inside = replace(ranks, keeps_gathered=activation_checkpointing)
+        self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
+        inside = replace(axis, keeps_gathered=activation_checkpointing)
         self.blocks = nn.ModuleList(Block(config, self.encoding, inside) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps, ranks)
-        self.head = VocabularyHead(config.vocab_size, config.hidden_size, ranks, tied=config.tie_embeddings)
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.head = VocabularyHead(config.vocab_size, config.hidden_size, axis, tied=config.tie_embeddings)
 
     def forward(
         self,
         tokens: Tensor,
         positions: Tensor,
-        starts: Tensor | None = None,
+        document_starts: Tensor | None = None,
         targets: Tensor | None = None,
         states: list[tuple[Tensor, Tensor | None]] | None = None,
     ) -> Tensor:
-        """tokens, positions, starts, targets: [B, N] integers.
+        """tokens, positions, document_starts, targets: [B, N] integers.
 
-        positions: of each token, with the training offset if there is one. starts: index of the first token that each token
+        positions: of each token, with the training offset if there is one. document_starts: index of the first token that each token
         may attend to (packed documents), or None. Returns logits [B, N, V] (this rank's V/T), or with `targets` the float32 sum of their
-        cross entropies (NO_TARGET ones excepted). `states`, a list, receives the pair (x, e) after every block, e as Encoding.state has it; only then is
+        cross entropies (IGNORE_INDEX ones excepted). `states`, a list, receives the pair (x, e) after every block, e as Encoding.state has it; only then is
         the last block's position update computed, since nothing else reads it."""
         config = self.config
-        x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.ranks))
-        e = self.encoding.state(positions, self.ranks)
+        x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.axis))
+        e = self.encoding.state(positions, self.axis)
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:
-                x, e = checkpoint(block, x, e, starts, move, use_reentrant=False, preserve_rng_state=False)
+                x, e = checkpoint(block, x, e, document_starts, move, use_reentrant=False, preserve_rng_state=False)
             else:
-                x, e = block(x, e, starts, move)
+                x, e = block(x, e, document_starts, move)
             if states is not None:
                 states.append((x, e))
         return self.head(self.norm(x), targets, self.embedding.weight if config.tie_embeddings else None)

@@ -1,13 +1,9 @@
 """Process groups of a topology, under the names by which DeepSpeed asks for them (its "mpu"), and small talk between ranks."""
 
-import json
-from typing import Any
-
-import torch
 import torch.distributed as dist
 
-from megatape.parallel.collectives import TensorRanks
-from megatape.parallel.topology import Topology
+from megatape.parallel.collectives import Axis
+from megatape.runtime.topology import Topology
 
 
 class Groups:
@@ -22,9 +18,9 @@ class Groups:
         self.data, _ = dist.new_subgroups_by_enumeration([list(range(first, world, size)) for first in range(size)])
 
     @property
-    def tensor_ranks(self) -> TensorRanks:
+    def tensor_ranks(self) -> Axis:
         """What the model's layers need to know."""
-        return TensorRanks(self.topology.tensor_size, self.topology.tensor_rank, self.tensor)
+        return Axis(self.topology.tensor_size, self.topology.tensor_rank, self.tensor)
 
     def get_model_parallel_group(self) -> dist.ProcessGroup:
         return self.tensor
@@ -53,17 +49,3 @@ class Groups:
 
     def get_pipeline_model_parallel_world_size(self) -> int:
         return 1
-
-
-def exchange(value: Any, topology: Topology) -> list[Any]:
-    """Every rank's JSON value, in order, on every rank. Collective over all ranks; nothing is pickled."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
-    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(topology.world_size)]
-    dist.all_gather(sizes, torch.tensor([text.numel()], device=device))
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
-    padded[: text.numel()] = text
-    texts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(texts, padded)
-    return [json.loads(bytes(text[: int(size)].cpu().tolist())) for text, size in zip(texts, sizes, strict=True)]

@@ -9,30 +9,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.config import NO_TARGET
-from megatape.parallel.collectives import TensorRanks, all_gather, every_rank, own_rows, reduce_scatter
+from megatape.config import IGNORE_INDEX
+from megatape.parallel.collectives import Axis, all_gather, every_rank, own_rows, reduce_scatter
 
 # Logits that a rank makes at a time: 128 MiB in float32, enough rows for efficient matrix products up to a vocabulary of 131072.
 CHUNK_ELEMENTS = 2**25
 
 
-def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, ranks: TensorRanks) -> Tensor:
-    """Float32 sum of the cross entropies of all targets that are not NO_TARGET, the same on all tensor ranks.
+def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, axis: Axis) -> Tensor:
+    """Float32 sum of the cross entropies of all targets that are not IGNORE_INDEX, the same on all tensor ranks.
 
     x: [B, N/T, C]; weight: [ceil(V / T), C], this rank's rows of the output matrix, of which those beyond `vocab_size` are
     padding; targets: [B, N].
 
     The gradients are made in the forward pass, from logits that are there anyway, and wait for the backward pass, which
     follows at once: kept are the gradients of x and of weight, and the logits of one chunk are never computed twice."""
-    return _CrossEntropy.apply(x, weight, targets, vocab_size, ranks, torch.is_grad_enabled())  # type: ignore[no-any-return]
+    return _CrossEntropy.apply(x, weight, targets, vocab_size, axis, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, ranks: TensorRanks, differentiate: bool
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, axis: Axis, differentiate: bool
     ) -> Tensor:
-        whole = all_gather(x, ranks)
+        whole = all_gather(x, axis)
         states, wanted = whole.flatten(0, 1), targets.flatten()
         total = torch.zeros((), device=x.device)
         if differentiate:
@@ -41,9 +41,9 @@ class _CrossEntropy(torch.autograd.Function):
         size = max(1, CHUNK_ELEMENTS // weight.shape[0])
         for first in range(0, len(states), size):
             piece = slice(first, first + size)
-            rows, mine = own_rows(wanted[piece], weight.shape[0], ranks)
-            losses, probabilities = _chunk(states[piece], weight, rows, mine, vocab_size, ranks)
-            counts = wanted[piece] != NO_TARGET
+            rows, mine = own_rows(wanted[piece], weight.shape[0], axis)
+            losses, probabilities = _chunk(states[piece], weight, rows, mine, vocab_size, axis)
+            counts = wanted[piece] != IGNORE_INDEX
             total += (losses * counts).sum()
             if differentiate:
                 # d loss / d logits: the probabilities, less one at the target, and nothing where there is none.
@@ -58,7 +58,7 @@ class _CrossEntropy(torch.autograd.Function):
             del probabilities  # before the next chunk's logits are made
         if differentiate:
             # Not among autograd's saved tensors, so that the backward pass can give them away without a copy.
-            ctx.gradients = [reduce_scatter(grad_states.view_as(whole), ranks), grad_weight.to(weight.dtype)]
+            ctx.gradients = [reduce_scatter(grad_states.view_as(whole), axis), grad_weight.to(weight.dtype)]
         return total
 
     @staticmethod
@@ -69,23 +69,21 @@ class _CrossEntropy(torch.autograd.Function):
         return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None
 
 
-def _chunk(
-    states: Tensor, weight: Tensor, rows: Tensor, mine: Tensor, vocab_size: int, ranks: TensorRanks
-) -> tuple[Tensor, Tensor]:
+def _chunk(states: Tensor, weight: Tensor, rows: Tensor, mine: Tensor, vocab_size: int, axis: Axis) -> tuple[Tensor, Tensor]:
     """states: [n, C]; rows, mine: [n], where the targets are and whether on this rank.
 
     Returns the cross entropies [n] and this rank's share of the probabilities [n, ceil(V / T)], in float32."""
-    logits = mask_padding(F.linear(states, weight), vocab_size, ranks).float()
+    logits = mask_padding(F.linear(states, weight), vocab_size, axis).float()
     chosen = logits.gather(1, rows[:, None]).squeeze(1).where(mine, 0.0)
     # One exchange: each rank's logarithm of its own sum, and the target's logit, which one rank has.
-    everywhere = every_rank(torch.stack([logits.logsumexp(1), chosen]), ranks)  # [T, 2, n]
+    everywhere = every_rank(torch.stack([logits.logsumexp(1), chosen]), axis)  # [T, 2, n]
     log_total = everywhere[:, 0].logsumexp(0)
     return log_total - everywhere[:, 1].sum(0), logits.sub_(log_total[:, None]).exp_()
 
 
-def mask_padding(logits: Tensor, vocab_size: int, ranks: TensorRanks) -> Tensor:
+def mask_padding(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
     """This rank's logits [..., ceil(V / T)] with minus infinity where its rows are padding, which may be all of them."""
-    real = vocab_size - ranks.rank * logits.shape[-1]
+    real = vocab_size - axis.rank * logits.shape[-1]
     if real >= logits.shape[-1]:
         return logits
     return logits.index_fill(-1, torch.arange(max(real, 0), logits.shape[-1], device=logits.device), float("-inf"))

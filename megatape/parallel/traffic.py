@@ -53,7 +53,7 @@ def plan(collective: str, whole: Tensor, size: int) -> None:
 
 @contextmanager
 def planned_traffic() -> Iterator[Sent]:
-    """Count what the tensor ranks of a model without processes (`TensorRanks` without a group) would send inside the block."""
+    """Count what the tensor ranks of a model without processes (`Axis` without a group) would send inside the block."""
     counter: Sent = Counter()
     token = _planned.set(counter)
     try:

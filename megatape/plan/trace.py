@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import saved_bytes
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 from megatape.parallel.traffic import Sent, planned_traffic
 from megatape.plan.zero3 import Event, record_events
 
@@ -54,9 +54,9 @@ def _run(config: Config, num_layers: int, length: int) -> Pass:
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
-        starts = tokens if config.data.mask_documents else None
+        document_starts = tokens if config.data.mask_documents else None
         with planned_traffic() as sent:
-            model(tokens, tokens, starts, tokens).backward()
+            model(tokens, tokens, document_starts, tokens).backward()
         trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     return Pass(model, trained, events, sent)
 
@@ -91,7 +91,7 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     """One tensor rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    return Transformer(model, checkpointing, TensorRanks(config.parallel.tp))
+    return Transformer(model, checkpointing, Axis(config.parallel.tp))
 
 
 @contextmanager

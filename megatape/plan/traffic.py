@@ -56,7 +56,7 @@ def padded(parameters: list[nn.Parameter], ranks: int) -> int:
 
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
-    """Those that stage 3 leaves whole on every rank (deepspeed_config in parallel/engine.py)."""
+    """Those that stage 3 leaves whole on every rank (deepspeed_config in zero/engine.py)."""
     return [parameter for parameter in parameters if parameter.numel() <= config.model.hidden_size]
 
 

@@ -88,7 +88,7 @@ def _hook(module: nn.Module, events: list[Event]) -> None:
 
 def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int) -> Gathered:
     """events: of one micro-batch; bucket: elements gathered ahead at a time, two buckets in all; persistent: weights up to this
-    size always stay whole (see deepspeed_config in parallel/engine.py)."""
+    size always stay whole (see deepspeed_config in zero/engine.py)."""
     weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
     divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > persistent}
     fetches = [event.module for event in events if event.kind == "fetch"]

@@ -2,11 +2,11 @@
 
 from pydantic import ValidationError
 
-from megatape.config import EncodingName, ModelConfig
-from megatape.model.encodings import ENCODINGS
+from megatape.config import ModelConfig
+from megatape.registry import ENCODINGS
 
 
-def parse_encodings(text: str) -> list[EncodingName]:
+def parse_encodings(text: str) -> list[str]:
     """The encodings of a list such as "rope,tape". Raises ValueError for one that is unknown or there twice."""
     names = [known_encoding(name.strip()) for name in text.split(",")]
     for name in names:
@@ -15,15 +15,14 @@ def parse_encodings(text: str) -> list[EncodingName]:
     return names
 
 
-def known_encoding(name: str) -> EncodingName:
+def known_encoding(name: str) -> str:
     """The encoding of that name. Raises ValueError that lists the known ones."""
-    known = {str(encoding): encoding for encoding in ENCODINGS}
-    if name not in known:
-        raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(known)}")
-    return known[name]
+    if name not in ENCODINGS:
+        raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(ENCODINGS)}")
+    return name
 
 
-def with_encoding(config: ModelConfig, encoding: EncodingName) -> ModelConfig:
+def with_encoding(config: ModelConfig, encoding: str) -> ModelConfig:
     """The same model with another encoding, unscaled. Raises ValueError if the shape does not allow it."""
     if encoding == config.encoding:
         return config

@@ -10,20 +10,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megatape.benchmarks.models import PAPER_SHAPE
-from megatape.config import EncodingName, ModelConfig, load_config
+from megatape.config import ModelConfig, load_config
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
 from megatape.model.block import Block
-from megatape.model.encodings import ENCODINGS
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 from megatape.parallel.collectives import SINGLE
+from megatape.registry import ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
+from megatape.study.models import PAPER_SHAPE
 from megatape.study.paper import COST_LAYERS, COST_LENGTH, COSTS
 from megatape.study.table import table
 from megatape.study.timing import Spread, interleaved, spread
 
-BASELINE: EncodingName = "rope"
+BASELINE: str = "rope"
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Subject:
     def attention_layer(self) -> None:
         """Attention and the whole position update of one block, without gradient; attention's output stands for the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
-        attended, moved = block.attention(self.x, self.e, None, True)
+        attended, attended_positions = block.attention(self.x, self.e, None, True)
         if self.e is not None and block.position is not None:
-            block.position(self.e, moved, attended)
+            block.position(self.e, attended_positions, attended)
 
     def cost(self, length: int) -> Cost:
         """Counts; the bytes by running both forward passes."""
@@ -124,18 +124,14 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-def prepare(
-    config: ModelConfig, encodings: list[EncodingName], length: int, batch: int, device: torch.device
-) -> dict[EncodingName, Subject]:
+def prepare(config: ModelConfig, encodings: list[str], length: int, batch: int, device: torch.device) -> dict[str, Subject]:
     """The same model with the baseline and each of the encodings. Raises ValueError if one does not go with the shape."""
     weights: dict[tuple[str, torch.Size], Tensor] = {}
     names = encodings if BASELINE in encodings else [BASELINE, *encodings]
     return {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
 
 
-def time_part(
-    subjects: dict[EncodingName, Subject], part: str, rounds: int, device: torch.device
-) -> dict[EncodingName, Timing]:
+def time_part(subjects: dict[str, Subject], part: str, rounds: int, device: torch.device) -> dict[str, Timing]:
     """Times of one part, in rounds over the encodings, of which the baseline is one."""
     seconds = interleaved({name: partial(PARTS[part], subject) for name, subject in subjects.items()}, rounds, device)
     timings = {}
@@ -166,7 +162,7 @@ def study(
 
 
 def report(
-    config: ModelConfig, encodings: list[EncodingName], length: int, batch: int, rounds: int, device: torch.device
+    config: ModelConfig, encodings: list[str], length: int, batch: int, rounds: int, device: torch.device
 ) -> Iterator[str]:
     """Paragraphs of the study, each as soon as it is known. The baseline is always measured; sizes and rounds are at least 1.
 
@@ -201,7 +197,7 @@ def reproduced() -> str:
     )
 
 
-def costs_table(costs: dict[EncodingName, Cost], in_paper: bool) -> str:
+def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
     """Counts, with the paper's if they are of this shape."""
     rows = []
     for name, cost in costs.items():
@@ -217,7 +213,7 @@ def costs_table(costs: dict[EncodingName, Cost], in_paper: bool) -> str:
     return table(["", *header, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
 
 
-def times_table(timings: dict[EncodingName, Timing], part: str, tokens: int, in_paper: bool) -> str:
+def times_table(timings: dict[str, Timing], part: str, tokens: int, in_paper: bool) -> str:
     """Times of one part; tokens: of the batch. With the paper's attention layer, if this is it."""
     theirs = in_paper and part == "attention layer"
     rows = []

@@ -18,13 +18,13 @@ from megatape.data.addition import KIND as ADDITION
 from megatape.data.addition import AdditionTask, longest_document
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
-from megatape.evaluation.addition import evaluate_addition
-from megatape.evaluation.perplexity import evaluate_perplexity
-from megatape.export.generation import load_trained
-from megatape.export.mapping import exported_config
-from megatape.export.tokenizer import load_sentencepiece, special_tokens
+from megatape.hf.generation import load_trained
+from megatape.hf.mapping import exported_config
+from megatape.hf.tokenizer import load_sentencepiece, special_tokens
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
+from megatape.tasks.addition import evaluate_addition
+from megatape.tasks.perplexity import evaluate_perplexity
 
 LENGTHS = (128, 256, 512, 1024)  # of sequences whose perplexity is measured, as far as model.max_positions goes
 POINTS = 50  # of a loss curve

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from megatape.model.attention import Attention, visible
+from megatape.attention.sdpa import visible
+from megatape.model.attention import Attention
 from megatape.model.encodings.rope import Rope
 from megatape.model.encodings.tape import Tape
 from megatape.model.transformer import Transformer
@@ -48,7 +49,7 @@ def probabilities(layer: LayerInputs) -> Tensor:
     """Attention of every query (row) to every key, [B, H, N, N], float32, by the definition and with all N x N scores at once."""
     attention, h = layer.attention, layer.h
     q, k = (projection(h).unflatten(-1, (-1, attention.head_dim)) for projection in (attention.query, attention.key))
-    q, k = attention.encoding.turn(q, k, layer.e)
+    q, k = attention.encoding.rotate_qk(q, k, layer.e)
     groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
     scores = (
         q.transpose(1, 2).float() @ k.transpose(1, 2).repeat_interleave(groups, 1).mT.float() / math.sqrt(attention.head_dim)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.benchmarks.models import unsettled_model
 from megatape.checkpoint.manifest import check_hashes
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
@@ -15,6 +14,7 @@ from megatape.data.dataset import TokenDataset
 from megatape.data.tokenizer import Tokenizer
 from megatape.model.transformer import Transformer
 from megatape.study.choice import parse_encodings, with_encoding
+from megatape.study.models import unsettled_model
 
 DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from megatape.config import SCALED, ModelConfig, ScalingConfig
+from megatape.config import ModelConfig, ScalingConfig
+from megatape.registry import ENCODINGS
 from megatape.study.choice import known_encoding
 
 SCALINGS = get_args(ScalingConfig.model_fields["kind"].annotation)
@@ -52,8 +53,9 @@ def _parse(entry: str) -> Variant:
     head, *changes = entry.split(":")
     encoding, plus, scaling = head.partition("+")
     known_encoding(encoding)
-    if plus and encoding not in SCALED:
-        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {' and '.join(SCALED)} have")
+    if plus and not ENCODINGS[encoding].scalable:
+        scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
+        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} have")
     if plus and scaling not in SCALINGS:
         raise ValueError(f"--encodings: {head}: {scaling!r} is no scaling: choose from {', '.join(SCALINGS)}")
     for change in changes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatape.parallel.engine import Engine, Inputs
+from megatape.zero.engine import Engine, Inputs
 
 
 @dataclass(frozen=True)

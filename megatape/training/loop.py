@@ -2,12 +2,12 @@
 
 import time
 
-from megatape.parallel.engine import TrainingDiverged
+from megatape.optim.schedules import learning_rate
 from megatape.training.interrupt import Interrupt
 from megatape.training.metrics import Metrics
-from megatape.training.optimizer import learning_rate
 from megatape.training.profile import Profile
 from megatape.training.run import Run
+from megatape.zero.engine import TrainingDiverged
 
 
 def train(run: Run, profiled_steps: int = 0) -> bool:

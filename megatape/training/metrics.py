@@ -8,7 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
-from megatape.parallel.topology import Topology
+from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_flops, peak_memory
 

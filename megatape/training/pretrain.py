@@ -5,18 +5,19 @@ from pathlib import Path
 
 from torch.distributed import DistNetworkError
 
+from megatape.attention.operation import backend
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
-from megatape.model.attention import backend
 from megatape.model.encodings import encoding_of
-from megatape.parallel.engine import TrainingDiverged, initialize_distributed, shut_down
-from megatape.parallel.topology import discover
-from megatape.parallel.watch import STATUS, RankFailed, Watch
+from megatape.runtime.topology import discover
+from megatape.runtime.watch import STATUS, RankFailed, Watch
 from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
 from megatape.training.run import Run
+from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.engine import TrainingDiverged
 
 
 def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int:

@@ -11,10 +11,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import LayerBias, StateUpdate
-from megatape.parallel.engine import Engine
-from megatape.parallel.layers import MLP, VocabularyEmbedding, VocabularyHead
+from megatape.model.mlp import MLP
+from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
 from megatape.units import size
+from megatape.zero.engine import Engine
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",

@@ -7,10 +7,10 @@ from safetensors import SafetensorError
 
 from megatape.checkpoint.manifest import UnknownFormat, check_hashes, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.parallel.engine import Engine
-from megatape.parallel.groups import exchange
-from megatape.parallel.shared_folder import appears
-from megatape.parallel.topology import Topology
+from megatape.runtime.exchange import exchange
+from megatape.runtime.shared_folder import appears
+from megatape.runtime.topology import Topology
+from megatape.zero.engine import Engine
 
 
 def newest_valid(root: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:

@@ -19,13 +19,13 @@ from megatape.data.splits import open_data
 from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
-from megatape.parallel.engine import Engine, Inputs
-from megatape.parallel.shared_folder import check_shared
-from megatape.parallel.topology import Topology
-from megatape.parallel.zero_state import KINDS, WEIGHT, Reader
+from megatape.optim.adamw import adamw
+from megatape.runtime.shared_folder import check_shared
+from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
-from megatape.training.optimizer import adamw
 from megatape.training.resume import newest_valid, open_checkpoint
+from megatape.zero.engine import Engine, Inputs
+from megatape.zero.state import KINDS, WEIGHT, Reader
 
 
 class Run:
@@ -151,7 +151,7 @@ class Run:
         return {"data": self.train_data.fingerprint, "tokenizer": self.train_data.tokenizer_hash}
 
     def _inputs(self, batch: Batch) -> Inputs:
-        tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "starts", "targets")}
+        tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
 
 

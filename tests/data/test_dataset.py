@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megatape.config import NO_TARGET
+from megatape.config import IGNORE_INDEX
 from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.prepare import write_documents
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
@@ -73,7 +73,7 @@ def test_a_document_is_a_sample(make_directory, documents, length):
         assert (sample.dtype, sample.shape) == (np.int64, (length + 1,))
         assert np.array_equal(sample[: document.size], document)
         assert (sample[document.size :] == dataset.eos_id).all()
-        expected = np.full(length, NO_TARGET)
+        expected = np.full(length, IGNORE_INDEX)
         expected[: document.size - 1] = document[1:]
         assert np.array_equal(dataset.targets(sample), expected)
 
@@ -95,13 +95,13 @@ def test_targets_behind_a_prompt(tmp_path):
     for index, answer in enumerate(answers):
         sample = dataset.sample(index)
         targets = dataset.targets(sample)
-        wanted = targets != NO_TARGET
+        wanted = targets != IGNORE_INDEX
         assert targets[wanted].tolist() == answer
         assert np.array_equal(targets[wanted], sample[1:][wanted])
     with pytest.raises(ValueError, match="data.prompt_end 'ab' is 2 tokens of the tokenizer"):
         DocumentDataset(tmp_path, "train", 7, "ab")
     other = DocumentDataset(tmp_path, "train", 7, "b")
-    assert (other.targets(other.sample(0)) != NO_TARGET).sum() == 1
+    assert (other.targets(other.sample(0)) != IGNORE_INDEX).sum() == 1
     with_digit = tmp_path / "other"
     with_digit.mkdir()
     write_documents(with_digit, [("train", "aa")], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)

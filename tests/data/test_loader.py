@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from megatape.data.dataset import DocumentDataset, TokenDataset
-from megatape.data.loader import NO_TARGET, Batch, Loader, evaluation_batches
+from megatape.data.loader import IGNORE_INDEX, Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 
 LENGTH = 16
@@ -32,7 +32,7 @@ def test_targets_are_the_next_tokens(dataset):
     batches = loader(dataset).step(0)
     assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
     for batch in batches:
-        assert batch.starts is None
+        assert batch.document_starts is None
         assert batch.tokens.dtype == batch.targets.dtype == batch.positions.dtype == torch.int64
         assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
         assert torch.equal(batch.positions, torch.arange(LENGTH).expand(2, -1))
@@ -73,26 +73,26 @@ def test_steps_depend_on_the_seed(dataset):
 def test_document_masks(dataset):
     """Against the definition, token by token."""
     for batch in loader(dataset, mask_documents=True, positions=Positions(max_offset=9)).step(0):
-        for tokens, targets, positions, starts in zip(
-            batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.starts.tolist(), strict=True
+        for tokens, targets, positions, document_starts in zip(
+            batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.document_starts.tolist(), strict=True
         ):
             start = 0
             for index, token in enumerate(tokens):
-                assert starts[index] == start
+                assert document_starts[index] == start
                 assert positions[index] - positions[0] == index - start
                 if token == dataset.eos_id:
-                    assert targets[index] == NO_TARGET
+                    assert targets[index] == IGNORE_INDEX
                     start = index + 1
                 elif index + 1 < LENGTH:
                     assert targets[index] == tokens[index + 1]
                 else:
-                    assert targets[index] != NO_TARGET
+                    assert targets[index] != IGNORE_INDEX
 
 
 def test_document_masks_leave_the_tokens_alone(dataset):
     plain, masked = loader(dataset).step(0), loader(dataset, mask_documents=True).step(0)
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, masked, strict=True))
-    assert any((b.targets == NO_TARGET).any() for b in masked)
+    assert any((b.targets == IGNORE_INDEX).any() for b in masked)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(dataset, max
     batches = [batch for step in zip(*ranks, strict=True) for batch in step]
     assert all(batch.tokens.shape == (3, LENGTH) for batch in batches)
     targets = torch.cat([batch.targets for batch in batches])
-    assert (targets[total:] == NO_TARGET).all()
+    assert (targets[total:] == IGNORE_INDEX).all()
     expected = np.stack([dataset.sample(index)[1:] for index in range(total)])
     assert np.array_equal(targets[:total].numpy(), expected)
 
 
 def test_evaluation_masks_documents(dataset):
     batch = next(evaluation_batches(dataset, 8, None, 0, 1, True))
-    assert batch.starts is not None
-    assert (batch.targets[batch.tokens == dataset.eos_id] == NO_TARGET).all()
-    assert torch.equal(batch.positions + batch.starts, torch.arange(LENGTH).expand(8, -1))
+    assert batch.document_starts is not None
+    assert (batch.targets[batch.tokens == dataset.eos_id] == IGNORE_INDEX).all()
+    assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
 def test_drawn_positions_begin_again_at_documents(dataset):
@@ -165,6 +165,6 @@ def test_documents_as_samples_are_the_same_on_any_ranks(make_directory, document
             assert rows([batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]) == expected
     one = loader(whole, global_batch_size=1, micro_batch_size=1)
     epoch = [one.step(place)[0] for place in range(whole.num_samples)]
-    seen = [batch.targets[batch.targets != NO_TARGET].tolist() for batch in epoch]
+    seen = [batch.targets[batch.targets != IGNORE_INDEX].tolist() for batch in epoch]
     assert sorted(seen) == sorted(document[1:].tolist() for document in documents)
-    assert all(batch.starts is None for batch in epoch)
+    assert all(batch.document_starts is None for batch in epoch)

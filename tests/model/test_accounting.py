@@ -1,7 +1,6 @@
 """Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
 
 import weakref
-from typing import get_args
 
 import pytest
 import torch
@@ -9,10 +8,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from megatape.config import EncodingName, ModelConfig
-from megatape.model import attention
+from megatape.attention import operation
+from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
 from megatape.model.transformer import Transformer
+from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE
 
 PAPER = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
@@ -74,8 +74,8 @@ def test_parameters_of_the_other_encodings() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"encoding": encoding} for encoding in get_args(EncodingName)]
-    + [{"encoding": encoding, "num_kv_heads": 2} for encoding in get_args(EncodingName)]
+    [{"encoding": encoding} for encoding in ENCODINGS]
+    + [{"encoding": encoding, "num_kv_heads": 2} for encoding in ENCODINGS]
     + [{"head_dim": 10, "position_size": 5}],
     ids=str,
 )
@@ -84,7 +84,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     Making the L x L matrices from the weights does not grow with the tokens and is left out of the formula."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(attention, "backend", lambda device_type, attends, head_dim: "sdpa")
+    monkeypatch.setattr(operation, "backend", lambda device_type, attends, head_dim: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
@@ -92,7 +92,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("encoding", get_args(EncodingName))
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: bool) -> None:
     config = ModelConfig(encoding=encoding, **SHAPE)
     real = saved_bytes(Transformer(config, checkpointing), 2, 48)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +10,15 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from megatape.config import EncodingName, ModelConfig, ScalingConfig
-from megatape.model.encodings import ENCODINGS, encoding_of
+from megatape.config import ModelConfig, ScalingConfig
+from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import SINGLE, TensorRanks
+from megatape.parallel.collectives import SINGLE, Axis
+from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
-NAMES: tuple[EncodingName, ...] = get_args(EncodingName)
+NAMES: tuple[str, ...] = ENCODINGS
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
 # Only differences of positions matter to these; the others are functions of absolute positions, as their definition or ablation says.
 RELATIVE: list[dict[str, Any]] = [
@@ -85,9 +86,11 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
     borders = [0, 7, 90, 140, 150]
     pieces = [tokens[:, start:stop] for start, stop in itertools.pairwise(borders)]
     positions = torch.cat([torch.arange(piece.shape[1]) for piece in pieces])[None]
-    starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[None]
+    document_starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[
+        None
+    ]
     alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
-    packed = model(tokens, positions, starts)
+    packed = model(tokens, positions, document_starts)
     assert relative_difference(packed, alone) < 2e-6
     for name, weight in model.named_parameters():
         if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
@@ -118,7 +121,9 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
     model = random_model(encoding=encoding, num_kv_heads=2)
     update, width = model.blocks[0].position, model.encoding.state_width
     generator = torch.Generator().manual_seed(2)
-    e, moved, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, width), (2, 5, 4, width), (2, 5, 32)))
+    e, attended_positions, m = (
+        torch.randn(shape, generator=generator) for shape in ((2, 5, 2, width), (2, 5, 4, width), (2, 5, 32))
+    )
     if encoding == "tape_mlp_only":
         assert not hasattr(update, "gain")
         return
@@ -129,8 +134,8 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
         "tape_vector": lambda head: update.gain.repeat(2),
         "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
     }.get(encoding, lambda head: update.gain[head])
-    sums = [sum(gain(head) * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
-    assert relative_difference(update(e, moved, m), e + torch.stack(sums, dim=2)) < 1e-6
+    sums = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
+    assert relative_difference(update(e, attended_positions, m), e + torch.stack(sums, dim=2)) < 1e-6
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -138,7 +143,7 @@ def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
     """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     whole = dict(Transformer(config).named_parameters())
-    for name, share in Transformer(config, ranks=TensorRanks(2, 1)).named_parameters():
+    for name, share in Transformer(config, axis=Axis(2, 1)).named_parameters():
         full = whole[name].shape
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name
@@ -174,8 +179,8 @@ def test_xpos_products_decay_with_the_distance() -> None:
     positions = torch.tensor([[3000, 5, 1700]])
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
-    ours = encoding.turn(q, k, encoding.state(positions, SINGLE))
-    plain = rope.turn(q, k, rope.state(positions, SINGLE))
+    ours = encoding.rotate_qk(q, k, encoding.state(positions, SINGLE))
+    plain = rope.rotate_qk(q, k, rope.state(positions, SINGLE))
     for plane in range(4):
         pair = [plane, plane + 4]
         zeta = (2 * plane / 8 + 0.4) / 1.4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatape.export import authors
+from megatape.hf import authors
 from tests import check_golden
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))

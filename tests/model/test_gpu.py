@@ -1,25 +1,23 @@
 """The same model on a GPU: its attention backend against the CPU's, and a training step under ZeRO-3 in bfloat16."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 
-from megatape.config import EncodingName
-from megatape.kernels.blocked_attention import blocked_biased_attention
-from megatape.kernels.flex import flex_biased_attention
+from megatape.attention.blocked import blocked_biased_attention
+from megatape.attention.flex import flex_biased_attention
+from megatape.registry import ENCODINGS
+from tests.attention.test_bias import inputs
+from tests.attention.test_operation import random_document_starts
 from tests.model.builder import random_model, tokens_and_positions
-from tests.model.test_attention import document_starts
-from tests.model.test_bias import inputs
 from tests.workers import run_workers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"encoding": encoding} for encoding in get_args(EncodingName)] + [{"num_kv_heads": 2}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"encoding": encoding} for encoding in ENCODINGS] + [{"num_kv_heads": 2}], ids=str)
 def test_gpu_equals_cpu(changes: dict[str, Any]) -> None:
     """Logits and gradients in float32; matrix products in full float32 (TF32 off) leave 1e-4 of the largest gradient."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -44,11 +42,11 @@ def test_flex_equals_blocks(shape: tuple[int, ...], masked: bool) -> None:
     """Compiled, with gradients of heads and bias table, float32. TF32 is off."""
     torch.backends.cuda.matmul.allow_tf32 = False
     exact, make = inputs(shape, "distance")
-    starts = document_starts(*shape[:2]) if masked else None
+    document_starts = random_document_starts(*shape[:2]) if masked else None
     results = []
     for device, kernel in (("cpu", blocked_biased_attention), ("cuda", flex_biased_attention)):
         given = [tensor.detach().float().to(device).requires_grad_() for tensor in exact]
-        out = kernel(*given[:3], make(given[3:]), None if starts is None else starts.to(device))
+        out = kernel(*given[:3], make(given[3:]), None if document_starts is None else document_starts.to(device))
         out.sin().sum().backward()
         results.append([out.detach().cpu(), *(tensor.grad.cpu() for tensor in given)])
     for expected, found in zip(*results, strict=True):

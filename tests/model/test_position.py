@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.kernels.rotation import rotate
+from megatape.attention.rotation import rotate
 from megatape.model.encodings.rotary import rotary_state
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
@@ -47,9 +47,9 @@ def test_position_states_rotate_with_the_offset() -> None:
     states: dict[int, list[tuple[Tensor, Tensor | None]]] = {0: [], offset: []}
     for start, collected in states.items():
         model(*tokens_and_positions(offset=start), states=collected)
-    turn = rotary_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
+    rotate_qk = rotary_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
-        expected = rotate(here, turn)
+        expected = rotate(here, rotate_qk)
         assert float((there - expected).abs().max() / expected.abs().max()) < 2e-6
 
 
@@ -78,9 +78,11 @@ def test_documents_packed_together_are_as_if_alone() -> None:
         borders = [0, 7, 90, 140, 150]
         pieces = [tokens[:, start:stop] for start, stop in itertools.pairwise(borders)]
         positions = torch.cat([torch.arange(piece.shape[1]) for piece in pieces])[None]
-        starts = torch.cat([torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)])[None]
+        document_starts = torch.cat(
+            [torch.full((piece.shape[1],), start) for start, piece in zip(borders, pieces, strict=False)]
+        )[None]
         alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
-        packed = model(tokens, positions, starts)
+        packed = model(tokens, positions, document_starts)
         assert float((packed - alone).abs().max() / alone.abs().max()) < 2e-6
         gradients = [
             torch.autograd.grad(logits.square().sum(), model.blocks[0].attention.key.weight)[0] for logits in (packed, alone)
@@ -93,15 +95,17 @@ def test_update_equals_the_equations() -> None:
     feed-forward update, which expands to I channels and contracts back."""
     update = random_model(num_kv_heads=2).blocks[0].position
     generator = torch.Generator().manual_seed(2)
-    e, moved, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))
+    e, attended_positions, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))
     expected = e + torch.stack(
-        [sum(update.gain[head] * moved[:, :, head] for head in group) for group in ((0, 1), (2, 3))],
+        [sum(update.gain[head] * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))],
         dim=2,
     )
     active = torch.nn.functional.silu(m @ update.content.T)
     expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
     expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
-    assert float((update(e, moved, m) - expected).detach().abs().max()) < 1e-6 * float(expected.detach().abs().max())
+    assert float((update(e, attended_positions, m) - expected).detach().abs().max()) < 1e-6 * float(
+        expected.detach().abs().max()
+    )
 
 
 def test_shape_of_the_state() -> None:

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.config import NO_TARGET
+from megatape.config import IGNORE_INDEX
 from megatape.parallel import loss
-from megatape.parallel.collectives import SINGLE, TensorRanks, own_tokens
+from megatape.parallel.collectives import SINGLE, Axis, own_tokens
 from megatape.parallel.groups import Groups
-from megatape.parallel.topology import Topology
+from megatape.runtime.topology import Topology
 from tests.workers import run_workers
 
 VOCAB, HIDDEN = 301, 16
@@ -27,13 +27,13 @@ def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]
     x = torch.randn(2, 24, HIDDEN, generator=generator).to(dtype)
     weight = torch.randn(VOCAB, HIDDEN, generator=generator).to(dtype)
     targets = torch.randint(0, VOCAB, (2, 24), generator=generator)
-    targets[0, 3:9] = NO_TARGET
+    targets[0, 3:9] = IGNORE_INDEX
     return x.requires_grad_(), weight.requires_grad_(), targets
 
 
 def plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     logits = F.linear(x, weight).float()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
@@ -103,5 +103,5 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
 @pytest.mark.parametrize(("vocab_size", "size", "real"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])])
 def test_padding_rows_are_minus_infinity(vocab_size: int, size: int, real: list[int]) -> None:
     for rank in range(size):
-        logits = loss.mask_padding(torch.zeros(1, 3, -(-vocab_size // size)), vocab_size, TensorRanks(size, rank))
+        logits = loss.mask_padding(torch.zeros(1, 3, -(-vocab_size // size)), vocab_size, Axis(size, rank))
         assert int(torch.isfinite(logits[0, 0]).sum()) == real[rank]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import Config, parse_config
-from megatape.parallel.topology import Topology
 from megatape.parallel.traffic import CountTraffic
+from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 
 WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and gathers ahead

@@ -9,9 +9,9 @@ import torch
 from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.transformer import Transformer
 from megatape.parallel.groups import Groups
-from megatape.parallel.topology import Topology
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import activations, run_pass
+from megatape.runtime.topology import Topology
 from tests.plan.cases import configure
 from tests.workers import run_workers
 

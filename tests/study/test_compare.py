@@ -22,16 +22,16 @@ from torch import Tensor
 from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
 from megatape.data.dataset import TokenDataset
-from megatape.evaluation import perplexity
-from megatape.evaluation.addition import AdditionGrid
-from megatape.evaluation.perplexity import evaluate_perplexity
-from megatape.export.generation import LoadedModel
+from megatape.hf.generation import LoadedModel
 from megatape.study import measure
 from megatape.study.compare import RunsFailed, compare
 from megatape.study.comparison import report
 from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
 from megatape.study.variants import Variant, parse_variants, with_scaling
+from megatape.tasks import perplexity
+from megatape.tasks.addition import AdditionGrid
+from megatape.tasks.perplexity import evaluate_perplexity
 from tests.conftest import VOCAB_SIZE
 from tests.workers import ROOT
 

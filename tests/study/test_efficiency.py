@@ -7,8 +7,8 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, saved_bytes
-from megatape.model.encodings import ENCODINGS
 from megatape.model.transformer import Transformer
+from megatape.registry import ENCODINGS
 from megatape.study import efficiency, timing
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.efficiency import PARTS, costs_table, paper_config, prepare, report, study, time_part

@@ -1,18 +1,18 @@
 """What the probe finds is what the model computed."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from megatape.config import EncodingName
 from megatape.model.attention import Attention
+from megatape.registry import ENCODINGS
 from megatape.study.probe import dot_products, probabilities, run
 from tests.model.builder import random_model, tokens_and_positions
 
 
-@pytest.mark.parametrize("encoding", get_args(EncodingName))
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_probabilities_are_those_of_the_model(encoding: str) -> None:
     """With grouped queries: the values weighted by them and projected are what attention returned, in every layer; rows sum to 1."""
     model = random_model(encoding=encoding, num_kv_heads=2)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config
-from megatape.parallel.engine import TrainingDiverged
-from megatape.parallel.topology import Topology
+from megatape.runtime.topology import Topology
 from megatape.training.loop import train
 from megatape.training.run import Run
+from megatape.zero.engine import TrainingDiverged
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:

@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from megatape.config import EncodingName
+from megatape.registry import ENCODINGS
 from tests.workers import run_workers
 
 # Each option is trained plain, at stage 0 on one process, and compared with every topology at several stages.
@@ -67,7 +67,7 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
     bit; with grouped queries, and masked documents for every second one."""
     config["training"]["steps"] = 2
     config["checkpoint"] = {"interval": 1, "keep": 2}
-    options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in get_args(EncodingName)}
+    options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in ENCODINGS}
     options["tape_yarn"] = {"model.scaling": {"kind": "yarn", "factor": 4.0, "original_length": 16}}
     plain, divided = [], []
     for number, (option, changes) in enumerate(options.items()):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 
 
 def slopes(num_heads: int) -> list[float]:
@@ -20,10 +20,10 @@ def slopes(num_heads: int) -> list[float]:
 class AlibiBias(LayerBias):
     """-slope times distance, for this rank's heads. No parameters."""
 
-    def __init__(self, num_heads: int, ranks: TensorRanks) -> None:
+    def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        share = num_heads // ranks.size
-        self.slopes = slopes(num_heads)[ranks.rank * share : (ranks.rank + 1) * share]
+        share = num_heads // axis.size
+        self.slopes = slopes(num_heads)[axis.rank * share : (axis.rank + 1) * share]
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
@@ -35,5 +35,5 @@ class Alibi(Encoding):
 
     attends = "distance bias"
 
-    def bias(self, ranks: TensorRanks) -> LayerBias:
-        return AlibiBias(self.config.num_heads, ranks)
+    def bias(self, axis: Axis) -> LayerBias:
+        return AlibiBias(self.config.num_heads, axis)

@@ -3,18 +3,15 @@
 Shapes as in model/block.py.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.operation import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
-from megatape.kernels.bias import DistanceBias, ScoreBias
-from megatape.parallel.collectives import TensorRanks
-
-# What the encoding asks of attention: nothing, that its weights move the state too, or a bias on the scores of pairs of tokens (which
-# may be a function of their distance alone). It decides which backend runs (model/attention.py).
-Attends = Literal["plain", "moving", "distance bias", "pair bias"]
+from megatape.parallel.collectives import Axis
 
 
 class LayerBias(nn.Module):
@@ -38,8 +35,8 @@ class StateUpdate(nn.Module):
 
     multiply_adds: int
 
-    def forward(self, e: Tensor, moved: Tensor | None, m: Tensor) -> Tensor:
-        """e: [B, N/T, L, W]; moved: [B, N, H/T, W], A e of this rank's query heads, if attention moves the state; m: [B, N/T, C],
+    def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        """e: [B, N/T, L, W]; attended_positions: [B, N, H/T, W], A e of this rank's query heads, if attention moves the state; m: [B, N/T, C],
         output of the MLP. Returns the new e."""
         raise NotImplementedError
 
@@ -64,19 +61,19 @@ class Encoding:
         """The embedded tokens [B, N/T, C] with what their positions [B, N/T] add to them."""
         return x
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor | None:
+    def state(self, positions: Tensor, axis: Axis) -> Tensor | None:
         """What runs beside x through the blocks, from the positions [B, N]: if blocks change it, e [B, N/T, L, W] in float32; else
-        any constant of floating type over all N tokens that `turn` or the bias of this rank's heads reads."""
+        any constant of floating type over all N tokens that `rotate_qk` or the bias of this rank's heads reads."""
         return None
 
-    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Queries [B, N, H/T, R] and keys [B, N, L/T, R] as the scores want them; state: of all tokens and this rank's channels."""
         return q, k
 
-    def bias(self, ranks: TensorRanks) -> LayerBias | None:
+    def bias(self, axis: Axis) -> LayerBias | None:
         """A new layer's bias, for encodings that attend with one."""
         return None
 
-    def update(self, ranks: TensorRanks) -> StateUpdate | None:
+    def update(self, axis: Axis) -> StateUpdate | None:
         """A new layer's update of the state, for encodings that carry one."""
         return None

@@ -10,9 +10,9 @@ offset: the bias depends on absolute positions.
 import torch
 from torch import Tensor, nn
 
-from megatape.kernels.bias import ScoreBias
+from megatape.attention.bias import ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import TensorRanks, replicated
+from megatape.parallel.collectives import Axis, replicated
 from megatape.parallel.layers import sharded
 
 WIDTH = 32
@@ -40,20 +40,20 @@ class FireBias(LayerBias):
     """The parameters of one layer. All ranks hold those of the hidden layer, c (`log_scale`) and t (`threshold`) and use them for
     their own heads; the output layer is divided by heads."""
 
-    def __init__(self, num_heads: int, ranks: TensorRanks) -> None:
+    def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.ranks = ranks
+        self.axis = axis
         self.multiply_adds = WIDTH + WIDTH * num_heads
         self.inner_weight = nn.Parameter(torch.empty(WIDTH, 1))
         self.inner_bias = nn.Parameter(torch.empty(WIDTH))
-        self.outer_weight = sharded((num_heads, WIDTH), 0, ranks)
-        self.outer_bias = sharded((num_heads,), 0, ranks)
+        self.outer_weight = sharded((num_heads, WIDTH), 0, axis)
+        self.outer_bias = sharded((num_heads,), 0, axis)
         self.log_scale = nn.Parameter(torch.empty(1))  # 0.1 at the start
         self.threshold = nn.Parameter(torch.empty(1))  # 1 at the start
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         shared = [
-            replicated(weight, self.ranks) for weight in (self.inner_weight, self.inner_bias, self.log_scale, self.threshold)
+            replicated(weight, self.axis) for weight in (self.inner_weight, self.inner_bias, self.log_scale, self.threshold)
         ]
         weights = (*shared[:2], self.outer_weight, self.outer_bias, *shared[2:])
         return tuple(weight.float() for weight in weights)
@@ -68,11 +68,11 @@ class Fire(Encoding):
 
     attends = "pair bias"
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
         # Shapes without memory have no numbers to look at: there all rows count as one.
         shapes_only = positions.is_meta or type(positions) is not Tensor
         alike = shapes_only or bool((positions == positions[:1]).all())
         return (positions[:1] if alike else positions).float()
 
-    def bias(self, ranks: TensorRanks) -> LayerBias:
-        return FireBias(self.config.num_heads, ranks)
+    def bias(self, axis: Axis) -> LayerBias:
+        return FireBias(self.config.num_heads, axis)

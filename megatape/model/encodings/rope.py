@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 
 
 class Rope(Encoding):
@@ -18,10 +18,10 @@ class Rope(Encoding):
         """Offsets change nothing but rounding; they are there so that `tape` and `rope` see the same."""
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
         config = self.config
-        channels = config.num_kv_heads // ranks.size
+        channels = config.num_kv_heads // axis.size
         return rotary.rotary_state(positions, channels, config.head_dim, config.rotary_base, config.scaling)
 
-    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rotary.turn(q, k, state)
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rotary.rotate_qk(q, k, state)

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from megatape.attention.rotation import rotate
 from megatape.config import ScalingConfig
-from megatape.kernels.rotation import rotate
 
 # The position tensor is kept in float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
 STATE_DTYPE = torch.float32
@@ -75,7 +75,7 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     return thetas, 0.1 * math.log(scaling.factor) + 1
 
 
-def turn(q: Tensor, k: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
+def rotate_qk(q: Tensor, k: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
     """Queries and keys rotated by a position tensor, in their own dtype."""
     assert e is not None
     return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)

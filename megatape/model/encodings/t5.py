@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 from megatape.parallel.layers import sharded
 
 NUM_BUCKETS = 32
@@ -30,9 +30,9 @@ def buckets(length: int, device: torch.device) -> Tensor:
 class T5Bias(LayerBias):
     """table: [H, buckets], this rank's heads of it."""
 
-    def __init__(self, num_heads: int, ranks: TensorRanks) -> None:
+    def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.table = sharded((num_heads, NUM_BUCKETS), 0, ranks)
+        self.table = sharded((num_heads, NUM_BUCKETS), 0, axis)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         return (self.table.float()[:, buckets(q.shape[1], q.device)],)
@@ -43,5 +43,5 @@ class T5(Encoding):
 
     attends = "distance bias"
 
-    def bias(self, ranks: TensorRanks) -> LayerBias:
-        return T5Bias(self.config.num_heads, ranks)
+    def bias(self, axis: Axis) -> LayerBias:
+        return T5Bias(self.config.num_heads, axis)

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from megatape.attention.operation import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
-from megatape.model.encodings.encoding import Attends, Encoding, StateUpdate
-from megatape.parallel.collectives import TensorRanks, channels_to_tokens, own_tokens, replicated
+from megatape.model.encodings.encoding import Encoding, StateUpdate
+from megatape.parallel.collectives import Axis, channels_to_tokens, own_tokens, replicated
 from megatape.parallel.layers import sharded
 
 
@@ -38,9 +39,9 @@ class TapeUpdate(StateUpdate):
 
     attention, feed_forward: whether there is an update by either. The ablations override the parts."""
 
-    def __init__(self, config: ModelConfig, ranks: TensorRanks, attention: bool = True, feed_forward: bool = True) -> None:
+    def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
-        self.config, self.ranks = config, ranks
+        self.config, self.axis = config, axis
         self.attention, self.feed_forward = attention, feed_forward
         self.num_channels, self.inner = config.num_kv_heads, config.position_size
         self.multiply_adds = 0
@@ -52,7 +53,7 @@ class TapeUpdate(StateUpdate):
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        self.gain = sharded((self.config.num_heads,), 0, self.ranks)  # g, zero at the start
+        self.gain = sharded((self.config.num_heads,), 0, self.axis)  # g, zero at the start
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
@@ -61,27 +62,27 @@ class TapeUpdate(StateUpdate):
         self.down = nn.Parameter(torch.empty(channels, inner))  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # make the L x L matrix, apply it
 
-    def forward(self, e: Tensor, moved: Tensor | None, m: Tensor) -> Tensor:
+    def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         """What lies between the arguments and the new e is cheap to compute and large to keep, so the backward pass computes it
         again; but not what crossed ranks."""
-        if self.ranks.size == 1 or moved is None:
-            return checkpoint(self._both, e, moved, m, use_reentrant=False, preserve_rng_state=False)
-        brought = channels_to_tokens(self._gained(moved), self.ranks)
+        if self.axis.size == 1 or attended_positions is None:
+            return checkpoint(self._both, e, attended_positions, m, use_reentrant=False, preserve_rng_state=False)
+        brought = channels_to_tokens(self._gained(attended_positions), self.axis)
         return checkpoint(self._both, e + brought, None, m, use_reentrant=False, preserve_rng_state=False)
 
-    def _both(self, e: Tensor, moved: Tensor | None, m: Tensor) -> Tensor:
-        if moved is not None:
-            e = e + self._gained(moved)
+    def _both(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        if attended_positions is not None:
+            e = e + self._gained(attended_positions)
         if not self.feed_forward:
             return e
-        active = F.silu(F.linear(m, replicated(self.content, self.ranks)))  # [B, N/T, I]
-        up, down = (replicated(weight, self.ranks) for weight in (self.up, self.down))
+        active = F.silu(F.linear(m, replicated(self.content, self.axis)))  # [B, N/T, I]
+        up, down = (replicated(weight, self.axis) for weight in (self.up, self.down))
         return e + self._mixed(e, active, up, down)
 
-    def _gained(self, moved: Tensor) -> Tensor:
+    def _gained(self, attended_positions: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in the dtype of e."""
-        gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.ranks.size, 1, -1)
-        return (gain @ moved.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
+        gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.axis.size, 1, -1)
+        return (gain @ attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
         """What the feed-forward update adds to e [B, N/T, L, W]; active: [B, N/T, I]."""
@@ -107,23 +108,23 @@ class Tape(Encoding):
     def positions(self, random_offset: bool) -> Positions:
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
         config = self.config
-        own = own_tokens(positions, ranks)
+        own = own_tokens(positions, axis)
         return rotary.rotary_state(own, config.num_kv_heads, config.head_dim, config.rotary_base, config.scaling)
 
-    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rotary.turn(q, k, state)
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rotary.rotate_qk(q, k, state)
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return TapeUpdate(self.config, ranks)
+    def update(self, axis: Axis) -> StateUpdate:
+        return TapeUpdate(self.config, axis)
 
 
 class TapeAttentionOnly(Tape):
     """Without the feed-forward update (the authors' `adattention`)."""
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return TapeUpdate(self.config, ranks, feed_forward=False)
+    def update(self, axis: Axis) -> StateUpdate:
+        return TapeUpdate(self.config, axis, feed_forward=False)
 
 
 class TapeMlpOnly(Tape):
@@ -131,5 +132,5 @@ class TapeMlpOnly(Tape):
 
     attends = "plain"
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return TapeUpdate(self.config, ranks, attention=False)
+    def update(self, axis: Axis) -> StateUpdate:
+        return TapeUpdate(self.config, axis, attention=False)

@@ -10,7 +10,7 @@ from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 
 
 class FlatUpdate(TapeUpdate):
@@ -40,8 +40,8 @@ class TapeNoEquivariance(Tape):
         super().__init__(config)
         self.state_width = 2 * config.head_dim
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
-        return rotary.twice(super().state(positions, ranks))
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+        return rotary.twice(super().state(positions, axis))
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return FlatUpdate(self.config, ranks)
+    def update(self, axis: Axis) -> StateUpdate:
+        return FlatUpdate(self.config, axis)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 from megatape.parallel.layers import sharded
 
 
@@ -18,7 +18,7 @@ class SeparateUpdate(TapeUpdate):
     """Both updates of TAPE with two gains a head, [H, 2], and W_up, W_down twice, one upon the other: cosines first."""
 
     def _make_gain(self) -> None:
-        self.gain = sharded((self.config.num_heads, 2), 0, self.ranks)
+        self.gain = sharded((self.config.num_heads, 2), 0, self.axis)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
@@ -27,10 +27,10 @@ class SeparateUpdate(TapeUpdate):
         self.down = nn.Parameter(torch.empty(2 * channels, inner))
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
-    def _gained(self, moved: Tensor) -> Tensor:
-        channels = self.num_channels // self.ranks.size
+    def _gained(self, attended_positions: Tensor) -> Tensor:
+        channels = self.num_channels // self.axis.size
         gain = self.gain.to(rotary.STATE_DTYPE).view(channels, -1, 2).transpose(1, 2)[:, :, None]  # [L/T, 2, 1, H/L]
-        parts = moved.to(rotary.STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
+        parts = attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
         return (gain @ parts).flatten(3)  # parts: [B, N, L/T, 2, H/L, R/2]
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -44,5 +44,5 @@ class SeparateUpdate(TapeUpdate):
 class TapeNoRotationEquivariance(Tape):
     """See above."""
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return SeparateUpdate(self.config, ranks)
+    def update(self, axis: Axis) -> StateUpdate:
+        return SeparateUpdate(self.config, axis)

@@ -12,7 +12,7 @@ from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel.collectives import TensorRanks, replicated
+from megatape.parallel.collectives import Axis, replicated
 
 
 class VectorUpdate(TapeUpdate):
@@ -29,9 +29,9 @@ class VectorUpdate(TapeUpdate):
         self.down = nn.Parameter(torch.empty(size, inner))
         self.multiply_adds += 2 * self.num_channels * (self.up.numel() + self.down.numel())
 
-    def _gained(self, moved: Tensor) -> Tensor:
-        gain = replicated(self.gain, self.ranks).to(rotary.STATE_DTYPE).repeat(2)  # [2R]
-        return gain * moved.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.ranks.size, -1)).sum(3)
+    def _gained(self, attended_positions: Tensor) -> Tensor:
+        gain = replicated(self.gain, self.axis).to(rotary.STATE_DTYPE).repeat(2)  # [2R]
+        return gain * attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
         up, down = up.to(e.dtype), down.to(e.dtype)
@@ -47,11 +47,11 @@ class TapeVector(Tape):
         self.state_width = 2 * config.head_dim
         self.gain_copies = config.head_dim
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
-        return rotary.twice(super().state(positions, ranks))
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+        return rotary.twice(super().state(positions, axis))
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return VectorUpdate(self.config, ranks)
+    def update(self, axis: Axis) -> StateUpdate:
+        return VectorUpdate(self.config, axis)
 
 
 class SeparateVectorUpdate(VectorUpdate):
@@ -66,9 +66,9 @@ class SeparateVectorUpdate(VectorUpdate):
         self.down = nn.Parameter(torch.empty(2 * size, inner))
         self.multiply_adds += self.num_channels * (self.up.numel() + self.down.numel())
 
-    def _gained(self, moved: Tensor) -> Tensor:
-        gain = replicated(self.gain, self.ranks).to(rotary.STATE_DTYPE).flatten()  # [2R]
-        return gain * moved.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.ranks.size, -1)).sum(3)
+    def _gained(self, attended_positions: Tensor) -> Tensor:
+        gain = replicated(self.gain, self.axis).to(rotary.STATE_DTYPE).flatten()  # [2R]
+        return gain * attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
         up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (up, down))  # [2, I, R], [2, R, I]
@@ -82,5 +82,5 @@ class TapeVectorNoRotationEquivariance(TapeVector):
     """The paper's row "rotation equivariance no, tensorial no". It has no module in the authors' code: this is our own reading of it,
     the two changes of tape_vector and tape_no_rotation_equivariance together."""
 
-    def update(self, ranks: TensorRanks) -> StateUpdate:
-        return SeparateVectorUpdate(self.config, ranks)
+    def update(self, axis: Axis) -> StateUpdate:
+        return SeparateVectorUpdate(self.config, axis)

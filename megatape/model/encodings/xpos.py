@@ -7,11 +7,11 @@ The published scale base is 512; 2048 is that of the TAPE authors' code.
 import torch
 from torch import Tensor
 
+from megatape.attention.rotation import rotate
 from megatape.data.positions import Positions
-from megatape.kernels.rotation import rotate
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import TensorRanks
+from megatape.parallel.collectives import Axis
 
 SCALE_BASE = 2048
 
@@ -22,7 +22,7 @@ class XPos(Encoding):
     def positions(self, random_offset: bool) -> Positions:
         return Positions()  # an offset would change nothing but bring the scales nearer to the ends of float32
 
-    def state(self, positions: Tensor, ranks: TensorRanks) -> Tensor:
+    def state(self, positions: Tensor, axis: Axis) -> Tensor:
         config = self.config
         e = rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base)
         fraction = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions.device) / config.head_dim
@@ -30,9 +30,9 @@ class XPos(Encoding):
         power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
         scale = (((fraction + 0.4) / 1.4) ** power).repeat(1, 1, 2)[:, :, None]
         pair = torch.cat([e * scale, e / scale], dim=-1).to(rotary.STATE_DTYPE)
-        return pair.expand(-1, -1, config.num_kv_heads // ranks.size, -1)
+        return pair.expand(-1, -1, config.num_kv_heads // axis.size, -1)
 
-    def turn(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         assert state is not None
         of_queries, of_keys = state.chunk(2, dim=-1)
         return rotate(q, of_queries).to(q.dtype), rotate(k, of_keys).to(k.dtype)

@@ -1,1 +1,0 @@
-"""What trained models are measured on, outside of training."""

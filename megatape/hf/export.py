@@ -1,0 +1,69 @@
+"""A training checkpoint as a folder that transformers loads."""
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+from transformers import GenerationConfig
+
+from megatape.config import Config
+from megatape.hf.mapping import exported_config, exported_dtype, exported_name, is_llama
+from megatape.hf.model_card import model_card
+from megatape.hf.tokenizer import load_sentencepiece, special_tokens, write_tokenizer
+from megatape.hf.weights import write_weights
+from megatape.model.accounting import meta_model
+
+CODE = ("configuration_tape.py", "modeling_tape.py")
+
+
+class Checkpoint(Protocol):
+    """What export needs of megatape.checkpoint.reader.CheckpointReader."""
+
+    directory: Path
+    step: int
+    tokens: int
+
+    @property
+    def config(self) -> Config: ...
+    def names(self) -> list[str]: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def tokenizer(self) -> Path: ...
+
+
+def export(checkpoint: Checkpoint, out: Path) -> None:
+    """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
+
+    The folder appears only when it is complete. Raises FileExistsError if it is there already, and FileNotFoundError or
+    ValueError for a checkpoint that cannot be exported."""
+    if out.exists():
+        raise FileExistsError(f"{out} exists: remove it or choose another name")
+    config = checkpoint.config
+    proto = load_sentencepiece(checkpoint.tokenizer())
+    if len(proto.pieces) > config.model.vocab_size:
+        raise ValueError(
+            f"{checkpoint.tokenizer()} has {len(proto.pieces)} tokens, but model.vocab_size is {config.model.vocab_size}: "
+            "the checkpoint holds another run's tokenizer, put the right one there"
+        )
+    special = special_tokens(proto)
+    exported = exported_config(config, special)
+    shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
+    if different := sorted(shapes.keys() ^ set(checkpoint.names())):
+        raise ValueError(
+            f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
+            f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
+        )
+    partial = out.with_name(out.name + ".tmp")
+    shutil.rmtree(partial, ignore_errors=True)  # of an export that was interrupted
+    partial.mkdir(parents=True)
+    write_weights(partial, shapes, exported_dtype(config), checkpoint.tensor, exported_name)
+    exported.save_pretrained(partial)
+    GenerationConfig(
+        bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
+    ).save_pretrained(partial)
+    write_tokenizer(proto, config.model.max_positions, partial)
+    if not is_llama(config.model):
+        for file in CODE:
+            shutil.copyfile(Path(__file__).with_name(file), partial / file)
+    (partial / "README.md").write_text(model_card(config, checkpoint.step, checkpoint.tokens), encoding="utf-8")
+    partial.rename(out)

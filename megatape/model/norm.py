@@ -1,0 +1,24 @@
+"""Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/block.py."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megatape.parallel.collectives import (
+    SINGLE,
+    Axis,
+    replicated,
+)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, computed in float32, returned in the dtype of x. weight: [size], on all ranks."""
+
+    def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
+        super().__init__()
+        self.eps, self.axis = eps, axis
+        self.weight = nn.Parameter(torch.empty(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = replicated(self.weight, self.axis).float()
+        return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)

@@ -1,0 +1,76 @@
+"""What exists by name. Each line names the file that defines a thing and says what a configuration must know of it.
+
+To add one, write its file and its line here (CONTRIBUTING.md has the table). Nothing here imports torch, so that a configuration
+is checked, and help is printed, without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """target: "package.module:attribute" of the definition. description: a phrase for tables and model cards."""
+
+    target: str
+    description: str
+
+    def load(self) -> Any:
+        """Import the definition."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class EncodingEntry(Entry):
+    """A position encoding: a subclass of megatape.model.encodings.encoding.Encoding.
+
+    rotates: heads are made of planes, so that head_dim must be even. scalable: model.scaling may change its frequencies.
+    paired_embedding: it adds pairs of a sine and a cosine to the embedding, so that hidden_size must be even. max_positions: the most
+    that model.max_positions may be, None for any."""
+
+    rotates: bool = False
+    scalable: bool = False
+    paired_embedding: bool = False
+    max_positions: int | None = None
+
+
+_ENCODINGS = "megatape.model.encodings"
+_TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
+
+ENCODINGS: Mapping[str, EncodingEntry] = {
+    "tape": EncodingEntry(f"{_ENCODINGS}.tape:Tape", _TAPE, rotates=True, scalable=True),
+    "tape_attention_only": EncodingEntry(
+        f"{_ENCODINGS}.tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", rotates=True
+    ),
+    "tape_mlp_only": EncodingEntry(
+        f"{_ENCODINGS}.tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", rotates=True
+    ),
+    "tape_no_rotation_equivariance": EncodingEntry(
+        f"{_ENCODINGS}.tape_no_rotation_equivariance:TapeNoRotationEquivariance",
+        f"{_TAPE}, without rotation equivariance",
+        rotates=True,
+    ),
+    "tape_vector": EncodingEntry(
+        f"{_ENCODINGS}.tape_vector:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", rotates=True
+    ),
+    "tape_vector_no_rotation_equivariance": EncodingEntry(
+        f"{_ENCODINGS}.tape_vector:TapeVectorNoRotationEquivariance",
+        f"{_TAPE}, updated along the head size, without rotation equivariance",
+        rotates=True,
+    ),
+    "tape_no_equivariance": EncodingEntry(
+        f"{_ENCODINGS}.tape_no_equivariance:TapeNoEquivariance", f"{_TAPE}, without equivariance", rotates=True
+    ),
+    "rope": EncodingEntry(f"{_ENCODINGS}.rope:Rope", "rotary position encoding", rotates=True, scalable=True),
+    "randpe": EncodingEntry(f"{_ENCODINGS}.randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
+    # Beyond 2^18 positions the scales of xPos leave the range of float32.
+    "xpos": EncodingEntry(f"{_ENCODINGS}.xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
+    "alibi": EncodingEntry(f"{_ENCODINGS}.alibi:Alibi", "ALiBi attention biases"),
+    "t5": EncodingEntry(f"{_ENCODINGS}.t5:T5", "T5's relative attention biases"),
+    "fire": EncodingEntry(f"{_ENCODINGS}.fire:Fire", "FIRE attention biases"),
+    "sinusoidal": EncodingEntry(f"{_ENCODINGS}.sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
+    "nope": EncodingEntry(f"{_ENCODINGS}.nope:NoPE", "no position encoding (NoPE)"),
+}

@@ -1,0 +1,23 @@
+"""Small values exchanged between all ranks."""
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatape.runtime.topology import Topology
+
+
+def exchange(value: Any, topology: Topology) -> list[Any]:
+    """Every rank's JSON value, in order, on every rank. Collective over all ranks; nothing is pickled."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
+    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(topology.world_size)]
+    dist.all_gather(sizes, torch.tensor([text.numel()], device=device))
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+    padded[: text.numel()] = text
+    texts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(texts, padded)
+    return [json.loads(bytes(text[: int(size)].cpu().tolist())) for text, size in zip(texts, sizes, strict=True)]

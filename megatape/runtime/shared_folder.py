@@ -1,0 +1,46 @@
+"""Folders that several hosts see, perhaps through a network file system that shows them late what another one wrote."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from megatape.runtime.exchange import exchange
+from megatape.runtime.topology import Topology
+
+PATIENCE = 75.0  # seconds; NFS clients remember for up to 60 that a name was not there
+
+
+def appears(path: Path, patience: float = PATIENCE) -> bool:
+    """Whether `path`, which another host has made, can be seen here within `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        for folder in reversed(path.parents[:3]):
+            try:
+                os.listdir(folder)  # opening a folder makes an NFS client ask the server whether it changed
+            except OSError:
+                continue
+        time.sleep(0.2)
+    return True
+
+
+def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE) -> None:
+    """Make the run's folder and raise OSError, on all ranks, if one of them cannot see what another wrote there."""
+    token = directory / ".shared"
+    fault = ""
+    try:
+        if topology.is_main:
+            directory.mkdir(parents=True, exist_ok=True)
+            token.touch()
+    except OSError as error:
+        fault = str(error)
+    fault = exchange(fault, topology)[0]  # nobody looks before it is there
+    seen = not fault and appears(token, patience)
+    blind = [host for host in exchange("" if seen else socket.gethostname(), topology) if host]
+    if topology.is_main and not fault:
+        token.unlink()
+    if blind:
+        reason = fault or f"what the main rank wrote is not seen on {', '.join(sorted(set(blind)))}"
+        raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")

@@ -1,0 +1,67 @@
+"""How far bfloat16 drifts from float32, with the position residual kept in float32 or in bfloat16."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatape.config import ModelConfig
+from megatape.model.encodings import rotary
+from megatape.model.transformer import Transformer
+from megatape.study.models import PAPER_SHAPE, unsettled_model
+
+NUM_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Distance of a bfloat16 run from the float32 run of the same weights.
+
+    norm: relative difference of E's norm behind each layer; state: relative difference of E itself; logits: of the logits; all
+    are norms of differences over norms."""
+
+    state_dtype: torch.dtype
+    norm: list[float]
+    state: list[float]
+    logits: float
+
+
+@torch.no_grad()
+def drift(num_layers: int, seed: int = 0) -> list[Drift]:
+    """bfloat16 compute against float32 at the 155M shape, for both precisions of the position residual."""
+    config = ModelConfig.model_validate(PAPER_SHAPE | {"num_layers": num_layers, "max_positions": NUM_TOKENS})
+    generator = torch.Generator().manual_seed(seed)
+    model = unsettled_model(config, seed, generator)
+    tokens = torch.randint(0, config.vocab_size, (1, NUM_TOKENS), generator=generator)
+    # The float32 reference uses the weights that bfloat16 can represent: their rounding is not what is measured.
+    model.bfloat16().float()
+    logits, states = _run(model, tokens, torch.float32)
+    model.bfloat16()
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        other_logits, other_states = _run(model, tokens, dtype)
+        pairs = list(zip(other_states, states, strict=True))
+        found.append(
+            Drift(
+                dtype,
+                [abs(float(ours.norm() / theirs.norm()) - 1) for ours, theirs in pairs],
+                [_distance(ours, theirs) for ours, theirs in pairs],
+                _distance(other_logits, logits),
+            )
+        )
+    return found
+
+
+def _run(model: Transformer, tokens: Tensor, state_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    kept = rotary.STATE_DTYPE
+    rotary.STATE_DTYPE = state_dtype
+    try:
+        states: list[tuple[Tensor, Tensor | None]] = []
+        logits = model(tokens, torch.arange(tokens.shape[1])[None], states=states)
+    finally:
+        rotary.STATE_DTYPE = kept
+    return logits.float(), [e.float() for _, e in states if e is not None]
+
+
+def _distance(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())

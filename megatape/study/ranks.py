@@ -1,0 +1,130 @@
+"""Memory and time of training steps in real processes: how both grow with ZeRO stage, ranks, layers and length."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatape.config import Config, parse_config
+from megatape.model.transformer import Transformer
+from megatape.optim.adamw import adamw
+from megatape.plan.memory import plan_memory
+from megatape.plan.trace import run_pass
+from megatape.runtime.topology import discover
+from megatape.study.models import PAPER_SHAPE
+from megatape.training.hardware import peak_memory
+from megatape.training.run import fresh_state
+from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.engine import Engine
+from megatape.zero.state import KINDS
+
+STEPS = 4  # of which the first, with its allocations, is not timed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of the rank that needs most: resident bytes beyond what the process had before it built anything, and median seconds a step.
+
+    initialized: when weights, masters and moments are filled in; peak_initializing: the most until then; peak: the most of all."""
+
+    initialized: int
+    peak_initializing: int
+    peak: int
+    seconds: float
+
+
+def settings(world_size: int, changes: dict[str, Any]) -> Config:
+    """The 155M shape, one sequence a data rank and step; section.key -> value changed."""
+    raw: dict[str, Any] = {
+        "run": {"directory": "unused"},
+        "model": PAPER_SHAPE | {"num_layers": 12, "max_positions": 4096},
+        "data": {"path": "unused", "sequence_length": 128},
+        "training": {"steps": STEPS, "global_batch_size": 1, "micro_batch_size": 1},
+        "optimizer": {"learning_rate": 1e-4},
+        "zero": {"bucket_size": 5_000_000},
+        "parallel": {"tp": 1},
+    }
+    for path, value in changes.items():
+        section, _, key = path.partition(".")
+        raw[section][key] = value
+    raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
+    return parse_config(raw, "benchmark")
+
+
+def planned_bytes(world_size: int, changes: dict[str, Any]) -> float:
+    """What the planner says one rank holds at the peak."""
+    config = settings(world_size, changes)
+    return plan_memory(config, world_size, run_pass(config), on_gpu=False).device_total
+
+
+def measure(world_size: int, changes: dict[str, Any]) -> Measured:
+    """Train on `world_size` processes of this machine. Raises RuntimeError with the output of one that fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = settings(world_size, changes).model_dump_json()
+    processes = []
+    for rank in range(world_size):
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        environment = os.environ | {name: str(value) for name, value in ranks.items()}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-m", "megatape.study.ranks", config]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    outputs = [process.communicate() for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise RuntimeError(errors[-3000:])
+    found = [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+    return Measured(*(max(entry[key] for entry in found) for key in ("initialized", "peak_initializing", "peak", "seconds")))
+
+
+def worker(config: Config) -> dict[str, float]:
+    """What one rank sees."""
+    topology = discover(config.parallel.tp)
+    initialize_distributed(topology)
+    before = _resident()
+    engine = Engine(
+        config,
+        topology,
+        lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
+        lambda parameters: adamw(parameters, config.model, config.optimizer),
+    )
+    engine.state.load(fresh_state(config), KINDS, step=0)
+    initialized, peak_initializing = _resident() - before, peak_memory() - before
+    length = config.data.sequence_length
+    tokens = torch.randint(
+        0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(topology.data_rank)
+    )
+    inputs = {
+        "tokens": tokens[:, :-1],
+        "positions": torch.arange(length)[None],
+        "document_starts": None,
+        "targets": tokens[:, 1:],
+    }
+    seconds = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        engine.train_step([inputs], 1e-4)
+        seconds.append(time.perf_counter() - started)
+    shut_down()
+    return {
+        "initialized": initialized,
+        "peak_initializing": peak_initializing,
+        "peak": peak_memory() - before,
+        "seconds": sorted(seconds[1:])[(STEPS - 1) // 2],
+    }
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    print(json.dumps(worker(parse_config(json.loads(sys.argv[1]), "benchmark"))))

@@ -1,0 +1,140 @@
+"""Exact match of greedy answers to addition problems, over the grid of operand lengths."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from megatape.data.addition import AdditionTask, Problem, longest_document
+from megatape.data.index import load_index
+from megatape.data.tokenizer import Tokenizer
+from megatape.hf.generation import LoadedModel
+
+BATCH_SIZE = 512  # prompts that are answered at a time
+
+
+@dataclass(frozen=True)
+class AdditionGrid:
+    """What came out, for operands of 1, 2, ... digits: row is the first operand, column the second.
+
+    trained_digits  D, the longest operands of the training data
+    problems        how many were asked in each cell
+    correct         how many were answered exactly, every digit and the end token"""
+
+    trained_digits: int
+    problems: list[list[int]]
+    correct: list[list[int]]
+
+    @property
+    def accuracy(self) -> list[list[float]]:
+        """Share of exact answers of each cell."""
+        return [
+            [right / asked for right, asked in zip(*rows, strict=True)]
+            for rows in zip(self.correct, self.problems, strict=True)
+        ]
+
+    @property
+    def mean(self) -> float:
+        """Mean of all cells, each with the same weight: the paper's number."""
+        return fmean(share for row in self.accuracy for share in row)
+
+    @property
+    def inside(self) -> float:
+        """Mean of the cells whose lengths were both trained."""
+        return fmean(share for row in self.accuracy[: self.trained_digits] for share in row[: self.trained_digits])
+
+    @property
+    def beyond(self) -> float | None:
+        """Mean of the other cells; None if there are none."""
+        shares = [
+            share
+            for number, row in enumerate(self.accuracy)
+            for share in (row if number >= self.trained_digits else row[self.trained_digits :])
+        ]
+        return fmean(shares) if shares else None
+
+    @property
+    def by_longer_operand(self) -> dict[int, float]:
+        """Mean of the cells whose longer operand has so many digits."""
+        shares = self.accuracy
+        return {
+            digits: fmean([*shares[digits - 1][:digits], *(row[digits - 1] for row in shares[: digits - 1])])
+            for digits in range(1, len(shares) + 1)
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, for a JSON file."""
+        means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
+        return means | asdict(self) | {"accuracy": self.accuracy}
+
+
+def evaluate_addition(loaded: LoadedModel, data: Path, max_digits: int | None = None) -> AdditionGrid:
+    """Ask an exported model the test problems of every cell up to `max_digits` digits (None: twice the trained ones).
+
+    data: the directory that it was trained on. Raises ValueError if that is no addition data, if its tokenizer is not the
+    model's, or if the longest problem is beyond the positions that the model is meant for."""
+    task = AdditionTask.of(data)
+    size = 2 * task.digits if max_digits is None else max_digits
+    tokenizer = _tokenizer(loaded, data)
+    _check_lengths(loaded, size)
+    problems: dict[tuple[int, int], list[Problem]] = {
+        (a, b): task.test_problems(a, b) for a in range(1, size + 1) for b in range(1, size + 1)
+    }
+    right = dict.fromkeys(problems, 0)
+    # Prompts of one length make a batch without padding: a and b may share their digits in any way.
+    for total in range(2, 2 * size + 1):
+        asked = [(cell, problem) for cell, known in problems.items() if sum(cell) == total for problem in known]
+        for begin in range(0, len(asked), BATCH_SIZE):
+            batch = asked[begin : begin + BATCH_SIZE]
+            for (cell, _), exact in zip(batch, _answer(loaded, tokenizer, [problem for _, problem in batch]), strict=True):
+                right[cell] += exact
+    cells = [[(a, b) for b in range(1, size + 1)] for a in range(1, size + 1)]
+    return AdditionGrid(
+        trained_digits=task.digits,
+        problems=[[len(problems[cell]) for cell in row] for row in cells],
+        correct=[[right[cell] for cell in row] for row in cells],
+    )
+
+
+@torch.no_grad()
+def _answer(loaded: LoadedModel, tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
+    """Whether each problem is answered exactly; their prompts have the same number of tokens."""
+    model = loaded.model
+    prompts = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(problem.prompt)] for problem in problems])
+    expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
+    longest = max(map(len, expected))
+    if hasattr(model.config, "position_length"):
+        # RandPE spreads a sequence over its positions: as in training, and further only where the problem is longer.
+        model.config.position_length = max(loaded.position_length, prompts.shape[1] + longest)
+    prompts = prompts.to(model.device)
+    output = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=longest, do_sample=False)
+    for answer, found in zip(expected, output[:, prompts.shape[1] :].tolist(), strict=True):
+        yield found[: len(answer)] == answer
+
+
+def _tokenizer(loaded: LoadedModel, data: Path) -> Tokenizer:
+    """The data's tokenizer, if it is the model's too."""
+    entry = load_index(data).tokenizer
+    tokenizer = Tokenizer.load(data / entry.file, entry.sha256)
+    text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
+    ours, theirs = [tokenizer.bos_id, *tokenizer.encode(text)], loaded.tokenizer(text)["input_ids"]
+    if len(loaded.tokenizer) != tokenizer.vocab_size or theirs != ours:
+        raise ValueError(
+            f"{loaded.name} has another tokenizer than {data}: {len(loaded.tokenizer)} tokens there, {tokenizer.vocab_size} here, and "
+            f"{text!r} is {theirs} there, {ours} here: give a model that was trained on this data"
+        )
+    return tokenizer
+
+
+def _check_lengths(loaded: LoadedModel, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"--max-digits is {size}: give at least 1")
+    needed, limit = longest_document(size) - 1, loaded.model.config.max_position_embeddings
+    if needed > limit:
+        raise ValueError(
+            f"problems of {size} digits need {needed} positions, {loaded.name} is meant for {limit} (model.max_positions): lower "
+            "--max-digits, or train with more positions"
+        )

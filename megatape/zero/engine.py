@@ -1,0 +1,128 @@
+"""The training engine: DeepSpeed configured from our configuration, and one optimizer step under its ZeRO."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import deepspeed
+import deepspeed.ops
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from megatape.config import Config
+from megatape.parallel.collectives import Axis
+from megatape.parallel.groups import Groups
+from megatape.runtime.topology import Topology
+from megatape.zero.settings import deepspeed_config
+from megatape.zero.state import ZeroState
+
+Inputs = dict[str, Tensor | None]  # keyword arguments of the module for one micro-batch, on this rank's device
+
+
+class TrainingDiverged(RuntimeError):
+    """Loss or gradient is not finite. Nothing that was written is affected."""
+
+
+class Engine:
+    """A module under DeepSpeed ZeRO.
+
+    build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses;
+        its weights are whatever torch.empty left until `state.load` writes them.
+    build_optimizer: makes AdamW over the named parameters."""
+
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        build_module: Callable[[Axis], nn.Module],
+        build_optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
+    ) -> None:
+        self.topology = topology
+        self.groups = Groups(topology)
+        self.gradient_clip = config.training.gradient_clip
+        settings = deepspeed_config(config, topology.world_size)
+        # No dtype here: on a CPU zero.Init takes any explicit one, float32 too, for bfloat16. From the settings it is right.
+        sharded = deepspeed.zero.Init(
+            data_parallel_group=self.groups.data, mpu=self.groups, config_dict_or_path=settings, enabled=config.zero.stage == 3
+        )
+        with sharded:
+            module = build_module(self.groups.tensor_ranks)
+        self.deepspeed, *_ = deepspeed.initialize(
+            model=module, optimizer=build_optimizer(module.named_parameters()), mpu=self.groups, config=settings
+        )
+        self.device = torch.device(self.deepspeed.device)
+        self.state = ZeroState(self.deepspeed, topology)
+
+    def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
+        """Forward and backward over this rank's micro-batches, then one AdamW step.
+
+        The loss is the mean over all valid targets of the step, on every rank and in every micro-batch: a mean of means would
+        weigh targets differently as soon as some are masked. Each parameter group learns at learning_rate times its own
+        `scale`. Returns that loss and the gradient's norm before clipping; both are the same on all ranks.
+
+        Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
+        for group in self.state.adam.param_groups:
+            group["lr"] = learning_rate * group["scale"]
+        num_targets = max(1.0, self.sum_over_replicas(count_targets(micro_batches)))
+        # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
+        weight = self.topology.data_size * len(micro_batches) / num_targets
+        self.deepspeed.train()
+        total = torch.zeros((), device=self.device)  # on the device: reading it at every micro-batch would stall a GPU
+        for number, inputs in enumerate(micro_batches, start=1):
+            loss_sum = self.deepspeed(**inputs)
+            self.deepspeed.backward(loss_sum * weight)
+            total += loss_sum.detach()
+            if number < len(micro_batches):
+                self.deepspeed.step()  # counts the micro-batch
+        loss = self.sum_over_replicas(float(total)) / num_targets
+        if not math.isfinite(loss):
+            raise TrainingDiverged(f"the loss is {loss}; the step was not taken")
+        if self.state.stage == 0:
+            norm = self._clip()
+        self.deepspeed.step()
+        if self.state.stage:
+            norm = float(self.deepspeed.get_global_grad_norm())
+        if not math.isfinite(norm) or norm < 0:
+            raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are spoilt")
+        return loss, norm
+
+    def _clip(self) -> float:
+        """Clip the gradients of stage 0, which every replica holds whole; returns their norm before."""
+        gradients = {parameter: parameter.grad for parameter in self.state.parameters.values() if parameter.grad is not None}
+        shared = torch.zeros((), device=self.device)
+        divided = torch.zeros((), device=self.device)
+        for parameter, gradient in gradients.items():
+            (divided if hasattr(parameter, "partition_dim") else shared).add_(gradient.float().square().sum())
+        dist.all_reduce(divided, group=self.groups.tensor)
+        norm = float((shared + divided).sqrt())
+        if self.gradient_clip and norm > self.gradient_clip:
+            for gradient in gradients.values():
+                gradient.mul_(self.gradient_clip / (norm + 1e-6))  # the same epsilon as at the other stages
+        return norm
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[Inputs]) -> float:
+        """Mean loss over the valid targets of all ranks' batches, every rank with the same number of them."""
+        self.deepspeed.eval()
+        loss = targets = 0.0
+        for inputs in batches:
+            loss += float(self.deepspeed(**inputs))
+            targets += count_targets([inputs])
+        return self.sum_over_replicas(loss) / max(1.0, self.sum_over_replicas(targets))
+
+    def sum_over_replicas(self, value: float) -> float:
+        """The sum of one number over the data-parallel ranks, where all tensor ranks of a replica have the same."""
+        return self.sum_over_ranks(value) / self.topology.tensor_size
+
+    def sum_over_ranks(self, value: float) -> float:
+        """The sum of one number over all ranks."""
+        number = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(number)
+        return float(number)
+
+
+def count_targets(micro_batches: list[Inputs]) -> int:
+    """Targets of these micro-batches that take part in the loss (the others are negative)."""
+    return int(
+        sum(((targets >= 0).sum() for inputs in micro_batches if (targets := inputs["targets"]) is not None), torch.tensor(0))
+    )

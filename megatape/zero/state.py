@@ -1,0 +1,154 @@
+"""Float32 master weights and AdamW moments as DeepSpeed ZeRO and tensor ranks hold them, seen as blocks of whole parameters.
+
+Initialization, checkpoints and export go through this view, which is the same for every stage and topology. A parameter is a
+matrix (a vector counts as one column). A rank holds a share of its rows or columns, or all of it, and of that one contiguous run
+of elements in memory order. The layouts below are internals of the pinned DeepSpeed version; tests/training fails if they change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatape.runtime.topology import Topology
+
+WEIGHT = "weight"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = (WEIGHT, *MOMENTS)
+
+# Reads some rows and columns of a whole parameter: (kind, name, shape, rows, columns) -> float32 [rows, columns].
+Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The block of a whole parameter, as a matrix, that a tensor rank holds: `rows` x `columns`, the last rows may be padding."""
+
+    rows: slice
+    columns: slice
+
+    @property
+    def width(self) -> int:
+        return self.columns.stop - self.columns.start
+
+
+class ZeroState:
+    """Access to masters and moments of an initialized DeepSpeed engine; moments are materialized (zero) if there are none."""
+
+    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology) -> None:
+        self.engine, self.topology = engine, topology
+        self.stage: int = engine.zero_optimization_stage()
+        # Any: DeepSpeed hangs its bookkeeping (ds_id, _hp_mapping, ...) on the parameters.
+        self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
+        optimizer = engine.optimizer
+        self.adam: torch.optim.Optimizer = optimizer if self.stage == 0 else optimizer.optimizer
+        for flat in self._flats():
+            state = self.adam.state[flat]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
+                state |= {kind: torch.zeros_like(flat) for kind in MOMENTS}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the whole parameter, also where this rank holds only a share."""
+        parameter = self.parameters[name]
+        return tuple(getattr(parameter, "global_shape", None) or self._local_shape(name))
+
+    def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
+        """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""
+        shape, share = self.shape(name), self._share(name)
+        start, piece = self._piece(name, kind)
+        whole = torch.zeros(_matrix(shape), dtype=torch.float32, device=self.engine.device)
+        if piece.numel() and self._contributes(name):
+            first, last = start // share.width, -(-(start + piece.numel()) // share.width)
+            block = torch.zeros((last - first) * share.width, dtype=torch.float32, device=self.engine.device)
+            block[start - first * share.width :][: piece.numel()].copy_(piece)
+            target = whole[share.rows.start + first : share.rows.start + last, share.columns]
+            target += block.view(-1, share.width)[: target.shape[0]]  # what is beyond the whole is padding
+        dist.reduce(whole, destination)  # every element is zero on all ranks but its owner
+        return whole.view(shape) if self.topology.rank == destination else None
+
+    def load(self, read: Reader, kinds: tuple[str, ...], step: int) -> None:
+        """Overwrite the given kinds of all parameters with what `read` returns for this rank's pieces, and AdamW's step count.
+
+        With WEIGHT among the kinds, the compute weights follow their masters."""
+        for kind in kinds:
+            for name in self.parameters:
+                start, piece = self._piece(name, kind)
+                if piece.numel():
+                    piece.copy_(self._read(read, kind, name, start, piece.numel()))
+        for state in self.adam.state.values():
+            state["step"].fill_(step)
+        if WEIGHT in kinds:
+            self._publish()
+
+    def _read(self, read: Reader, kind: str, name: str, start: int, size: int) -> Tensor:
+        """`size` elements from `start` of this rank's share, as a flat tensor; padding is zero."""
+        shape, share = self.shape(name), self._share(name)
+        first, last = start // share.width, -(-(start + size) // share.width)
+        rows = slice(share.rows.start + first, min(share.rows.start + last, shape[0]))
+        block = torch.zeros(last - first, share.width)
+        if rows.start < rows.stop:
+            block[: rows.stop - rows.start] = read(kind, name, shape, rows, share.columns)
+        return block.view(-1)[start - first * share.width :][:size]
+
+    def _piece(self, name: str, kind: str) -> tuple[int, Tensor]:
+        """This rank's run of elements of its share: where it starts, and a view that can be written to."""
+        parameter = self.parameters[name]
+        if self.stage == 0:
+            whole = parameter.data if kind == WEIGHT else self.adam.state[parameter][kind]
+            return 0, whole.view(-1)
+        if self.stage == 3:
+            group, offset, size = self.engine.optimizer.grad_position[parameter.ds_id]
+            start = min(size * self.engine.optimizer._get_param_partition_rank(parameter), parameter.ds_numel)
+            size = min(size, parameter.ds_numel - start)  # the last partition is padded
+            flat = self._flats()[group]
+        else:
+            mapping = parameter._hp_mapping
+            if mapping is None:
+                return 0, torch.empty(0)
+            start, flat = mapping.lp_fragment_address.start, self._flats()[mapping.param_group_index]
+            offset, size = mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel
+        source = flat.data if kind == WEIGHT else self.adam.state[flat][kind]
+        return start, source.narrow(0, offset, size)
+
+    def _local_shape(self, name: str) -> tuple[int, ...]:
+        parameter = self.parameters[name]
+        return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+    def _share(self, name: str) -> Share:
+        rows, columns = _matrix(self._local_shape(name))
+        axis = getattr(self.parameters[name], "partition_dim", None)
+        row, column = (self.topology.tensor_rank * size if axis == number else 0 for number, size in enumerate((rows, columns)))
+        return Share(slice(row, row + rows), slice(column, column + columns))
+
+    def _contributes(self, name: str) -> bool:
+        """Whether this rank's piece is the one that counts: of what several ranks hold alike, the first one's does."""
+        first_replica = self.stage > 0 or self.topology.data_rank == 0
+        return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.topology.tensor_rank == 0)
+
+    def _flats(self) -> list[Tensor]:
+        """The tensors that AdamW steps: parameters (stage 0) or this rank's flat partitions of them."""
+        if self.stage == 0:
+            return [parameter for group in self.adam.param_groups for parameter in group["params"]]
+        optimizer = self.engine.optimizer
+        return optimizer.fp32_partitioned_groups_flat if self.stage == 3 else optimizer.single_partition_of_fp32_groups
+
+    def _publish(self) -> None:
+        """Copy masters to the weights that compute with them."""
+        if self.stage in (1, 2):
+            self.engine.optimizer.update_lp_params()
+        elif self.stage == 3:
+            for name, parameter in self.parameters.items():
+                assert parameter.data.numel() == 0, f"{name} is gathered; its copy would stay stale"
+                _, piece = self._piece(name, WEIGHT)
+                parameter.ds_tensor.data.zero_()
+                parameter.ds_tensor.data.narrow(0, 0, piece.numel()).copy_(piece)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    assert len(shape) in (1, 2)
+    return shape if len(shape) == 2 else (shape[0], 1)

@@ -1,0 +1,210 @@
+"""Biased attention by blocks and by flex_attention against the plain formula; biases against their published definitions."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.blocked import BLOCK, blocked_biased_attention
+from megatape.attention.flex import flex_biased_attention
+from megatape.attention.sdpa import sdpa_attention, visible
+from megatape.config import ModelConfig
+from megatape.model.encodings import encoding_of
+from megatape.model.encodings.alibi import slopes
+from megatape.model.encodings.fire import WIDTH, FireScores
+from megatape.model.encodings.t5 import buckets
+from megatape.parallel.collectives import SINGLE
+from tests.attention.test_operation import SHAPES, random_document_starts
+from tests.model.builder import SHAPE
+
+Kernel = Callable[[Tensor, Tensor, Tensor, ScoreBias, Tensor | None], Tensor]
+KINDS = ("distance", "pairs", "pairs of rows")  # the last: every row of the batch has positions of its own
+
+
+def inputs(shape: tuple[int, ...], kind: str) -> tuple[list[Tensor], Callable[[list[Tensor]], ScoreBias]]:
+    """q, k, v and the bias's weights in float64, and how to make the bias of such weights."""
+    batch, length, heads, channels, size = shape
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=generator, dtype=torch.float64).requires_grad_()
+
+    heads_of = [draw(batch, length, count, size) for count in (heads, channels, channels)]
+    if kind == "distance":
+        return [*heads_of, draw(heads, length)], lambda weights: DistanceBias(weights[0])
+    rows = torch.arange(batch) * 7 if kind == "pairs of rows" else torch.zeros(1)
+    positions = torch.arange(length) + rows[:, None]
+    weights = [draw(WIDTH, 1), draw(WIDTH), draw(heads, WIDTH), draw(heads), draw(1), draw(1)]
+    weights[5].data.mul_(0.01)  # a threshold of some tokens, with positions on both sides of it
+    return [*heads_of, *weights], lambda weights: FireScores(positions.to(weights[0].dtype), tuple(weights))
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Tensor) -> Tensor:
+    """Attention with the bias `numbers` [B or 1, H, N, N], one head at a time."""
+    group, outputs = q.shape[2] // k.shape[2], []
+    for head in range(q.shape[2]):
+        scores = q[:, :, head] @ k[:, :, head // group].mT / math.sqrt(q.shape[-1]) + numbers[:, head]
+        outputs.append(scores.masked_fill(~visible(document_starts), -math.inf).softmax(-1) @ v[:, :, head // group])
+    return torch.stack(outputs, 2)
+
+
+def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool, gradients: bool = True) -> None:
+    """Values and all gradients of the float32 kernel against the formula in float64, relative to the largest element.
+
+    Float32 leaves 3e-6 in the values and gradients of the heads. Those of a bias's weights are sums over all pairs that partly cancel
+    (that of FIRE's output bias to zero, hence the floor): 2e-5 is left. A lost term shows as 1e-1."""
+    exact, make = inputs(shape, kind)
+    document_starts = random_document_starts(*shape[:2]) if masked else None
+    length = shape[1]
+    if kind == "distance":
+        index = torch.arange(length)
+        numbers = exact[3][:, (index[:, None] - index).clamp(min=0)][None]
+    else:
+        bias = make(exact[3:])
+        numbers = bias.block(bias.weights, slice(0, length), slice(0, length))
+    zeros = torch.zeros(shape[:2], dtype=torch.long)
+    expected = plain(*exact[:3], numbers, zeros if document_starts is None else document_starts)
+    expected.sin().sum().backward()
+    ours = [tensor.detach().float().requires_grad_(gradients) for tensor in exact]
+    found = kernel(*ours[:3], make(ours[3:]), document_starts)
+    compared = [(found, expected, 1e-5)]
+    if gradients:
+        found.sin().sum().backward()
+        for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
+            assert tensor.grad is not None and reference.grad is not None
+            compared.append((tensor.grad, reference.grad, 1e-5 if number < 3 else 5e-5))
+    for tensor, reference, tolerance in compared:
+        scale = reference.detach().abs().max().clamp(min=1.0)
+        assert float((tensor.detach() - reference.detach()).abs().max() / scale) < tolerance
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: bool) -> None:
+    check(blocked_biased_attention, shape, kind, masked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_equals_the_formula(kind: str) -> None:
+    check(sdpa_attention, SHAPES[0], kind, True)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("shape", [(2, 128, 4, 4, 16), (2, 300, 6, 2, 10)], ids=str)
+def test_flex_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
+    """The GPU's score modification, run uncompiled. flex_attention has no gradient on a CPU: tests/model/test_gpu.py."""
+    check(flex_biased_attention, shape, "distance", masked, gradients=False)
+
+
+def test_gradients_are_those_of_the_function() -> None:
+    """By finite differences, in float64: block by block for FIRE, whose threshold is passed by some queries."""
+    exact, make = inputs((1, 12, 2, 2, 4), "pairs")
+
+    def numbers(*weights: Tensor) -> Tensor:
+        bias = make(list(weights))
+        return torch.cat([bias.block(bias.weights, rows, slice(0, 12)) for rows in (slice(0, 5), slice(5, 12))], dim=2)
+
+    assert torch.autograd.gradcheck(numbers, exact[3:])
+    exact, make = inputs((1, 12, 2, 2, 4), "distance")
+    assert torch.autograd.gradcheck(lambda table: make([table]).block((table,), slice(5, 9), slice(0, 9)), exact[3:])
+
+
+def test_inputs_are_left_alone() -> None:
+    """One head and one token are laid out as the kernel wants them: it must not scale them in place."""
+    for shape in ((1, 6, 1, 1, 4), (2, 1, 3, 3, 4)):
+        exact, make = inputs(shape, "distance")
+        given = [tensor.detach().float() for tensor in exact]
+        before = [tensor.clone() for tensor in given]
+        blocked_biased_attention(*given[:3], make(given[3:]))
+        assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Number of elements of the largest storage that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+@pytest.mark.parametrize(("kind", "units"), [("distance", 3), ("pairs", WIDTH + 1)])
+def test_eight_thousand_tokens(kind: str, units: int) -> None:
+    """The largest tensor of a forward pass is one of a block's rows and all keys, for all heads or hidden units; for the lookup by
+    distance also of the backward pass."""
+    length, heads = 8192, 2
+    exact, make = inputs((1, length, heads, heads, 2), kind)
+    ours = [tensor.detach().float().requires_grad_() for tensor in exact]
+    with LargestTensor() as largest:
+        out = blocked_biased_attention(*ours[:3], make(ours[3:]))
+        if kind == "distance":
+            out.sum().backward()
+            assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in ours)
+    assert largest.elements <= units * BLOCK * (length + BLOCK) < length * length
+    assert out.isfinite().all()
+
+
+def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[str, Tensor]]:
+    """Bias [H, N, N] of a fresh layer with random weights, and those weights."""
+    config = ModelConfig(**SHAPE | {"encoding": encoding, "num_heads": heads, "head_dim": 4})
+    layer = encoding_of(config).bias(SINGLE)
+    assert layer is not None
+    generator = torch.Generator().manual_seed(0)
+    for weight in layer.parameters():
+        weight.data.normal_(0.5, 0.5, generator=generator)
+    state = encoding_of(config).state(torch.arange(length)[None], SINGLE)
+    bias = layer.scores(layer(torch.zeros(1, length, heads, 4)), state)
+    return bias.block(bias.weights, slice(0, length), slice(0, length))[0].detach(), dict(layer.named_parameters())
+
+
+def pairs(length: int = 40) -> list[tuple[int, int]]:
+    return [(row, column) for row in range(length) for column in range(row + 1)]
+
+
+def test_alibi() -> None:
+    """Slopes 2^(-8h/H); with 12 heads those of 8, then every second of those of 16 (Press et al., footnote on other numbers)."""
+    assert slopes(8) == [2.0**-h for h in range(1, 9)]
+    assert slopes(12) == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
+    numbers, _ = bias_of("alibi", 12)
+    for head, slope in enumerate(slopes(12)):
+        for row, column in pairs():
+            assert float(numbers[head, row, column]) == pytest.approx(-slope * (row - column), rel=1e-6)
+
+
+def test_t5_buckets_are_those_of_transformers() -> None:
+    distances = torch.arange(5000)
+    expected = T5Attention._relative_position_bucket(-distances, bidirectional=False, num_buckets=32, max_distance=128)
+    assert torch.equal(buckets(5000, torch.device("cpu")), expected)
+    assert buckets(200, torch.device("cpu")).unique().tolist() == list(range(32))
+
+
+def test_t5() -> None:
+    numbers, weights = bias_of("t5", 3, 200)
+    bucket = buckets(200, torch.device("cpu"))
+    for row, column in pairs(200)[::7]:
+        assert torch.equal(numbers[:, row, column], weights["table"][:, bucket[row - column]])
+
+
+def test_fire() -> None:
+    numbers, weights = bias_of("fire", 3, 700)
+    weights = {name: weight.detach().double() for name, weight in weights.items()}
+    c, t = float(weights["log_scale"]), float(weights["threshold"])
+    for row, column in pairs(700)[::501]:
+        share = math.log1p(abs(c * (row - column))) / (math.log1p(abs(c * max(row, abs(t * 512)))) + 1e-6)
+        hidden = (weights["inner_weight"][:, 0] * share + weights["inner_bias"]).relu()
+        expected = weights["outer_weight"] @ hidden + weights["outer_bias"]
+        assert torch.allclose(numbers[:, row, column].double(), expected, rtol=1e-5, atol=1e-5)

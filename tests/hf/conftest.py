@@ -1,0 +1,89 @@
+"""A tokenizer, exported models of several shapes, and a cache of remote code that leaves nothing behind."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+import transformers.dynamic_module_utils
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from megatape import registry
+from megatape.data.tokenizer import train_tokenizer
+from megatape.hf.export import export
+from megatape.model.transformer import Transformer
+from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped": {"num_kv_heads": 2},
+    "tied": {"tie_embeddings": True},
+    "odd": {"hidden_size": 20, "num_heads": 3, "head_dim": 6, "mlp_size": 37, "position_size": 7},
+    "single": {"num_layers": 1},
+    "base": {"rotary_base": 300.0, "norm_eps": 1e-2},
+}
+SCALINGS: dict[str, dict[str, Any]] = {
+    kind: {"scaling": {"kind": kind, "factor": 4.0} | ({"original_length": 16} if kind == "yarn" else {})}
+    for kind in ("linear", "theta", "yarn")
+}
+TWELVE: dict[str, Any] = {"num_heads": 12, "head_dim": 4, "max_positions": 1024}
+ALL_SHAPES = SHAPES | SCALINGS | {"twelve": TWELVE}
+# Every encoding, with grouped queries, and every scaling: (shape, encoding).
+ENCODINGS = [("grouped", name) for name in registry.ENCODINGS]
+ENCODINGS += [(kind, name) for kind in SCALINGS for name in ("rope", "tape")]
+
+
+class Exported(NamedTuple):
+    """A folder and the model it came from."""
+
+    folder: Path
+    ours: Transformer
+
+    def positions(self, tokens: Tensor, seed: int = 1234) -> Tensor:
+        """Evaluation positions of tokens [B, N] in training's terms; 64 is the sequence length of the checkpoint's run."""
+        positions = self.ours.encoding.positions(random_offset=False).evaluation(64, seed)
+        return torch.from_numpy(positions)[: tokens.shape[1]].expand_as(tokens)
+
+    def load(self, **options: Any) -> PreTrainedModel:
+        """The model in the folder, fresh."""
+        remote = (self.folder / "modeling_tape.py").exists()
+        return AutoModelForCausalLM.from_pretrained(self.folder, trust_remote_code=remote, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = "The quick brown fox jumps over the lazy dog, and then\n    the dog jumps\n    over the fox 12345 times.\n" * 3
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    path.write_bytes(train_tokenizer([text], VOCAB_SIZE - 10))
+    return path
+
+
+@pytest.fixture(scope="session")
+def exported(sentencepiece_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Exported]:
+    """exported("odd", encoding="rope", precision="bfloat16"): the model of that shape, made once."""
+    made: dict[tuple[str, str, str], Exported] = {}
+
+    def make(shape: str, encoding: str = "tape", precision: str = "float32") -> Exported:
+        key = (shape, encoding, precision)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("exported") / "-".join(key)
+            changes = ALL_SHAPES[shape] | {"encoding": encoding}
+            checkpoint, ours = memory_checkpoint(sentencepiece_model, precision=precision, **changes)
+            export(checkpoint, folder)
+            made[key] = Exported(folder, ours)
+        return made[key]
+
+    return make

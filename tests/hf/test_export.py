@@ -1,0 +1,229 @@
+"""The exported folder: what is in it, that it stands alone, and what is refused."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+import megatape.hf.weights
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.hf.export import export
+from megatape.model.transformer import Transformer
+from tests.hf.checkpoint import memory_checkpoint
+from tests.hf.conftest import SHAPES, Exported
+from tests.workers import run_workers
+
+ROOT = Path(__file__).parents[2]
+COMMON = {
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+
+
+def test_files(exported: Callable[..., Exported]):
+    tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
+    assert {path.name for path in tape.iterdir()} == COMMON | {"configuration_tape.py", "modeling_tape.py"}
+    assert {path.name for path in rope.iterdir()} == COMMON
+    config = json.loads((tape / "config.json").read_text())
+    assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_tape.TapeForCausalLM"
+    assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 10000.0}
+    assert (config["model_type"], config["dtype"], config["position_size"]) == ("tape", "float32", 6)
+    config = json.loads((rope / "config.json").read_text())
+    assert (config["model_type"], config["num_key_value_heads"]) == ("llama", 2)
+    assert "auto_map" not in config and "position_size" not in config
+
+
+def test_generation_settings(exported: Callable[..., Exported]):
+    settings = GenerationConfig.from_pretrained(exported("plain").folder)
+    assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (1, 2, 0)
+    assert settings.do_sample is False
+
+
+def test_model_card(exported: Callable[..., Exported]):
+    found = exported("grouped")
+    card = (found.folder / "README.md").read_text()
+    assert f"| parameters | {sum(weight.numel() for weight in found.ours.parameters()):,} |" in card
+    assert "| trained on | 1,234 tokens, 7 steps |" in card
+    assert "trust_remote_code=True" in card and "position size" in card
+    rope = (exported("grouped", "rope").folder / "README.md").read_text()
+    assert "trust_remote_code" not in rope and "position size" not in rope
+
+
+# Runs alone: -I keeps out this project, its folder and PYTHONPATH, and an installed megatape is blocked.
+ALONE = """
+import json, sys
+sys.modules["megatape"] = None
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, tokens = sys.argv[1], json.loads(sys.argv[2])
+import torch
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+with torch.no_grad():
+    logits = model(torch.tensor(tokens)).logits
+text = tokenizer("the fox <s>")
+assert not [name for name, module in sys.modules.items() if name.startswith("megatape") and module]
+print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids": text.input_ids}))
+"""
+
+
+@pytest.mark.parametrize(("encoding", "kind"), [("tape", "TapeForCausalLM"), ("rope", "LlamaForCausalLM")])
+def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str, kind: str, tmp_path: Path):
+    found = exported("grouped", encoding)
+    tokens = torch.arange(3, 33).view(2, 15)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, str(found.folder), json.dumps(tokens.tolist())],
+        cwd=tmp_path,
+        env=environment | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["class"] == kind
+    assert answer["ids"][0] == 1 and 1 not in answer["ids"][1:]
+    with torch.no_grad():
+        expected = found.ours(tokens, torch.arange(15).expand(2, 15))
+    torch.testing.assert_close(torch.tensor(answer["logits"]), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_exported_code_imports_only_torch_and_transformers(exported: Callable[..., Exported]):
+    for path in exported("plain").folder.glob("*.py"):
+        lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
+        assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}
+
+
+@pytest.mark.parametrize("shape", ["grouped", "tied", "odd"])
+def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], shape: str, tmp_path: Path):
+    model = exported(shape).load()
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "modeling_tape.py").is_file()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    tokens = torch.arange(3, 33).view(2, 15)
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+@pytest.mark.parametrize("shape", ["grouped", "tied"])
+def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
+    limit = 20_000
+    monkeypatch.setattr(megatape.hf.weights, "SHARD_BYTES", limit)
+    checkpoint, ours = memory_checkpoint(sentencepiece_model, num_layers=11, **SHAPES[shape])
+    export(checkpoint, tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 5
+    stored: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            sizes = {name: file.get_tensor(name).numel() * 4 for name in file.keys()}  # noqa: SIM118 (no mapping)
+        assert sum(sizes.values()) <= limit or len(sizes) == 1
+        stored |= dict.fromkeys(sizes, path.name)
+    assert index["weight_map"] == stored
+    assert index["metadata"]["total_size"] == sum(4 * weight.numel() for weight in ours.parameters())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    tokens = torch.arange(3, 33).view(2, 15)
+    with torch.no_grad():
+        expected = ours(tokens, torch.arange(15).expand(2, 15))
+        assert (model(tokens).logits - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_refusals(sentencepiece_model: Path, tmp_path: Path):
+    checkpoint, _ = memory_checkpoint(sentencepiece_model)
+    with pytest.raises(FileExistsError, match="exists: remove it or choose another name"):
+        export(checkpoint, tmp_path)
+    out = tmp_path / "out"
+
+    small, _ = memory_checkpoint(sentencepiece_model, vocab_size=300)
+    with pytest.raises(ValueError, match="has 320 tokens, but model.vocab_size is 300"):
+        export(small, out)
+
+    llama, _ = memory_checkpoint(sentencepiece_model, encoding="rope", **SHAPES["odd"])
+    with pytest.raises(ValueError, match="multiple of num_heads; this one has 20 and 3"):
+        export(llama, out)
+
+    missing, _ = memory_checkpoint(sentencepiece_model)
+    del missing.weights["blocks.1.position.gain"]
+    with pytest.raises(ValueError, match="they differ in blocks.1.position.gain: the checkpoint is damaged"):
+        export(missing, out)
+
+    bent, _ = memory_checkpoint(sentencepiece_model)
+    bent.weights["norm.weight"] = torch.ones(31)
+    with pytest.raises(ValueError, match=r"norm.weight has shape \(31,\) in the checkpoint, .* says \(32,\)"):
+        export(bent, out)
+    assert not out.exists()
+
+    export(checkpoint, out)  # what the failed ones left behind does not disturb
+    assert {path.name for path in out.iterdir()} >= COMMON
+
+
+class Launch:
+    """Runs a command of launch/ as if typed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, script: str, *arguments: str) -> tuple[int | str | None, str, str]:
+        """Exit code, standard output, standard error."""
+        self.capsys.readouterr()
+        self.monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(ROOT / "launch" / script), run_name="__main__")
+        return stop.value.code, *self.capsys.readouterr()
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
+    return Launch(monkeypatch, capsys)
+
+
+def test_from_training_to_text(launch: Launch, raw_config: dict[str, Any], tmp_path: Path):
+    raw_config["model"]["num_kv_heads"] = 2
+    payload = {"config": raw_config, "cases": [{"name": "trained"}]}
+    (results,) = run_workers("tests.training.cases:train_cases", 1, payload, tmp_path / "workers")
+    assert "error" not in results[0], results
+    checkpoint = next((tmp_path / "run" / "trained").glob("**/step-00000004"))
+    out = str(tmp_path / "out")
+    code, printed, errors = launch("export_hf.py", str(checkpoint), out)
+    assert (code, printed) == (0, f"exported step 4, 1,024 tokens, to {out}\n"), errors
+    assert launch("export_hf.py", str(checkpoint), out)[0] == 2
+
+    reader = CheckpointReader(checkpoint)
+    ours = Transformer(reader.config.model)
+    ours.load_state_dict({name: reader.tensor(name) for name in reader.names()})
+    assert ours.blocks[0].position.gain.any()  # training moved it
+    model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    tokens = torch.arange(3, 33).view(2, 15)
+    with torch.no_grad():
+        expected = ours(tokens, torch.arange(15).expand(2, 15))
+        assert (model(tokens).logits - expected).abs().max() < 1e-5 * expected.abs().max()
+
+    code, printed, errors = launch("generate.py", out, "--prompt", "abc de", "--max-new-tokens", "5")
+    assert code == 0, errors
+    assert printed.startswith("abc de") and len(printed) > len("abc de\n")
+
+    assert launch("generate.py", out, "--prompt", "") == (2, "", "error: --prompt is empty: give at least one character\n")
+    code, printed, errors = launch("generate.py", str(checkpoint), "--prompt", "a")
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(f"error: {checkpoint} is a training checkpoint: export it first")
+
+
+def test_command_explains_what_is_no_checkpoint(launch: Launch, tmp_path: Path):
+    code, printed, errors = launch("export_hf.py", "nowhere", str(tmp_path / "out"))
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("error: nowhere: no such folder")

@@ -1,0 +1,183 @@
+"""Generation: the cache changes nothing, and neither do padding, batches and beams."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, StaticCache
+
+from megatape.hf.generation import generate_text
+from tests.hf.checkpoint import VOCAB_SIZE
+from tests.hf.conftest import ENCODINGS, SHAPES, Exported
+
+NEW = 24
+MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
+
+
+def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
+    """The NEW tokens that follow each row, [B, NEW]; no row ends early."""
+    mask = torch.ones_like(tokens) if mask is None else mask
+    output = model.generate(tokens, attention_mask=mask, max_new_tokens=NEW, min_new_tokens=NEW, **options)
+    return output[:, tokens.shape[1] :]
+
+
+def prompts(*lengths: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
+
+
+def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows padded on the left with `value`, and their mask."""
+    width = max(len(row) for row in rows)
+    tokens = [torch.cat([torch.full((width - len(row),), value), row]) for row in rows]
+    mask = [torch.cat([torch.zeros(width - len(row)), torch.ones(len(row))]).long() for row in rows]
+    return torch.stack(tokens), torch.stack(mask)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("shape", "encoding"), MODELS)
+def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str):
+    model = exported(shape, encoding).load(attn_implementation=attention)
+    tokens = torch.stack(prompts(9, 9))
+    varied = {"no_repeat_ngram_size": 1}  # random weights like to repeat one token, which would prove little
+    expected = generate(model, tokens, use_cache=False, **varied)
+    assert torch.equal(generate(model, tokens, **varied), expected)
+    assert torch.equal(generate(model, tokens, cache_implementation="static", **varied), expected)
+
+
+def test_no_cache_follows_training(exported: Callable[..., Exported]):
+    found = exported("grouped")
+    tokens = prompts(9)[0][None]
+    continued = tokens
+    for _ in range(NEW):
+        with torch.no_grad():
+            logits = found.ours(continued, torch.arange(continued.shape[1])[None])[:, -1]
+        logits[:, 2] = -torch.inf  # `generate` is told not to end
+        continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(generate(found.load(), tokens), continued[:, 9:])
+
+
+@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
+def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str):
+    """A batch of different prompts through the cache gives what each gives alone without one."""
+    model = exported("grouped", encoding).load()
+    rows = prompts(4, 11, 7)
+    alone = torch.cat([generate(model, row[None], use_cache=False) for row in rows])
+    assert torch.equal(generate(model, *padded(rows)), alone)
+
+
+@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
+def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str):
+    """Logits of a text fed in pieces through a dynamic or a static cache are those of the whole."""
+    model = exported("grouped", encoding).load()
+    tokens = torch.stack(prompts(20, 20))
+    with torch.no_grad():
+        expected = model(tokens).logits
+        for cache in (DynamicCache(config=model.config), StaticCache(config=model.config, max_cache_len=32)):
+            for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
+                part = model(tokens[:, begin:end], past_key_values=cache).logits
+                torch.testing.assert_close(part, expected[:, begin:end], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 3}])
+def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str):
+    model = exported("grouped").load(attn_implementation=attention)
+    rows = prompts(4, 11, 7)
+    alone = torch.cat([generate(model, row[None], **options) for row in rows])
+    assert torch.equal(generate(model, *padded(rows), **options), alone)
+
+
+def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]):
+    model = exported("plain").load()
+    rows = prompts(4, 11)
+    with torch.no_grad():
+        logits = [model(*padded(rows, value)).logits[0, -4:] for value in (0, 17)]
+        unmasked = [model(padded(rows, value)[0]).logits[0, -4:] for value in (0, 17)]
+    assert torch.equal(*logits)
+    assert not torch.allclose(*unmasked, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", ["grouped", "odd"])
+def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str):
+    model = exported(shape).load()
+    tokens = torch.stack(prompts(6, 6))
+    expected = generate(model, tokens, num_beams=4, use_cache=False)
+    assert torch.equal(generate(model, tokens, num_beams=4), expected)
+    assert torch.equal(generate(model, tokens, num_beams=4, cache_implementation="static"), expected)
+    assert not torch.equal(generate(model, tokens), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("static", [False, True])
+def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool):
+    """Positions are counted right without `generate`, from the mask or the cache, whatever pieces a text comes in."""
+    model = exported("grouped").load()
+    tokens, mask = padded(prompts(12, 20))
+    for given in (mask, None):
+        expected = model(tokens, attention_mask=given).logits
+        cache = StaticCache(config=model.config, max_cache_len=32) if static else DynamicCache(config=model.config)
+        begin = 0
+        for end in (5, 6, 14, 15, 20):
+            seen = None if given is None else given[:, :end]
+            part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
+            real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
+            torch.testing.assert_close(part[0, real.start - begin :], expected[0, real], atol=2e-5, rtol=0)
+            torch.testing.assert_close(part[1], expected[1, begin:end], atol=2e-5, rtol=0)
+            begin = end
+
+
+def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Exported]):
+    model = exported("grouped").load()
+    with torch.no_grad():
+        cache = model(torch.stack(prompts(5, 5))).past_key_values
+    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 3
+    assert [layer.values.shape[-1] for layer in cache.layers] == [16, 16, 8]  # nothing reads e after the last layer
+
+
+def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]):
+    model = exported("plain").load()
+    tokens = prompts(9)[0][None]
+    embedded = model.generate(
+        inputs_embeds=model.get_input_embeddings()(tokens),
+        attention_mask=torch.ones_like(tokens),
+        max_new_tokens=NEW,
+        min_new_tokens=NEW,
+    )
+    assert torch.equal(embedded, generate(model, tokens))
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model(attention_mask=torch.ones_like(tokens))
+
+
+@pytest.mark.parametrize("encoding", ["tape", "rope"])
+def test_generate_text(exported: Callable[..., Exported], encoding: str):
+    folder = exported("plain", encoding).folder
+    text = generate_text(folder, "The fox", max_new_tokens=20, temperature=0, seed=0)
+    assert text.startswith("The fox") and len(text) > 7
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    model = exported("plain", encoding).load()
+    expected = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
+    assert text == tokenizer.decode(expected, skip_special_tokens=True)
+    sampled = [generate_text(folder, "The fox", max_new_tokens=20, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_generate_text_explains_wrong_arguments(exported: Callable[..., Exported], tmp_path: Path):
+    folder = exported("plain").folder
+    with pytest.raises(ValueError, match="--prompt is empty"):
+        generate_text(folder, "", 1, 0, 0)
+    with pytest.raises(ValueError, match="--max-new-tokens is 0: give at least 1"):
+        generate_text(folder, "a", 0, 0, 0)
+    with pytest.raises(ValueError, match="--temperature is -1"):
+        generate_text(folder, "a", 1, -1, 0)
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
+        generate_text(tmp_path / "nowhere", "a", 1, 0, 0)
+    with pytest.raises(FileNotFoundError, match="no config.json: give a folder that"):
+        generate_text(tmp_path, "a", 1, 0, 0)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="is a training checkpoint: export it first"):
+        generate_text(tmp_path, "a", 1, 0, 0)

@@ -1,0 +1,219 @@
+"""Exported models give training's logits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+
+from megatape.model.init import initial_weight
+from tests.hf.checkpoint import VOCAB_SIZE
+from tests.hf.conftest import ENCODINGS, SHAPES, Exported
+
+# Float32 with sums in another order; logits are of size 1 to 10. A dropped gain moves them by 1e-1.
+TOLERANCE = 1e-5
+
+
+def prompt(batch: int = 2, length: int = 40) -> Tensor:
+    return torch.randint(3, VOCAB_SIZE, (batch, length), generator=torch.Generator().manual_seed(5))
+
+
+def positions(tokens: Tensor) -> Tensor:
+    return torch.arange(tokens.shape[1]).expand_as(tokens)
+
+
+@torch.no_grad()
+def difference(found: Exported, attention: str = "sdpa") -> float:
+    tokens = prompt()
+    expected = found.ours(tokens, found.positions(tokens))
+    return float((found.load(attn_implementation=attention)(tokens).logits - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
+def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str):
+    found = exported(shape, encoding)
+    assert type(found.load()).__name__ == ("LlamaForCausalLM" if encoding == "rope" else "TapeForCausalLM")
+    assert difference(found, attention) < TOLERANCE
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "fire"])
+def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported], encoding: str):
+    """Slopes of a number of heads that is no power of two, buckets and thresholds beyond the first."""
+    found = exported("twelve", encoding)
+    tokens = prompt(batch=1, length=700)
+    with torch.no_grad():
+        expected = found.ours(tokens, positions(tokens))
+        assert (found.load()(tokens).logits - expected).abs().max() < TOLERANCE * expected.abs().max()
+
+
+def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]):
+    """The run's sequence length unless told otherwise; more tokens than that are refused, not given positions twice."""
+    found, tokens = exported("grouped", "randpe"), prompt()
+    model = found.load()
+    assert (model.config.position_length, model.config.position_seed) == (64, 1234)
+    model.config.position_length = 40
+    drawn = torch.from_numpy(found.ours.encoding.positions(False).evaluation(40, 1234)).expand_as(tokens)
+    with torch.no_grad():
+        expected = found.ours(tokens, drawn)
+        assert (model(tokens).logits - expected).abs().max() < TOLERANCE * expected.abs().max()
+        assert (found.load()(tokens).logits - expected).abs().max() > 1e-2
+        model.config.position_length = 39
+        with pytest.raises(ValueError, match="token 40 of a text, but config.position_length is 39"):
+            model(tokens)
+        model.config.position_length = 129
+        with pytest.raises(ValueError, match=r"position_length is 129, but RandPE draws different positions of 0 .. 127"):
+            model(tokens)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tape(exported: Callable[..., Exported], shape: str, attention: str):
+    found = exported(shape)
+    assert type(found.load()).__name__ == "TapeForCausalLM"
+    assert difference(found, attention) < TOLERANCE
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "odd"])
+def test_rope_is_a_plain_llama(exported: Callable[..., Exported], shape: str):
+    found = exported(shape, encoding="rope")
+    assert type(found.load()) is LlamaForCausalLM
+    assert not list(found.folder.glob("*.py"))
+    assert difference(found) < TOLERANCE
+
+
+def test_tied_embeddings_are_stored_and_held_once(exported: Callable[..., Exported]):
+    for encoding in ("tape", "rope"):
+        folders = [exported(shape, encoding) for shape in ("tied", "plain")]
+        tied, untied = (found.load() for found in folders)
+        assert tied.lm_head.weight is tied.model.embed_tokens.weight
+        assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+        sizes = [(found.folder / "model.safetensors").stat().st_size for found in folders]
+        assert sizes[1] - sizes[0] > 4 * VOCAB_SIZE * 32
+
+
+def test_bfloat16_keeps_the_position_tensor_in_float32(exported: Callable[..., Exported]):
+    found = exported("grouped", precision="bfloat16")
+    theirs = found.load()
+    assert theirs.dtype == torch.bfloat16
+    states: list[Tensor] = []
+    for layer in theirs.model.layers:
+        layer.register_forward_hook(lambda module, args, result: states.append(result[1]))
+    tokens = prompt()
+    with torch.no_grad():
+        logits = theirs(tokens).logits
+        expected = found.ours.bfloat16()(tokens, positions(tokens))
+    assert {state.dtype for state in states} == {torch.float32}
+    assert logits.dtype == torch.bfloat16
+    # bfloat16 has 8 bits; training computes attention in float32 on the CPU and rounds elsewhere.
+    assert F.mse_loss(logits.float(), expected.float()) < 1e-3 * expected.float().var()
+
+
+def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., Exported]):
+    found = exported("plain")
+    tokens = prompt()
+    labels = tokens.clone()
+    labels[:, :10] = -100
+    with torch.no_grad():
+        loss = found.load()(tokens, labels=labels).loss
+        expected = F.cross_entropy(found.ours(tokens, positions(tokens))[:, 9:-1].flatten(0, 1), tokens[:, 10:].flatten())
+    torch.testing.assert_close(loss, expected)
+
+
+def test_packed_documents_as_in_training(exported: Callable[..., Exported]):
+    """Positions that start again separate documents, as with data.mask_documents."""
+    found = exported("grouped")
+    lengths = (17, 23)
+    tokens = prompt(batch=1)
+    restarted = torch.cat([torch.arange(length) for length in lengths])[None]
+    document_starts = torch.tensor([0] * lengths[0] + [lengths[0]] * lengths[1])[None]
+    with torch.no_grad():
+        logits = found.load()(tokens, position_ids=restarted, use_cache=False).logits
+        expected = found.ours(tokens, restarted, document_starts)
+        apart = found.ours(tokens, positions(tokens))
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    assert not torch.allclose(apart, expected, atol=1e-2)
+
+
+def test_offsets_of_positions_do_not_matter(exported: Callable[..., Exported]):
+    model, tokens = exported("plain").load(), prompt()
+    with torch.no_grad():
+        expected, shifted = model(tokens).logits, model(tokens, position_ids=positions(tokens) + 100).logits
+    assert not torch.equal(shifted, expected)
+    torch.testing.assert_close(shifted, expected, atol=1e-4, rtol=0)
+
+
+def test_hidden_states_and_attentions(exported: Callable[..., Exported]):
+    found, tokens = exported("grouped"), prompt()
+    with torch.no_grad():
+        output = found.load(attn_implementation="eager")(tokens, output_hidden_states=True, output_attentions=True)
+        states: list[tuple[Tensor, Tensor]] = []
+        found.ours(tokens, positions(tokens), states=states)
+    torch.testing.assert_close(output.hidden_states[1], states[0][0], atol=1e-4, rtol=1e-4)
+    assert len(output.hidden_states) == len(output.attentions) + 1 == 4
+    torch.testing.assert_close(output.attentions[0].sum(-1), torch.ones(2, 4, 40))
+
+
+def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Exported]):
+    config = AutoConfig.from_pretrained(exported("grouped").folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    for layer in model.model.layers:
+        assert not layer.position.gain.any() and not layer.position.up.any()
+        assert 0.01 < layer.position.content.std() < 0.03
+        assert 0.01 < layer.position.down.std() < 0.03
+
+
+def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[..., Exported]):
+    model, tokens = exported("grouped").load(), prompt()
+    gradients = []
+    for checkpointing in (False, True):
+        model.zero_grad()
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(tokens, labels=tokens, use_cache=False).loss.backward()
+        gradients.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
+        model.gradient_checkpointing_disable()
+        model.eval()
+    assert gradients[0].keys() == gradients[1].keys()
+    assert any("position.gain" in name for name in gradients[0])
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Callable[..., Exported]):
+    with pytest.raises(ValueError, match="does not support an attention implementation through torch's flex_attention"):
+        exported("plain").load(attn_implementation="flex_attention")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic': use 'default'"),
+        (
+            {"encoding": "xpos", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type 'linear', but encoding xpos has no scaled frequencies",
+        ),
+        ({"encoding": "rope"}, "encoding is 'rope': choose one of tape, "),
+    ],
+)
+def test_what_the_code_does_not_know_is_refused(exported: Callable[..., Exported], changes: dict[str, Any], message: str):
+    config = AutoConfig.from_pretrained(exported("plain").folder, trust_remote_code=True)
+    with pytest.raises(ValueError, match=message):
+        type(config)(**changes)
+
+
+@pytest.mark.parametrize("encoding", ["fire", "t5"])
+def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str):
+    config = AutoConfig.from_pretrained(exported("grouped", encoding).folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    for name, weight in model.named_parameters():
+        if ".bias." in name:
+            ours = initial_weight(name, (weight.numel(), 1), 0.02, 0)
+            if ours.unique().numel() == 1:
+                assert (weight == ours[0]).all(), name
+            else:
+                assert 0.01 < weight.std() < 0.03, name

@@ -1,0 +1,57 @@
+"""Folders that other hosts show late, or not at all."""
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from megatape.runtime.shared_folder import appears, check_shared
+from megatape.runtime.topology import Topology
+from tests.workers import run_workers
+
+
+def test_appears_late(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+
+    def write() -> None:
+        path.parent.mkdir()
+        path.touch()
+
+    writer = threading.Timer(0.5, write)
+    writer.start()
+    started = time.monotonic()
+    assert appears(path, patience=20)
+    assert 0.3 < time.monotonic() - started < 10
+    writer.join()
+
+
+def test_never_appears(tmp_path: Path) -> None:
+    assert not appears(tmp_path / "file", patience=0.5)
+
+
+def check_folders(payload: list[str], topology: Topology) -> str:
+    try:
+        check_shared(Path(payload[topology.rank]), topology, patience=1)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def test_one_folder(tmp_path: Path) -> None:
+    folder = str(tmp_path / "new" / "run")
+    assert run_workers("tests.runtime.test_shared_folder:check_folders", 2, [folder] * 2, tmp_path / "workers") == ["", ""]
+    assert list(Path(folder).iterdir()) == []
+
+
+def test_every_rank_is_told_who_is_blind(tmp_path: Path) -> None:
+    folders = [str(tmp_path / "run"), str(tmp_path / "elsewhere")]
+    found: list[Any] = run_workers("tests.runtime.test_shared_folder:check_folders", 2, folders, tmp_path / "workers")
+    assert all(f"not seen on {socket.gethostname()}" in text for text in found), found
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folders = [str(tmp_path / "file" / "run")] * 2
+    found = run_workers("tests.runtime.test_shared_folder:check_folders", 2, folders, tmp_path / "workers")
+    assert all("Not a directory" in text for text in found), found

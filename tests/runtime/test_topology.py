@@ -1,0 +1,145 @@
+"""Ranks from what each launcher sets, as recorded from real ones, and errors for what contradicts itself."""
+
+import os
+
+import pytest
+
+from megatape.runtime.topology import Topology, discover, first_host
+
+RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_JOB_ID": "70",
+    "SLURM_STEP_ID": "3",
+}
+MASTER_VARS = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+LAUNCHED = {
+    "by hand": RANK_VARS | {"LOCAL_WORLD_SIZE": "4"},
+    "torchrun": RANK_VARS | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"},
+    "deepspeed": RANK_VARS | {"CROSS_RANK": "1", "CROSS_SIZE": "2", "LOCAL_SIZE": "4"},
+    "mpirun": OPEN_MPI | MASTER_VARS,
+    "hydra": HYDRA | MASTER_VARS,
+    "srun": SRUN,
+    "srun --mpi=pmi2": SRUN | {"PMI_RANK": "5", "PMI_SIZE": "8"},
+    "srun --mpi=pmix": SRUN | {"PMIX_RANK": "5"},
+    # The inner launcher started this process; the outer one's numbers are those of the inner one.
+    "torchrun under srun": SRUN
+    | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    | RANK_VARS
+    | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"},
+    "mpirun under srun": SRUN | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"} | OPEN_MPI | MASTER_VARS,
+    "hydra under srun": SRUN | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"} | HYDRA | MASTER_VARS,
+    "ranks mapped by hand under srun": SRUN | RANK_VARS,
+}
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher's variable, and what discover() sets is taken back after the test."""
+    for name in {name for environment in LAUNCHED.values() for name in environment} | {"PMIX_SIZE", "PALS_SIZE"}:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_alone() -> None:
+    assert discover() == Topology(0, 1, 0)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    launched(monkeypatch, LAUNCHED[launcher])
+    topology = discover(tensor_size=2)
+    assert topology == Topology(5, 8, 1, tensor_size=2, local_size=4)
+    assert (topology.tensor_rank, topology.data_rank, topology.data_size) == (1, 2, 4)
+    # What torch and DeepSpeed read.
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
+    expected = (
+        ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
+    )
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
+    assert discover(tensor_size=2) == topology  # also when asked again
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "local_size"),
+    [("4(x2)", 1, 4), ("3,2(x3),1", 0, 3), ("3,2(x3),1", 3, 2), ("3,2(x3),1", 4, 1), ("8", 0, 8)],
+)
+def test_tasks_of_a_slurm_node(monkeypatch: pytest.MonkeyPatch, tasks: str, node: int, local_size: int) -> None:
+    launched(monkeypatch, SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"})
+    assert discover().local_size == local_size
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("n[1-2]", "n1"),
+        ("gpu[007,009-012],login", "gpu007"),
+        ("rack[1-2]-n[01-04]", "rack1-n01"),
+        ("n[3,5-6]-ib.cluster.org,m1", "n3-ib.cluster.org"),
+        ("login-2,n[1-4]", "login-2"),
+    ],
+)
+def test_first_host(nodelist: str, host: str) -> None:
+    assert first_host(nodelist) == host
+
+
+FAULTS = {
+    "half": ({"RANK": "0"}, "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set"),
+    "no number": (RANK_VARS | {"RANK": "one"}, "RANK is 'one'"),
+    "rank too large": (RANK_VARS | {"RANK": "8"}, "RANK is 8 and WORLD_SIZE is 8"),
+    "local rank too large": (
+        RANK_VARS | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "1"},
+        "LOCAL_RANK is 1 and LOCAL_WORLD_SIZE is 1",
+    ),
+    "more local ranks than ranks": (
+        OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "9"},
+        "OMPI_COMM_WORLD_LOCAL_SIZE is 9, more than",
+    ),
+    "incomplete": (
+        {"CROSS_RANK": "0", "RANK": "0"},
+        "deepspeed started this process, but WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, MASTER",
+    ),
+    "srun without tasks per node": (
+        {name: value for name, value in SRUN.items() if name != "SLURM_STEP_TASKS_PER_NODE"},
+        "SLURM_STEP_TASKS_PER_NODE not set",
+    ),
+    "left rank": (SRUN | {"RANK": "0"}, "RANK is 0, but SLURM_PROCID, set by srun, says 5"),
+    "left world": (OPEN_MPI | {"WORLD_SIZE": "1"}, "WORLD_SIZE is 1, but OMPI_COMM_WORLD_SIZE"),
+    "bad node list": (SRUN | {"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is ''"),
+    "bad tasks": (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "four"}, "SLURM_STEP_TASKS_PER_NODE is 'four'"),
+    "rank 0 elsewhere": (SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "SLURM_PROCID 0 is on node 1"),
+    # Otherwise every process would take itself for the whole run, and all would write the same folder.
+    "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from a launcher that is not known"),
+    "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from a launcher that is not known"),
+    "another MPI": (
+        OPEN_MPI,
+        "mpi4py",
+    ),  # this process was not started by mpirun, so that mpi4py says 0 of 1, or finds no library
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_name_the_variable(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    environment, message = FAULTS[fault]
+    launched(monkeypatch, environment)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        discover()

@@ -1,0 +1,197 @@
+"""The addition grid: against a model whose answers are known, and from the commands a user types."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
+from megatape.hf.generation import LoadedModel
+from megatape.tasks import addition
+from megatape.tasks.addition import evaluate_addition
+
+ROOT = Path(__file__).parents[2]
+TOKENIZER = character_tokenizer()
+TASK = AdditionTask(digits=2, per_cell=20, seed=3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("addition") / "data"
+    prepare_addition(TASK, path, lambda tokens: None)
+    return path
+
+
+class Calculator:
+    """A model that adds right, with the answers changed by `spoil`, which is given the operands and the right ids."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, spoil: Callable[[int, int, list[int]], list[int]], positions: int = 100) -> None:
+        self.config = SimpleNamespace(max_position_embeddings=positions, position_length=11)
+        self.spoil = spoil
+        self.lengths: list[tuple[int, int]] = []
+
+    def generate(self, tokens: Tensor, attention_mask: Tensor, max_new_tokens: int, do_sample: bool) -> Tensor:
+        assert attention_mask.all() and not do_sample
+        self.lengths.append((tokens.shape[1] + max_new_tokens, self.config.position_length))
+        rows = []
+        for row in tokens.tolist():
+            assert row[0] == TOKENIZER.bos_id
+            a, b = (int(number[::-1]) for number in TOKENIZER.decode(row).removesuffix("=").split("+"))
+            answer = [*TOKENIZER.encode(str(a + b)[::-1]), TOKENIZER.eos_id]
+            answer = self.spoil(a, b, answer)[:max_new_tokens]
+            rows.append(row + answer + [0] * (max_new_tokens - len(answer)))
+        return torch.tensor(rows)
+
+
+class CharacterTokenizer:
+    """As transformers would load it."""
+
+    def __len__(self) -> int:
+        return TOKENIZER.vocab_size
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [TOKENIZER.bos_id, *TOKENIZER.encode(text)]}
+
+
+def loaded(spoil: Callable[[int, int, list[int]], list[int]] = lambda a, b, answer: answer, **options: Any) -> LoadedModel:
+    return LoadedModel("calculator", Calculator(spoil, **options), CharacterTokenizer())
+
+
+@pytest.mark.parametrize("batch_size", [512, 7])
+def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
+    """Right where the first operand is longer than the second, and of the rest only where it is even."""
+    monkeypatch.setattr(addition, "BATCH_SIZE", batch_size)
+
+    def good(a: int, b: int) -> bool:
+        return len(str(a)) > len(str(b)) or a % 2 == 0
+
+    grid = evaluate_addition(loaded(lambda a, b, answer: answer if good(a, b) else [5, *answer[1:]]), data)
+    assert grid.trained_digits == 2
+    for a_digits in range(1, 5):
+        for b_digits in range(1, 5):
+            problems = TASK.test_problems(a_digits, b_digits)
+            assert grid.problems[a_digits - 1][b_digits - 1] == len(problems)
+            # A first digit that happens to be the token 5 is not spoilt.
+            right = sum(good(p.a, p.b) or TOKENIZER.encode(p.answer)[0] == 5 for p in problems)
+            assert grid.correct[a_digits - 1][b_digits - 1] == right
+    cells = grid.accuracy
+    trained = [cells[0][0], cells[0][1], cells[1][0], cells[1][1]]
+    everything = [share for row in cells for share in row]
+    assert grid.inside == pytest.approx(sum(trained) / 4)
+    assert grid.mean == pytest.approx(sum(everything) / 16)
+    assert grid.beyond == pytest.approx((sum(everything) - sum(trained)) / 12)
+    by_digits = grid.by_longer_operand
+    assert by_digits[1] == cells[0][0] and by_digits[2] == pytest.approx((cells[1][0] + cells[1][1] + cells[0][1]) / 3)
+    assert by_digits[4] == pytest.approx(sum([*cells[3], cells[0][3], cells[1][3], cells[2][3]]) / 7)
+    assert cells[3][0] == 1.0 and 0.2 < cells[0][3] < 0.8
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a, b, answer: answer[:-1] + [7],
+        lambda a, b, answer: answer[:-1],
+        lambda a, b, answer: answer[:-2] + [answer[-1]],
+        lambda a, b, answer: answer[:-1][::-1] + answer[-1:] if answer[0] != answer[-2] else [5, *answer],
+    ],
+    ids=["no end", "no room", "short", "not reversed"],
+)
+def test_an_almost_right_answer_is_wrong(data: Path, spoil: Callable[[int, int, list[int]], list[int]]) -> None:
+    assert evaluate_addition(loaded(spoil), data, max_digits=3).mean == 0
+    assert evaluate_addition(loaded(), data, max_digits=3).mean == 1
+
+
+def test_a_grid_of_trained_lengths(data: Path) -> None:
+    grid = evaluate_addition(loaded(), data, max_digits=2)
+    assert (grid.mean, grid.inside, grid.beyond) == (1.0, 1.0, None)
+
+
+def test_randpe_gets_a_length_that_holds_the_problem(data: Path) -> None:
+    model = loaded()
+    evaluate_addition(model, data)
+    assert all(given == max(11, needed) for needed, given in model.model.lengths)
+    assert {given for _, given in model.model.lengths} >= {11, longest_document(4)}
+
+
+def test_wrong_arguments(data: Path, data_directory: Path) -> None:
+    with pytest.raises(ValueError, match=r"4 digits need 16 positions, calculator is meant for 15 \(model.max_positions\)"):
+        evaluate_addition(loaded(positions=15), data)
+    evaluate_addition(loaded(positions=16), data)
+    with pytest.raises(ValueError, match="--max-digits is 0: give at least 1"):
+        evaluate_addition(loaded(), data, max_digits=0)
+    with pytest.raises(ValueError, match="kind 'text', not 'addition'"):
+        evaluate_addition(loaded(), data_directory)
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    call = [sys.executable, *map(str, arguments)]
+    return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
+
+
+@pytest.mark.parametrize("encoding", ["tape", pytest.param("rope", marks=pytest.mark.slow)])
+def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
+    """Train a little, evaluate the checkpoint and its export: the same table, and a picture."""
+    directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
+    settings = {
+        "run.directory": directory,
+        "data.path": data,
+        "data.sequence_length": 12,
+        "model.max_positions": 16,
+        "model.num_layers": 2,
+        "model.hidden_size": 32,
+        "model.num_heads": 4,
+        "training.steps": 20,
+        "training.global_batch_size": 16,
+        "training.micro_batch_size": 16,
+        "optimizer.learning_rate": 0.01,
+    }
+    changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    trained = run("launch/pretrain.py", "--config", f"configs/{encoding}_addition_5.json", *changes)
+    assert trained.returncode == 0, trained.stderr
+    losses = [json.loads(line)["loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert losses[-1] < losses[0] - 1
+
+    checkpoint, exported = directory / "checkpoints" / "step-00000020", tmp_path / "exported"
+    assert run("launch/export_hf.py", checkpoint, exported).returncode == 0
+    tables = []
+    for model in (checkpoint, exported):
+        ended = run("launch/evaluate.py", "addition", model, "--data", data, "--output", evaluated / model.name)
+        assert ended.returncode == 0, ended.stderr
+        assert "all 4 x 4 lengths" in ended.stdout
+        assert (evaluated / model.name / "addition.png").read_bytes().startswith(b"\x89PNG")
+        tables.append(json.loads((evaluated / model.name / "addition.json").read_text()))
+    assert tables[0].pop("model") == str(checkpoint) and tables[1].pop("model") == str(exported)
+    assert tables[0] == tables[1]
+    assert [len(row) for row in tables[0]["accuracy"]] == [4] * 4
+
+    for given, folder, message in [
+        (checkpoint, "step-00000020", "exists: remove it or choose another name"),
+        (tmp_path / "nowhere", "new", "nowhere: no such folder"),
+    ]:
+        ended = run("launch/evaluate.py", "addition", given, "--data", data, "--output", evaluated / folder)
+        assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
+    assert not (evaluated / "new").exists()
+
+
+def test_a_model_of_another_tokenizer(data: Path) -> None:
+    class Other(CharacterTokenizer):
+        def __call__(self, text: str) -> dict[str, list[int]]:
+            return {"input_ids": super().__call__(text)["input_ids"][::-1]}
+
+    model = loaded()
+    model.tokenizer = Other()
+    with pytest.raises(
+        ValueError, match="calculator has another tokenizer than .*: give a model that was trained on this data"
+    ):
+        evaluate_addition(model, data)

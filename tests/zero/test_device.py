@@ -1,0 +1,29 @@
+"""Which GPU a rank takes, and how many threads on a CPU."""
+
+import os
+
+import pytest
+
+from megatape.runtime.topology import Topology
+from megatape.zero.distributed import _device_number, _threads
+
+
+def test_device_of_a_local_rank() -> None:
+    topology = Topology(5, 8, 1, local_size=4)
+    assert _device_number(topology, visible=4) == 1
+    assert _device_number(topology, visible=1) == 0  # the scheduler shows each rank its own
+    with pytest.raises(ValueError, match="8 ranks on .*, which shows 4 GPUs"):
+        _device_number(Topology(5, 8, 5, local_size=8), visible=4)
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEGATAPE_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    assert _threads(Topology(0, 1, 0)) == cores
+    assert _threads(Topology(0, 2 * cores, 0, local_size=2 * cores)) == 1
+    monkeypatch.setenv("MEGATAPE_THREADS", "3")
+    assert _threads(Topology(0, 1, 0)) == 3
+    for wrong in ("0", "-1", "two", ""):
+        monkeypatch.setenv("MEGATAPE_THREADS", wrong)
+        with pytest.raises(ValueError, match="MEGATAPE_THREADS is"):
+            _threads(Topology(0, 1, 0))
