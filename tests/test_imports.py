@@ -1,0 +1,93 @@
+"""The import graph of megatape/ is the one that README.md states, and some libraries stay in their rooms."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "megatape"
+ROOMS_OF = {  # the only rooms that may import a library
+    "deepspeed": {"zero"},
+    "torch.distributed": {"runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
+}
+WITHOUT_TORCH = ("megatape.registry", "megatape.units", "megatape.config")
+
+
+def _modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    names = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+MODULES = _modules()
+
+
+def _imports(module: str) -> Iterator[str]:
+    """What `module` imports, at its top and inside functions; of `from a import b` the submodule a.b where there is one."""
+    path = MODULES[module]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{source}.{alias.name}"
+                yield name if name in MODULES or name in ROOMS_OF else source
+
+
+def _room(module: str) -> str:
+    """The folder, or the file beside the folders, that holds `module`."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def _stated_order() -> list[str]:
+    """The rooms in the order of README.md's layout, lowest first."""
+    layout = (ROOT / "README.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
+    return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
+
+
+def test_readme_names_every_room() -> None:
+    rooms = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if path.name not in ("__init__.py", "__pycache__") and path.suffix in ("", ".py")
+    }
+    order = _stated_order()
+    assert sorted(order) == sorted(rooms), (
+        "README.md, section Layout: one line for each folder, at its place in the import order"
+    )
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_upward_import(module: str) -> None:
+    order = _stated_order()
+    for imported in _imports(module):
+        if imported.startswith("megatape.") and _room(imported) != _room(module):
+            assert order.index(_room(imported)) < order.index(_room(module)), f"{module} imports {imported}"
+
+
+def test_no_cycle_between_modules() -> None:
+    TopologicalSorter({module: [name for name in _imports(module) if name in MODULES] for module in MODULES}).prepare()
+
+
+@pytest.mark.parametrize("library", ROOMS_OF)
+def test_library_stays_in_its_rooms(library: str) -> None:
+    rooms = {_room(module) for module in MODULES for name in _imports(module) if f"{name}.".startswith(f"{library}.")}
+    assert rooms and rooms <= ROOMS_OF[library]
+
+
+def test_configuration_and_help_need_no_torch() -> None:
+    imports = "; ".join(f"import {module}" for module in WITHOUT_TORCH)
+    code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
