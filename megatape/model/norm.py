@@ -1,14 +1,10 @@
 """Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/block.py."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.parallel.collectives import (
-    SINGLE,
-    Axis,
-    replicated,
-)
+from megatape.parallel.collectives import SINGLE, Axis, replicated
+from megatape.parallel.parameters import parameter
 
 
 class RMSNorm(nn.Module):
@@ -17,7 +13,7 @@ class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.eps, self.axis = eps, axis
-        self.weight = nn.Parameter(torch.empty(size))
+        self.weight = parameter((size,), init=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = replicated(self.weight, self.axis).float()

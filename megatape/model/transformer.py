@@ -14,6 +14,7 @@ from megatape.model.encodings import encoding_of
 from megatape.model.norm import RMSNorm
 from megatape.parallel.collectives import SINGLE, Axis, own_tokens
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
+from megatape.parallel.parameters import never_decay
 
 
 class Transformer(nn.Module):
@@ -28,7 +29,11 @@ class Transformer(nn.Module):
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         inside = replace(axis, keeps_gathered=activation_checkpointing)
-        self.blocks = nn.ModuleList(Block(config, self.encoding, inside) for _ in range(config.num_layers))
+        blocks = [Block(config, self.encoding, inside) for _ in range(config.num_layers)]
+        # Nothing reads the state after the last block: its update gets no gradient, and decay would be all that ever happened to it.
+        if blocks[-1].position is not None:
+            never_decay(blocks[-1].position)
+        self.blocks = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.head = VocabularyHead(config.vocab_size, config.hidden_size, axis, tied=config.tie_embeddings)
 

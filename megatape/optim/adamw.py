@@ -5,35 +5,25 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from megatape.config import ModelConfig, OptimizerConfig
-from megatape.model.encodings import encoding_of
+from megatape.config import OptimizerConfig
+from megatape.parallel.parameters import settings
 
 
-def adamw(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], model: ModelConfig, config: OptimizerConfig
-) -> torch.optim.AdamW:
-    """AdamW with three groups: decayed matrices; vectors, bias tables and dead parameters, not decayed; attention gains.
+def adamw(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW with one group for each weight decay and learning-rate scale that the parameters declare.
 
-    A gain learns L times as fast as the rest (R times for tape_vector): the authors store it as a matrix whose entries of a row act
-    as their sum, and under Adam each entry moves by the learning rate. The last layer's position update is never read and gets no
-    gradient, so decay would be all that ever happened to it. (The authors decay everything but norms and what has "bias" in its
-    name: gains and FIRE's two scalars too, but not T5's tables.) `scale` multiplies the scheduled learning rate of a group."""
-    decayed, kept, gains = [], [], []
-    last = f"blocks.{model.num_layers - 1}.position."
-    for name, parameter in named_parameters:
-        if name.endswith("position.gain"):
-            gains.append(parameter)
-        elif len(getattr(parameter, "ds_shape", parameter.shape)) < 2 or name.startswith(last) or name.endswith("bias.table"):
-            kept.append(parameter)
-        else:
-            decayed.append(parameter)
+    `scale` multiplies the scheduled learning rate of a group. (The authors decay everything but norms and what has "bias" in its
+    name: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
+    members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for _, parameter in named_parameters:
+        declared = settings(parameter)
+        members.setdefault((not declared.decay, declared.lr_scale), []).append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": config.weight_decay, "scale": 1.0},
-        {"params": kept, "weight_decay": 0.0, "scale": 1.0},
-        {"params": gains, "weight_decay": 0.0, "scale": float(encoding_of(model).gain_copies)},
+        {"params": parameters, "weight_decay": 0.0 if undecayed else config.weight_decay, "scale": scale}
+        for (undecayed, scale), parameters in sorted(members.items(), key=lambda group: group[0])
     ]
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,

@@ -1,12 +1,9 @@
 """The layers that know of tensor ranks; at T = 1 they are the plain ones.
 
 B batch, N tokens, T tensor ranks. Between sublayers activations hold N/T tokens; inside attention and MLP all N tokens of a share of
-the features. Parameters have no automatic initialization: model/init.py draws each from its own name. A parameter of which a
-rank holds a share is tagged the way DeepSpeed expects, `tensor_model_parallel` and `partition_dim`: without the tag the
-gradient norm, and with it clipping, is wrong.
+the features.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,20 +15,7 @@ from megatape.parallel.collectives import (
     scatter_sum_tokens,
 )
 from megatape.parallel.loss import cross_entropy, mask_padding
-
-
-def sharded(shape: tuple[int, ...], dim: int, axis: Axis) -> nn.Parameter:
-    """Uninitialized parameter of which this rank holds an equal share along `dim`; rows beyond a multiple of T are padding.
-
-    shape: of the whole parameter. Its `global_shape` keeps that."""
-    local = list(shape)
-    local[dim] = -(-shape[dim] // axis.size)
-    parameter = nn.Parameter(torch.empty(local))
-    parameter.global_shape = shape  # type: ignore[attr-defined]
-    if axis.size > 1:
-        parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
-        parameter.partition_dim = dim  # type: ignore[attr-defined]
-    return parameter
+from megatape.parallel.parameters import parameter
 
 
 class ColumnLinear(nn.Module):
@@ -39,7 +23,7 @@ class ColumnLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.weight = sharded((out_features, in_features), 0, axis)
+        self.weight = parameter((out_features, in_features), 0, axis)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
@@ -53,7 +37,7 @@ class RowLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = sharded((out_features, in_features), 1, axis)
+        self.weight = parameter((out_features, in_features), 1, axis)
 
     def forward(self, x: Tensor) -> Tensor:
         return scatter_sum_tokens(F.linear(x, self.weight), self.axis)
@@ -65,7 +49,7 @@ class VocabularyEmbedding(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = sharded((vocab_size, hidden_size), 0, axis)
+        self.weight = parameter((vocab_size, hidden_size), 0, axis)
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.axis.size == 1:
@@ -80,7 +64,7 @@ class VocabularyHead(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False) -> None:
         super().__init__()
         self.vocab_size, self.axis = vocab_size, axis
-        self.weight = None if tied else sharded((vocab_size, hidden_size), 0, axis)
+        self.weight = None if tied else parameter((vocab_size, hidden_size), 0, axis)
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """[B, N/T, C] -> [B, N, V / T], this rank's share of the vocabulary; padding rows are minus infinity."""

@@ -55,7 +55,7 @@ class Subject:
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:
-                value = initial_weight(name, tuple(parameter.shape), config.init_std, 0)
+                value = initial_weight(name, parameter, config.init_std, 0)
                 weights[name, parameter.shape] = value.to(device, dtype)
             parameter.data = weights[name, parameter.shape]
         self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size

@@ -17,7 +17,7 @@ def unsettled_model(config: ModelConfig, seed: int, generator: torch.Generator) 
     """Initial weights for the seed, but gains and W_up, which start at zero, drawn from the generator: the position state moves."""
     model = Transformer(config)
     for name, parameter in model.named_parameters():
-        parameter.data = initial_weight(name, tuple(parameter.shape), config.init_std, seed)
+        parameter.data = initial_weight(name, parameter, config.init_std, seed)
         for ending, std in (("position.gain", GAIN_STD), ("position.up", UP_STD)):
             if name.endswith(ending):
                 parameter.data.normal_(0.0, std, generator=generator)

@@ -94,9 +94,9 @@ def worker(config: Config) -> dict[str, float]:
         config,
         topology,
         lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
-        lambda parameters: adamw(parameters, config.model, config.optimizer),
+        lambda parameters: adamw(parameters, config.optimizer),
     )
-    engine.state.load(fresh_state(config), KINDS, step=0)
+    engine.state.load(fresh_state(config, engine.state.parameters), KINDS, step=0)
     initialized, peak_initializing = _resident() - before, peak_memory() - before
     length = config.data.sequence_length
     tokens = torch.randint(

@@ -1,11 +1,11 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
@@ -20,6 +20,7 @@ from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.optim.adamw import adamw
+from megatape.parallel.parameters import settings
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
@@ -58,7 +59,7 @@ class Run:
             config,
             topology,
             lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
-            lambda parameters: adamw(parameters, config.model, config.optimizer),
+            lambda parameters: adamw(parameters, config.optimizer),
         )
         self.step = self.samples = 0
         check_shared(self.directory, topology)
@@ -122,7 +123,7 @@ class Run:
                     "going on from there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
-            self.engine.state.load(fresh_state(self.config), KINDS, step=0)
+            self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), KINDS, step=0)
             return
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self._fingerprints)
         self.engine.state.load(reader.read, KINDS, reader.step)
@@ -155,12 +156,13 @@ class Run:
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
 
 
-def fresh_state(config: Config) -> Reader:
-    """Reads the state of a new run: initial weights, and moments of zero."""
+def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
+    """Reads the state of a new run: initial weights as the parameters declare them, and moments of zero."""
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:
             return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-        return initial_block(name, shape, rows, columns, config.model.init_std, config.training.seed)
+        constant = settings(parameters[name]).init
+        return initial_block(name, shape, constant, rows, columns, config.model.init_std, config.training.seed)
 
     return read

@@ -106,6 +106,6 @@ def test_initial_weights_are_the_same(encoding: str) -> None:
         name: entry["shape"] for name, entry in INITIAL[encoding].items()
     }
     for name, entry in INITIAL[encoding].items():
-        weight = initial_weight(name, tuple(entry["shape"]), 0.02, 1234)
+        weight = initial_weight(name, parameters[name], 0.02, 1234)
         assert weight.flatten()[:3].tolist() == pytest.approx(entry["first"], rel=1e-5, abs=1e-7), name
         assert float(weight.double().square().sum()) == pytest.approx(entry["sum_of_squares"], rel=1e-5), name

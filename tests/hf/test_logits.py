@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
-from megatape.model.init import initial_weight
+from megatape.parallel.parameters import settings
 from tests.hf.checkpoint import VOCAB_SIZE
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
@@ -210,10 +210,11 @@ def test_what_the_code_does_not_know_is_refused(exported: Callable[..., Exported
 def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str):
     config = AutoConfig.from_pretrained(exported("grouped", encoding).folder, trust_remote_code=True)
     model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    ours = dict(exported("grouped", encoding).ours.named_parameters())
     for name, weight in model.named_parameters():
         if ".bias." in name:
-            ours = initial_weight(name, (weight.numel(), 1), 0.02, 0)
-            if ours.unique().numel() == 1:
-                assert (weight == ours[0]).all(), name
-            else:
+            constant = settings(ours[f"blocks.0.attention.bias.{name.rpartition('.')[2]}"]).init
+            if constant is None:
                 assert 0.01 < weight.std() < 0.03, name
+            else:
+                assert (weight == constant).all(), name

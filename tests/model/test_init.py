@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from megatape.config import ModelConfig
+from megatape.model.accounting import meta_model
 from megatape.model.init import ROWS, initial_block, initial_weight
+from tests.model.builder import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)
 
@@ -11,7 +14,7 @@ SHAPE = (2 * ROWS + 37, 6)
 def draw(
     rows: slice = slice(0, SHAPE[0]), columns: slice = slice(0, 6), name: str = "mlp.up.weight", seed: int = 1
 ) -> torch.Tensor:
-    return initial_block(name, SHAPE, rows, columns, 0.02, seed)
+    return initial_block(name, SHAPE, None, rows, columns, 0.02, seed)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
@@ -34,10 +37,21 @@ def test_distribution_and_special_weights() -> None:
     weights = draw()
     assert float(weights.mean().abs()) < 1e-3
     assert float(weights.std()) == pytest.approx(0.02, rel=0.05)
-    assert initial_weight("blocks.0.mlp_norm.weight", (5,), 0.02, 1).tolist() == [1.0] * 5
-    assert initial_block("norm.weight", (5,), slice(1, 3), slice(0, 1), 0.02, 1).tolist() == [[1.0]] * 2
-    assert initial_weight("blocks.0.position.gain", (4,), 0.02, 1).tolist() == [0.0] * 4
-    assert initial_weight("blocks.0.position.up", (2, 3), 0.02, 1).tolist() == [[0.0] * 3] * 2
+    assert initial_block("norm.weight", (5,), 1.0, slice(1, 3), slice(0, 1), 0.02, 1).tolist() == [[1.0]] * 2
+
+
+def initial_weights(encoding: str) -> dict[str, torch.Tensor]:
+    config = ModelConfig(**BUILDER_SHAPE | {"encoding": encoding})
+    return {name: initial_weight(name, parameter, 0.02, 1) for name, parameter in meta_model(config).named_parameters()}
+
+
+def test_what_starts_as_a_constant() -> None:
+    """Norms as the identity, TAPE from rotary positions, FIRE as its authors' code; T5's tables like matrices."""
+    tape = initial_weights("tape")
+    assert tape["blocks.0.mlp_norm.weight"].tolist() == [1.0] * 32
+    assert not tape["blocks.0.position.gain"].any() and not tape["blocks.0.position.up"].any()
+    assert float(tape["blocks.0.position.content"].std()) == pytest.approx(0.02, rel=0.2)
+    fire = initial_weights("fire")
     for name, value in {"log_scale": 0.1, "threshold": 1.0, "inner_bias": 0.0, "outer_bias": 0.0}.items():
-        assert initial_weight(f"blocks.0.attention.bias.{name}", (1,), 0.02, 1).item() == pytest.approx(value)
-    assert float(initial_weight("blocks.0.attention.bias.table", (64, 32), 0.02, 1).std()) == pytest.approx(0.02, rel=0.05)
+        assert fire[f"blocks.0.attention.bias.{name}"].unique().item() == pytest.approx(value)
+    assert float(initial_weights("t5")["blocks.0.attention.bias.table"].std()) == pytest.approx(0.02, rel=0.2)

@@ -13,7 +13,7 @@ def test_groups() -> None:
     model = random_model(num_kv_heads=2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
-    groups = adamw(model.named_parameters(), model.config, config).param_groups
+    groups = adamw(model.named_parameters(), config).param_groups
     decayed, kept, gains = ([names[id(parameter)] for parameter in group["params"]] for group in groups)
     assert len(decayed) + len(kept) + len(gains) == len(names)
     assert [(group["weight_decay"], group["scale"]) for group in groups] == [(0.1, 1.0), (0.0, 1.0), (0.0, 2.0)]
@@ -40,7 +40,7 @@ def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: 
     model = random_model(encoding=encoding)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
-    groups = adamw(model.named_parameters(), model.config, config).param_groups
+    groups = adamw(model.named_parameters(), config).param_groups
     assert sum(len(group["params"]) for group in groups) == len(names)
     found = [names[id(parameter)] for parameter in groups[0]["params"]]
     own = [

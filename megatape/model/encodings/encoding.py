@@ -47,8 +47,6 @@ class Encoding:
     attends: ClassVar[Attends] = "plain"
     carries_state: ClassVar[bool] = False  # blocks change the state, which is then divided by tokens between them
     state_width: int = 0  # W, numbers of one channel of a state that blocks change
-    # Entries of the authors' gain matrix that act as the one number stored here: it learns as many times as fast.
-    gain_copies: int = 1
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config

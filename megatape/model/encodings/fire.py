@@ -8,12 +8,12 @@ offset: the bias depends on absolute positions.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.collectives import Axis, replicated
-from megatape.parallel.layers import sharded
+from megatape.parallel.parameters import parameter
 
 WIDTH = 32
 THRESHOLD = 512.0
@@ -44,12 +44,12 @@ class FireBias(LayerBias):
         super().__init__()
         self.axis = axis
         self.multiply_adds = WIDTH + WIDTH * num_heads
-        self.inner_weight = nn.Parameter(torch.empty(WIDTH, 1))
-        self.inner_bias = nn.Parameter(torch.empty(WIDTH))
-        self.outer_weight = sharded((num_heads, WIDTH), 0, axis)
-        self.outer_bias = sharded((num_heads,), 0, axis)
-        self.log_scale = nn.Parameter(torch.empty(1))  # 0.1 at the start
-        self.threshold = nn.Parameter(torch.empty(1))  # 1 at the start
+        self.inner_weight = parameter((WIDTH, 1))
+        self.inner_bias = parameter((WIDTH,), init=0.0)
+        self.outer_weight = parameter((num_heads, WIDTH), 0, axis)
+        self.outer_bias = parameter((num_heads,), 0, axis, init=0.0)
+        self.log_scale = parameter((1,), init=0.1)
+        self.threshold = parameter((1,), init=1.0)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         shared = [

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.collectives import Axis
-from megatape.parallel.layers import sharded
+from megatape.parallel.parameters import parameter
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -32,7 +32,7 @@ class T5Bias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.table = sharded((num_heads, NUM_BUCKETS), 0, axis)
+        self.table = parameter((num_heads, NUM_BUCKETS), 0, axis, decay=False)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         return (self.table.float()[:, buckets(q.shape[1], q.device)],)

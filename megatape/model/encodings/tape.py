@@ -10,9 +10,8 @@ over L with coefficients that do not depend on the plane, so both halves stay id
 
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from megatape.attention.operation import Attends
@@ -21,7 +20,7 @@ from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding, StateUpdate
 from megatape.parallel.collectives import Axis, channels_to_tokens, own_tokens, replicated
-from megatape.parallel.layers import sharded
+from megatape.parallel.parameters import parameter
 
 
 class TapeUpdate(StateUpdate):
@@ -48,18 +47,20 @@ class TapeUpdate(StateUpdate):
         if attention:
             self._make_gain()
         if feed_forward:
-            self.content = nn.Parameter(torch.empty(self.inner, config.hidden_size))  # W_x
+            self.content = parameter((self.inner, config.hidden_size))  # W_x
             self.multiply_adds += self.content.numel()
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        self.gain = sharded((self.config.num_heads,), 0, self.axis)  # g, zero at the start
+        # g starts at zero: positions start as rotary ones. The authors' matrix has L entries a row, each of which Adam moves by the
+        # learning rate; they act as their sum, which so learns L times as fast.
+        self.gain = parameter((self.config.num_heads,), 0, self.axis, init=0.0, lr_scale=self.num_channels)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
-        self.up = nn.Parameter(torch.empty(inner, channels))  # W_up, zero at the start
-        self.down = nn.Parameter(torch.empty(channels, inner))  # W_down
+        self.up = parameter((inner, channels), init=0.0)  # W_up
+        self.down = parameter((channels, inner))  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # make the L x L matrix, apply it
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
@@ -103,7 +104,6 @@ class Tape(Encoding):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.state_width = config.head_dim
-        self.gain_copies = config.num_kv_heads
 
     def positions(self, random_offset: bool) -> Positions:
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)

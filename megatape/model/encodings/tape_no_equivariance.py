@@ -3,14 +3,14 @@
 The authors' `adawoeq`. The gain is TAPE's, one number a head. As the update mixes planes, the state is 2R wide as in tape_vector.
 """
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
 from megatape.parallel.collectives import Axis
+from megatape.parallel.parameters import parameter
 
 
 class FlatUpdate(TapeUpdate):
@@ -22,8 +22,8 @@ class FlatUpdate(TapeUpdate):
 
     def _make_mixing(self) -> None:
         flat = self.num_channels * self.config.head_dim
-        self.up = nn.Parameter(torch.empty(self.inner, flat))
-        self.down = nn.Parameter(torch.empty(flat, self.inner))
+        self.up = parameter((self.inner, flat), init=0.0)
+        self.down = parameter((flat, self.inner))
         self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
 
     def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:

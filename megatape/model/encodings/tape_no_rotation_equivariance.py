@@ -4,27 +4,27 @@ The authors' `adatensor`. The updates still act on L alone, so each angle is sto
 one number, and the logits depend on the offset of the positions.
 """
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
 from megatape.parallel.collectives import Axis
-from megatape.parallel.layers import sharded
+from megatape.parallel.parameters import parameter
 
 
 class SeparateUpdate(TapeUpdate):
     """Both updates of TAPE with two gains a head, [H, 2], and W_up, W_down twice, one upon the other: cosines first."""
 
     def _make_gain(self) -> None:
-        self.gain = sharded((self.config.num_heads, 2), 0, self.axis)
+        shape, scale = (self.config.num_heads, 2), self.num_channels
+        self.gain = parameter(shape, 0, self.axis, init=0.0, decay=False, lr_scale=scale)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
-        self.up = nn.Parameter(torch.empty(2 * inner, channels))
-        self.down = nn.Parameter(torch.empty(2 * channels, inner))
+        self.up = parameter((2 * inner, channels), init=0.0)
+        self.down = parameter((2 * channels, inner))
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
     def _gained(self, attended_positions: Tensor) -> Tensor:

@@ -5,14 +5,14 @@ With one set of weights for cosines and sines the authors' `adavector`. The upda
 moves its logits by 18%.)
 """
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
 from megatape.parallel.collectives import Axis, replicated
+from megatape.parallel.parameters import parameter
 
 
 class VectorUpdate(TapeUpdate):
@@ -21,12 +21,13 @@ class VectorUpdate(TapeUpdate):
     With grouped queries a channel moves by the sum over the heads of its group."""
 
     def _make_gain(self) -> None:
-        self.gain = nn.Parameter(torch.empty(self.config.head_dim))  # all ranks need it, each for its heads
+        # All ranks need it, each for its heads. The authors' matrix has R entries a row.
+        self.gain = parameter((self.config.head_dim,), init=0.0, lr_scale=self.config.head_dim)
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
-        self.up = nn.Parameter(torch.empty(inner, size))
-        self.down = nn.Parameter(torch.empty(size, inner))
+        self.up = parameter((inner, size), init=0.0)
+        self.down = parameter((size, inner))
         self.multiply_adds += 2 * self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
@@ -45,7 +46,6 @@ class TapeVector(Tape):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.state_width = 2 * config.head_dim
-        self.gain_copies = config.head_dim
 
     def state(self, positions: Tensor, axis: Axis) -> Tensor:
         return rotary.twice(super().state(positions, axis))
@@ -58,12 +58,12 @@ class SeparateVectorUpdate(VectorUpdate):
     """The same with weights of their own for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
     def _make_gain(self) -> None:
-        self.gain = nn.Parameter(torch.empty(2, self.config.head_dim))
+        self.gain = parameter((2, self.config.head_dim), init=0.0, decay=False, lr_scale=self.config.head_dim)
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
-        self.up = nn.Parameter(torch.empty(2 * inner, size))
-        self.down = nn.Parameter(torch.empty(2 * size, inner))
+        self.up = parameter((2 * inner, size), init=0.0)
+        self.down = parameter((2 * size, inner))
         self.multiply_adds += self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_positions: Tensor) -> Tensor:

@@ -1,0 +1,61 @@
+"""Parameters that say about themselves how they start, learn and decay, and how tensor-parallel ranks divide them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from megatape.parallel.collectives import SINGLE, Axis
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What initialization and the optimizer read.
+
+    init: the constant that every element starts as; None for a normal distribution with standard deviation model.init_std.
+    decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate."""
+
+    init: float | None
+    decay: bool
+    lr_scale: float
+
+
+def parameter(
+    shape: tuple[int, ...],
+    dim: int | None = None,
+    axis: Axis = SINGLE,
+    *,
+    init: float | None = None,
+    decay: bool | None = None,
+    lr_scale: float = 1.0,
+) -> nn.Parameter:
+    """Uninitialized parameter (model/init.py draws it from its name) with its Settings.
+
+    shape: of the whole parameter. dim: along which every rank of `axis` holds an equal share; rows beyond a multiple of T are padding,
+    and `global_shape` keeps the whole shape. None if all ranks hold all of it. decay: by default matrices do and vectors do not.
+
+    A share is tagged as DeepSpeed expects, `tensor_model_parallel` and `partition_dim`: without the tags the gradient norm, and with
+    it clipping, is wrong. All tags survive DeepSpeed's partitioning, which changes a parameter in place."""
+    local = list(shape)
+    if dim is not None:
+        local[dim] = -(-shape[dim] // axis.size)
+    made = nn.Parameter(torch.empty(local))
+    made.settings = Settings(init, len(shape) > 1 if decay is None else decay, lr_scale)  # type: ignore[attr-defined]
+    if dim is not None:
+        made.global_shape = shape  # type: ignore[attr-defined]
+        if axis.size > 1:
+            made.tensor_model_parallel = True  # type: ignore[attr-defined]
+            made.partition_dim = dim  # type: ignore[attr-defined]
+    return made
+
+
+def settings(made: nn.Parameter) -> Settings:
+    """The settings of a parameter that `parameter` made."""
+    found: Settings = made.settings  # type: ignore[attr-defined]
+    return found
+
+
+def never_decay(module: nn.Module) -> None:
+    """Exempt all parameters of a module from weight decay."""
+    for made in module.parameters():
+        made.settings = replace(settings(made), decay=False)  # type: ignore[attr-defined]
