@@ -1,11 +1,27 @@
 """MegaTAPE: distributed pretraining of language models with contextualized equivariant position encodings."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="megatape",
     version="0.1.0",
     description="Distributed pretraining of TAPE language models on DeepSpeed",
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The MegaTAPE contributors",
+    license_expression="Apache-2.0",
+    project_urls={"Paper": "https://arxiv.org/abs/2501.00712"},
+    keywords=["language models", "position encoding", "TAPE", "pretraining", "DeepSpeed", "ZeRO"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     packages=find_packages(include=["megatape", "megatape.*"]),
     python_requires=">=3.11",
     install_requires=[
@@ -29,7 +45,10 @@ setup(
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
         "plots": ["matplotlib>=3.9"],  # the pictures of launch/study.py and launch/evaluate.py
+        "docs": ["mkdocs-material>=9.5"],  # the documentation as a site: make docs
+        "dev": ["pre-commit>=4.0"],  # hooks that run before each commit
         "test": [
+            "codespell>=2.4",
             "matplotlib>=3.9",
             "pytest>=8.0",
             "ruff>=0.9",

@@ -1,0 +1,43 @@
+# The steps of .ci/run, one by one. `make check` is what a change should pass before it is sent.
+BIN ?= .venv/bin
+PYTEST = $(BIN)/python -m pytest
+
+.PHONY: help install demo lint types golden test slow cluster docs site check
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+install: ## .venv with the versions of constraints.txt
+	python3 launch/quickstart.py install
+
+demo: ## corpus to sample, with fewer steps
+	python3 launch/quickstart.py --steps 20
+
+lint: ## ruff and codespell
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+
+types: ## mypy
+	$(BIN)/mypy
+
+golden: ## the authors' outputs
+	$(BIN)/python tests/check_golden.py tests/golden/*.safetensors
+
+test: ## tests of every change
+	$(PYTEST)
+
+slow: ## tests that take minutes
+	$(PYTEST) -m slow
+
+cluster: ## several hosts on this machine; as root, a skipped test fails
+	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster
+
+docs: ## build/site, strictly: a broken link fails
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
+site: docs ## serve the documentation on this machine
+	$(BIN)/mkdocs serve
+
+check: lint types golden test docs ## before a change is sent
