@@ -2,13 +2,16 @@
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from megatape.config import Config, load_config, parse_config
+from megatape.config import Config, Identity, differences, load_config, parse_config
 from megatape.config.reference import reference
+from megatape.config.section import identity_of, sections_in
 
 RAW: dict[str, Any] = {
     "run": {"directory": "runs/x"},
@@ -160,7 +163,7 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 1, column 12: not JSON"):
         load_config(broken)
     broken.write_text('{"model": {"num_layers": 1, "num_layers": 2}}')
-    with pytest.raises(ValueError, match="num_layers stands twice"):
+    with pytest.raises(ValueError, match="duplicate key num_layers"):
         load_config(broken)
     broken.write_bytes(b'{"\xff": 1}')
     with pytest.raises(ValueError, match="broken.json: 'utf-8'"):
@@ -168,6 +171,38 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     broken.write_text("[]")
     with pytest.raises(ValueError, match="JSON object"):
         load_config(broken)
+
+
+def sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """The sections inside this one, at any depth."""
+    for field in section.model_fields.values():
+        for inner in sections_in(field.annotation):
+            yield inner
+            yield from sections(inner)
+
+
+def test_every_field_says_what_it_means_for_the_identity_of_a_run() -> None:
+    silent = [
+        f"{section.__name__}.{name}"
+        for section in sections(Config)
+        for name, field in section.model_fields.items()
+        if identity_of(field.metadata) is None
+    ]
+    assert not silent, "annotate with Fixed, FixedSamples, Compared or Free (config/section.py)"
+
+
+def test_differences() -> None:
+    """By path and identity, in the order of the file; a section with an identity of its own as a whole."""
+    scaling = {"kind": "linear", "factor": 2.0}
+    ours = parse(model__scaling=scaling, data__path="other", training__seed=2, optimizer__learning_rate=2e-3)
+    assert [(found.path, found.identity) for found in differences(parse(), ours)] == [
+        ("model.scaling", Identity.FIXED),
+        ("data.path", Identity.FREE),
+        ("training.seed", Identity.SAMPLES),
+        ("optimizer.learning_rate", Identity.COMPARED),
+    ]
+    assert [(found.theirs, found.ours) for found in differences(parse(), ours)][2:] == [(1234, 2), (1e-3, 2e-3)]
+    assert not list(differences(ours, ours))
 
 
 def test_reference_page_is_up_to_date() -> None:

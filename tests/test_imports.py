@@ -16,7 +16,7 @@ ROOMS_OF = {  # the only rooms that may import a library
     "deepspeed": {"zero"},
     "torch.distributed": {"runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
 }
-WITHOUT_TORCH = ("megatape.registry", "megatape.units", "megatape.config")
+WITHOUT_TORCH = ("megatape.registry", "megatape.units", "megatape.targets", "megatape.run_folder", "megatape.config")
 
 
 def _modules() -> dict[str, Path]:

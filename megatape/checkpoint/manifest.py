@@ -1,4 +1,4 @@
-"""What makes a folder a checkpoint: its name, its list of files with sizes and hashes, and finding the newest sound one.
+"""What makes a folder a checkpoint: its list of files with sizes and hashes.
 
     checkpoints/step-00000100/
         weight-00000.safetensors ...        float32 master weights under their own names, whatever the run's topology was
@@ -17,6 +17,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from megatape.run_folder import RunFolder
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -26,17 +28,6 @@ RNG = "rng.safetensors"
 
 class UnknownFormat(ValueError):
     """A sound checkpoint that another version of MegaTAPE wrote."""
-
-
-def folder_name(step: int) -> str:
-    """Name of the checkpoint written after `step` optimizer steps."""
-    return f"step-{step:08d}"
-
-
-def list_checkpoints(root: Path) -> list[Path]:
-    """Folders under `root` that are named like finished checkpoints, newest first; they may still be damaged."""
-    found = [path for path in root.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdigit()]
-    return sorted(found, reverse=True)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -53,7 +44,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
-    if runs := list_checkpoints(directory / "checkpoints"):
+    if runs := RunFolder(directory).list_checkpoints():
         raise FileNotFoundError(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
     if not path.is_file():
         raise FileNotFoundError(

@@ -2,30 +2,21 @@
 
 from pathlib import Path
 
-from megatape.config import Config
+from megatape.config import Config, Identity, differences
+
+# What a field that a run keeps would change, for the error.
+KEPT = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
 
 
 def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours: Config, fingerprints: dict[str, str]) -> None:
-    """Raise ValueError when going on from the checkpoint `origin` would train another model or show other samples.
+    """Raise ValueError when resuming from the checkpoint `origin` would train another model or show other samples.
 
     theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run."""
-    for field in type(ours.model).model_fields:
-        before, now = getattr(theirs.model, field), getattr(ours.model, field)
-        if before != now:
+    for field in differences(theirs, ours):
+        if field.identity in KEPT:
             raise ValueError(
-                f"{origin} was trained with model.{field} {before}, the configuration says {now}: use the former, or start a new run"
-            )
-    for path, before, now in (
-        ("data.sequence_length", theirs.data.sequence_length, ours.data.sequence_length),
-        ("data.samples", theirs.data.samples, ours.data.samples),
-        ("data.prompt_end", theirs.data.prompt_end, ours.data.prompt_end),
-        ("data.mask_documents", theirs.data.mask_documents, ours.data.mask_documents),
-        ("data.random_offset", theirs.data.random_offset, ours.data.random_offset),
-        ("training.seed", theirs.training.seed, ours.training.seed),
-    ):
-        if before != now:
-            raise ValueError(
-                f"{origin} was trained with {path} {before}, the configuration says {now}: it would see other samples; use the former, or start a new run"
+                f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
+                f"{KEPT[field.identity]}use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
         if recorded[name] != fingerprints[name]:

@@ -14,8 +14,6 @@ from megatape.checkpoint.manifest import (
     STATE,
     TOKENIZER,
     describe,
-    folder_name,
-    list_checkpoints,
     load_manifest,
     save_manifest,
     sync,
@@ -23,6 +21,7 @@ from megatape.checkpoint.manifest import (
 )
 from megatape.checkpoint.reader import rng_snapshot
 from megatape.checkpoint.tensors import save_tensors
+from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
@@ -32,16 +31,16 @@ FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this s
 
 
 def write_checkpoint(
-    root: Path, step: int, zero: ZeroState, topology: Topology, state: dict[str, Any], tokenizer: Path, keep: int
+    folder: RunFolder, step: int, zero: ZeroState, topology: Topology, state: dict[str, Any], tokenizer: Path, keep: int
 ) -> Path:
-    """Write checkpoint `step` under `root` and remove all but the newest `keep`. Collective over all ranks.
+    """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
     state: JSON object for state.json. A rank holds one gathered tensor on its device and one file's content in host memory.
     Returns the folder, which exists only when all of its files do. Raises OSError on every rank if one of them could not write."""
-    final = root / folder_name(step)
+    final = folder.checkpoint(step)
     partial = final.with_name(final.name + ".tmp")
     if topology.is_main:
-        for unfinished in root.glob("step-*.tmp"):
+        for unfinished in folder.checkpoints.glob("step-*.tmp"):
             shutil.rmtree(unfinished)
         partial.mkdir(parents=True)
     dist.barrier()
@@ -88,8 +87,8 @@ def write_checkpoint(
         if final.exists():  # a damaged checkpoint of the same step, which resuming skipped
             shutil.rmtree(final)
         partial.rename(final)
-        sync(root)
-        _prune(root, keep, final)
+        sync(folder.checkpoints)
+        _prune(folder, keep, final)
     dist.barrier()
     return final
 
@@ -102,10 +101,10 @@ def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
             faults.append(str(error))
 
 
-def _prune(root: Path, keep: int, newest: Path) -> None:
+def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
     """Remove all but the `keep` newest finished checkpoints; what is damaged does not count as kept, nor does it displace one."""
     finished = []
-    for path in list_checkpoints(root):
+    for path in folder.list_checkpoints():
         try:
             load_manifest(path)
             finished.append(path)

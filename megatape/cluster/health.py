@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+from megatape.run_folder import RunFolder
+
 LONGEST_STEP = 600.0  # seconds without a new line in metrics.jsonl
 
 
@@ -13,7 +15,7 @@ def fault(run: Path | None, now: float) -> str:
     container's start period to say."""
     if run is None:
         return ""
-    log = run / "metrics.jsonl"
+    log = RunFolder(run).metrics
     if not log.exists():
         return f"{log}: not there yet"
     age = now - log.stat().st_mtime

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from megatape.checkpoint.manifest import list_checkpoints
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
 from megatape.training.interrupt import UNFINISHED
 
 KILLED_BY_USR1 = 128 + 10  # the shell's status for a task that had no handler yet: it was still starting
@@ -89,10 +89,8 @@ def check(study: Study, job: Job, resume: bool) -> None:
     for config in study.configs:
         config.accumulation(job.world_size)
         open_data(config)
-        if not resume and list_checkpoints(Path(config.run.directory) / "checkpoints"):
-            raise ValueError(
-                f"run.directory {config.run.directory} already holds checkpoints: add --resume auto to go on, or choose another folder"
-            )
+        if not resume:
+            RunFolder(Path(config.run.directory)).check_new()
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise ValueError(
             f"--time {job.time} leaves no time to train: {job.checkpoint_seconds} s before it the run is told to write its checkpoint "
@@ -103,7 +101,7 @@ def check(study: Study, job: Job, resume: bool) -> None:
 def render(study: Study, job: Job, snapshot: Path) -> str:
     """The batch script of a job whose code and configurations are in the folder `snapshot`."""
     task = "%A_%a" if study.is_array else "%j"
-    logs = f"{Path(study.directory).absolute() / 'logs' / job.name}-{task}"
+    logs = f"{RunFolder(study.directory.absolute()).job_logs / job.name}-{task}"
     asked = {
         "job-name": job.name,
         "nodes": job.nodes,
@@ -170,10 +168,10 @@ def submit(study: Study, job: Job) -> tuple[str, Path]:
     Raises ValueError with Slurm's own words if it refuses, after removing the snapshot."""
     if shutil.which("sbatch") is None:
         raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster, or look with --print")
-    folder = study.directory / "submissions" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    folder = RunFolder(study.directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     names = [f"config-{number}.json" for number in range(len(study.configs))] if study.is_array else ["config.json"]
     take_snapshot(folder, dict(zip(names, study.configs, strict=True)))
-    (study.directory / "logs").mkdir(exist_ok=True)
+    RunFolder(study.directory).job_logs.mkdir(exist_ok=True)
     script = folder / "job.sbatch"
     script.write_text(render(study, job, folder), encoding="utf-8")
     done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)

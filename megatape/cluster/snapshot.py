@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import megatape
-from megatape.config import Config
+from megatape.config import Config, save_config
 
 ROOT = Path(megatape.__file__).parents[1]
 PARTS = ("megatape", "launch")
@@ -32,4 +32,4 @@ def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / "code" / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name, config in configs.items():
-        (folder / name).write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+        save_config(config, folder / name)

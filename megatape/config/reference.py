@@ -6,13 +6,19 @@ from collections.abc import Iterator
 from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
 
-from megatape.config import Config, Registered, sections_in
+from megatape.config import Config
+from megatape.config.section import Registered, identity_of, sections_in
 
 HEAD = """# Configuration
 
-One strict JSON file describes a run: an unknown key or a value of another type is an error that names its path, its value and what is
-allowed. `--set section.key=value` overrides one value. The run's folder keeps the resolved file, with every default written out.
-Made by `python -m megatape.config.reference`.
+One strict JSON file describes a run: an unknown key or a value of another type is an error that names
+its path, its value and what is allowed. `--set section.key=value` overrides one value. The run's
+folder keeps the resolved file, with every default written out. Made by
+`python -m megatape.config.reference`.
+
+The column "identity" says whether a run may change a value. A `fixed` value belongs to the model and
+one of `samples` decides what it sees: a run keeps both. A `compared` value may change on resume, but
+runs that `compare` trains must agree on it. Results do not depend on a `free` one, beyond rounding.
 """
 NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "`true` or `false`"}
 
@@ -31,8 +37,8 @@ def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
                 "",
                 str(section.__doc__),
                 "",
-                "| key | type | default | meaning |",
-                "|---|---|---|---|",
+                "| key | type | default | identity | meaning |",
+                "|---|---|---|---|---|",
             ]
             lines += [_row(key, entry) for key, entry in section.model_fields.items()]
             yield "\n".join(lines) + "\n"
@@ -60,7 +66,8 @@ def _row(key: str, field: FieldInfo) -> str:
         if field.default is None
         else f"`{str(field.default).lower() or 'empty'}`"
     )
-    return f"| `{key}` | {kind} | {default} | {field.description or ''} |"
+    identity = identity_of(field.metadata)
+    return f"| `{key}` | {kind} | {default} | {identity.value if identity else ''} | {field.description or ''} |"
 
 
 if __name__ == "__main__":

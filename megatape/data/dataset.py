@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.config import IGNORE_INDEX
 from megatape.data.index import SPLITS, load_index
 from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
+from megatape.targets import IGNORE_INDEX
 
 
 class Dataset(ABC):

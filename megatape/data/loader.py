@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.config import IGNORE_INDEX
 from megatape.data.dataset import Dataset
 from megatape.data.order import sample_index
 from megatape.data.positions import FROM_ZERO, Positions
+from megatape.targets import IGNORE_INDEX
 
 
 @dataclass

@@ -63,7 +63,7 @@ def own_tokens(x: Tensor, axis: Axis) -> Tensor:
 def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
     """Where ids of a divided vocabulary lie among the `num_rows` rows of this rank, and whether they do; others point to row 0."""
     rows = ids - axis.rank * num_rows
-    mine = (rows >= 0) & (rows < num_rows) & (ids >= 0)
+    mine = (rows >= 0) & (rows < num_rows)
     return rows.where(mine, 0), mine
 
 

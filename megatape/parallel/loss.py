@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.config import IGNORE_INDEX
 from megatape.parallel.collectives import Axis, all_gather, every_rank, own_rows, reduce_scatter
+from megatape.targets import counted
 
 # Logits that a rank makes at a time: 128 MiB in float32, enough rows for efficient matrix products up to a vocabulary of 131072.
 CHUNK_ELEMENTS = 2**25
@@ -43,7 +43,7 @@ class _CrossEntropy(torch.autograd.Function):
             piece = slice(first, first + size)
             rows, mine = own_rows(wanted[piece], weight.shape[0], axis)
             losses, probabilities = _chunk(states[piece], weight, rows, mine, vocab_size, axis)
-            counts = wanted[piece] != IGNORE_INDEX
+            counts = counted(wanted[piece])
             total += (losses * counts).sum()
             if differentiate:
                 # d loss / d logits: the probabilities, less one at the target, and nothing where there is none.

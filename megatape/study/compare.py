@@ -19,26 +19,18 @@ from typing import Any
 
 import torch
 
-from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import check_same_run
-from megatape.config import Config, load_config
+from megatape.config import Config, Identity, differences, load_config
 from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
 from megatape.study.children import Children, interruptible, locked
 from megatape.study.comparison import report
-from megatape.study.measure import check_measurable, outcome_path
+from megatape.study.measure import check_measurable
 from megatape.study.outcome import Outcome
 from megatape.study.variants import Variant, parse_variants
 
 Environment = dict[str, str]
-
-# Settings outside of the model and the data that change what comes out, by more than rounding.
-DECISIVE = {
-    "training": ("steps", "global_batch_size", "precision", "gradient_clip"),
-    "optimizer": ("learning_rate", "beta1", "beta2", "eps", "weight_decay"),
-    "schedule": ("kind", "warmup_fraction", "final_fraction"),
-    "evaluation": ("samples",),
-}
 
 
 class RunsFailed(Exception):
@@ -60,23 +52,23 @@ class Run:
         return f"{self.trained}, seed {self.config.training.seed}"
 
     @property
-    def directory(self) -> Path:
+    def folder(self) -> RunFolder:
         """Where it is kept."""
-        return Path(self.config.run.directory)
+        return RunFolder(Path(self.config.run.directory))
 
     def missing(self) -> list[str | None]:
         """Scalings without an outcome."""
-        return [scaling for scaling in self.scalings if not outcome_path(self.directory, scaling).exists()]
+        return [scaling for scaling in self.scalings if not self.folder.outcome(scaling).exists()]
 
     def check(self, fingerprints: dict[str, str]) -> None:
         """Raises ValueError if it cannot be measured, or if what is there was trained in another way."""
         for scaling in self.scalings:
             check_measurable(self.config, scaling)
-            path = outcome_path(self.directory, scaling)
+            path = self.folder.outcome(scaling)
             if path.exists():
                 outcome = Outcome.read(path)
                 self._check_origin(path, outcome.config, outcome.fingerprints, fingerprints)
-        for path in list_checkpoints(self.directory / "checkpoints"):
+        for path in self.folder.list_checkpoints():
             try:
                 reader = CheckpointReader(path)
             except (ValueError, OSError):
@@ -89,23 +81,29 @@ class Run:
             return
         environment = environments.get()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            checkpoint = self.directory / "checkpoints" / folder_name(self.config.training.steps)
+            self.folder.directory.mkdir(parents=True, exist_ok=True)
+            checkpoint = self.folder.checkpoint(self.config.training.steps)
             if not checkpoint.is_dir():
                 self._run("training", children, self.train, environment, checkpoint)
             for scaling in self.missing():
-                command = [sys.executable, "-m", "megatape.study.measure", str(self.directory), *([scaling] if scaling else [])]
-                self._run("measuring", children, command, environment, outcome_path(self.directory, scaling))
+                command = [
+                    sys.executable,
+                    "-m",
+                    "megatape.study.measure",
+                    str(self.folder.directory),
+                    *([scaling] if scaling else []),
+                ]
+                self._run("measuring", children, command, environment, self.folder.outcome(scaling))
         finally:
             environments.put(environment)
 
     def outcomes(self, scaling: str | None) -> list[Outcome]:
         """The one with this scaling, if it is there."""
-        path = outcome_path(self.directory, scaling)
+        path = self.folder.outcome(scaling)
         return [Outcome.read(path)] if path.exists() else []
 
     def _run(self, what: str, children: Children, command: list[str], environment: Environment, product: Path) -> None:
-        log = self.directory / "log.txt"
+        log = self.folder.log
         status = children.run(command, environment, log)
         if not product.exists():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -115,13 +113,11 @@ class Run:
 
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         check_same_run(origin, theirs, recorded, self.config, fingerprints)
-        for section, names in DECISIVE.items():
-            for name in names:
-                before, now = (getattr(getattr(config, section), name) for config in (theirs, self.config))
-                if before != now:
-                    raise ValueError(
-                        f"{origin} was trained with {section}.{name} {before}, now it is {now}: use the former, or choose another --out"
-                    )
+        for field in differences(theirs, self.config):
+            if field.identity is Identity.COMPARED:
+                raise ValueError(
+                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose another --out"
+                )
 
 
 def compare(

@@ -11,7 +11,6 @@ from statistics import fmean
 
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from megatape.checkpoint.manifest import folder_name
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, load_config
 from megatape.data.addition import KIND as ADDITION
@@ -21,6 +20,7 @@ from megatape.data.index import load_index
 from megatape.hf.generation import load_trained
 from megatape.hf.mapping import exported_config
 from megatape.hf.tokenizer import load_sentencepiece, special_tokens
+from megatape.run_folder import RunFolder
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
 from megatape.tasks.addition import evaluate_addition
@@ -71,14 +71,14 @@ def tested_lengths(config: Config) -> list[int]:
     return [length for length in LENGTHS if length <= config.model.max_positions] or [config.data.sequence_length]
 
 
-def measure(run: Path, scaling: str | None) -> Outcome:
+def measure(run: RunFolder, scaling: str | None) -> Outcome:
     """Measure the last checkpoint of a run, its frequencies scaled in this way where a test is longer than training was.
 
     Raises ValueError or FileNotFoundError if the run is not complete."""
-    config = load_config(run / "config.json")
-    checkpoint = run / "checkpoints" / folder_name(config.training.steps)
+    config = load_config(run.config)
+    checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
     figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
     if not scaling:  # the loss is one of training
         figures = {"validation loss": entries[-1]["validation_loss"]} | figures
@@ -117,17 +117,12 @@ def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measur
     return {f"perplexity at {length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
 
 
-def outcome_path(run: Path, scaling: str | None) -> Path:
-    """Where the outcome of a run's measurement is kept."""
-    return run / (f"outcome+{scaling}.json" if scaling else "outcome.json")
-
-
 if __name__ == "__main__":
     disable_progress_bar()
     set_verbosity_error()  # it has doubts about every scaling that is not for all of max_positions
-    folder, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+    folder, kind = RunFolder(Path(sys.argv[1])), sys.argv[2] if len(sys.argv) > 2 else None
     try:
-        measure(folder, kind).write(outcome_path(folder, kind))
+        measure(folder, kind).write(folder.outcome(kind))
     except (ValueError, OSError) as failure:
         print(f"error: {failure}", file=sys.stderr)
         sys.exit(2)

@@ -20,7 +20,7 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
     with (
         Interrupt() as interrupt,
         Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics,
-        Profile(profiled_steps, run.directory, run.topology.rank, run.engine, metrics.say) as profile,
+        Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
     ):
         if run.step >= steps:
             metrics.say(f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to go on")
@@ -51,6 +51,6 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
 def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:
     return (
         f"step {run.step + 1} (learning rate {lr:.2e}, samples {run.samples} to "
-        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.checkpoints} are sound; lower "
+        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.folder.checkpoints} are sound; lower "
         "optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and go on with --resume auto"
     )

@@ -8,6 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
+from megatape.run_folder import RunFolder
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_flops, peak_memory
@@ -31,9 +32,9 @@ class Metrics:
         self.peak = peak and peak * topology.world_size
         self.file: TextIO | None = None
         if self.is_main:
-            directory = Path(config.run.directory)
-            self.file = _open_log(directory / "metrics.jsonl", start_step)
-            self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=start_step + 1)
+            folder = RunFolder(Path(config.run.directory))
+            self.file = _open_log(folder.metrics, start_step)
+            self.board = SummaryWriter(str(folder.tensorboard), purge_step=start_step + 1)
 
     def __enter__(self) -> Self:
         return self

@@ -76,7 +76,7 @@ def introduction(run: Run) -> str:
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
             (
                 f"ZeRO stage {config.zero.stage} over {run.topology.data_size} x {run.topology.tensor_size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "
-                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.directory}"
+                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.folder.directory}"
             ),
         ]
     )

@@ -33,13 +33,12 @@ OPERATIONS = 10  # lines of the summary that name single operations
 class Profile:
     """Profiles `steps` steps, or none at 0, after some to warm up.
 
-    Every rank writes profile/rank<r>.json into the run's folder, for Perfetto or chrome://tracing; `say` is told the summary. A
+    Every rank writes a trace to its `path`, for Perfetto or chrome://tracing; `say` is told the summary. A
     context manager; `step()` stands at the beginning of every step. What happens between steps (evaluation, checkpoints) is in
     the trace if it falls among them."""
 
-    def __init__(self, steps: int, directory: Path, rank: int, engine: Engine, say: Callable[[str], None]) -> None:
-        self.steps, self.engine, self.say = steps, engine, say
-        self.path = directory / "profile" / f"rank{rank}.json"
+    def __init__(self, steps: int, path: Path, engine: Engine, say: Callable[[str], None]) -> None:
+        self.steps, self.path, self.engine, self.say = steps, path, engine, say
         self.begun = 0  # steps
         self.recording = ExitStack()
 

@@ -5,29 +5,30 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.manifest import UnknownFormat, check_hashes, list_checkpoints
+from megatape.checkpoint.manifest import UnknownFormat, check_hashes
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
 from megatape.zero.engine import Engine
 
 
-def newest_valid(root: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:
-    """The newest checkpoint under `root` whose files all have their size and hash; says which ones it had to skip.
+def newest_valid(folder: RunFolder, engine: Engine, topology: Topology) -> CheckpointReader | None:
+    """The newest checkpoint of the run whose files all have their size and hash; says which ones it had to skip.
 
     None if there is no checkpoint at all. Raises ValueError if there are some but none is sound: starting afresh would
     overwrite what may be saved yet."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-    names = exchange([path.name for path in list_checkpoints(root)] if topology.is_main else None, topology)[0]
-    found = [root / name for name in names]
+    names = exchange([path.name for path in folder.list_checkpoints()] if topology.is_main else None, topology)[0]
+    found = [folder.checkpoints / name for name in names]
     for directory in found:
         reader = _open_verified(directory, engine, topology)
         if reader is not None:
             return reader
     if found:
         raise ValueError(
-            f"{root}: none of the {len(found)} checkpoints is sound (above); repair or remove them, or choose another run.directory"
+            f"{folder.checkpoints}: none of the {len(found)} checkpoints is sound (above); repair or remove them, or choose another run.directory"
         )
     return None
 

@@ -1,17 +1,15 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from megatape.checkpoint.manifest import folder_name, list_checkpoints
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.same_run import check_same_run
 from megatape.checkpoint.writer import write_checkpoint
-from megatape.config import Config
+from megatape.config import Config, save_config
 from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
@@ -21,6 +19,7 @@ from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.optim.adamw import adamw
 from megatape.parallel.parameters import settings
+from megatape.run_folder import RunFolder
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
@@ -38,12 +37,9 @@ class Run:
 
     def __init__(self, config: Config, topology: Topology, resume: str | None) -> None:
         self.config, self.topology = config, topology
-        self.directory = Path(config.run.directory)
-        self.checkpoints = self.directory / "checkpoints"
-        if resume is None and list_checkpoints(self.checkpoints):
-            raise ValueError(
-                f"run.directory {self.directory} already holds checkpoints: add --resume auto to go on, or choose another folder"
-            )
+        self.folder = RunFolder(Path(config.run.directory))
+        if resume is None:
+            self.folder.check_new()
         self.train_data, self.validation_data = open_data(config)
         self.loader = Loader(
             self.train_data,
@@ -62,10 +58,10 @@ class Run:
             lambda parameters: adamw(parameters, config.optimizer),
         )
         self.step = self.samples = 0
-        check_shared(self.directory, topology)
+        check_shared(self.folder.directory, topology)
         self._start(resume)
         if topology.is_main:
-            (self.directory / "config.json").write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+            save_config(config, self.folder.config)
 
     def next_batches(self) -> list[Inputs]:
         """This rank's micro-batches of the next step."""
@@ -105,21 +101,21 @@ class Run:
         data = Path(self.config.data.path)
         tokenizer = data / load_index(data).tokenizer.file
         keep = self.config.checkpoint.keep
-        return write_checkpoint(self.checkpoints, self.step, self.engine.state, self.topology, state, tokenizer, keep)
+        return write_checkpoint(self.folder, self.step, self.engine.state, self.topology, state, tokenizer, keep)
 
     def _start(self, resume: str | None) -> None:
         """Fill masters and moments: from a checkpoint, or with initial weights and zeros."""
         reader: CheckpointReader | None = None
         if resume == "auto":
-            reader = newest_valid(self.checkpoints, self.engine, self.topology)
+            reader = newest_valid(self.folder, self.engine, self.topology)
             if reader is not None and self.topology.is_main:
                 self._set_aside(reader.step)
         elif resume is not None:
             reader = open_checkpoint(Path(resume), self.engine, self.topology)
-            newer = [path for path in list_checkpoints(self.checkpoints) if path.name > folder_name(reader.step)]
+            newer = self._newer_than(reader.step)
             if newer:
                 raise ValueError(
-                    f"run.directory {self.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
+                    f"run.directory {self.folder.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
                     "going on from there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
@@ -136,12 +132,14 @@ class Run:
 
     def _set_aside(self, step: int) -> None:
         """Rename the damaged checkpoints behind `step`: the run will write its own there, and keeping must not count them."""
-        for path in list_checkpoints(self.checkpoints):
-            if path.name > folder_name(step):
-                aside = path.with_name(path.name + ".damaged")
-                while aside.exists():  # the same step was damaged before
-                    aside = aside.with_name(aside.name + ".damaged")
-                path.rename(aside)
+        for path in self._newer_than(step):
+            aside = path.with_name(path.name + ".damaged")
+            while aside.exists():  # the same step was damaged before
+                aside = aside.with_name(aside.name + ".damaged")
+            path.rename(aside)
+
+    def _newer_than(self, step: int) -> list[Path]:
+        return [path for path in self.folder.list_checkpoints() if path.name > self.folder.checkpoint(step).name]
 
     @property
     def _positions(self) -> Positions:

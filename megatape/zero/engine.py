@@ -13,6 +13,7 @@ from megatape.config import Config
 from megatape.parallel.collectives import Axis
 from megatape.parallel.groups import Groups
 from megatape.runtime.topology import Topology
+from megatape.targets import counted
 from megatape.zero.settings import deepspeed_config
 from megatape.zero.state import ZeroState
 
@@ -122,7 +123,7 @@ class Engine:
 
 
 def count_targets(micro_batches: list[Inputs]) -> int:
-    """Targets of these micro-batches that take part in the loss (the others are negative)."""
+    """Targets of these micro-batches that take part in the loss."""
     return int(
-        sum(((targets >= 0).sum() for inputs in micro_batches if (targets := inputs["targets"]) is not None), torch.tensor(0))
+        sum((counted(targets).sum() for inputs in micro_batches if (targets := inputs["targets"]) is not None), torch.tensor(0))
     )

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from megatape.config import IGNORE_INDEX
 from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.prepare import write_documents
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.targets import IGNORE_INDEX
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 65, 500])

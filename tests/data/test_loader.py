@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from megatape.data.dataset import DocumentDataset, TokenDataset
-from megatape.data.loader import IGNORE_INDEX, Batch, Loader, evaluation_batches
+from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
+from megatape.targets import IGNORE_INDEX
 
 LENGTH = 16
 

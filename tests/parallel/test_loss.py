@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.config import IGNORE_INDEX
 from megatape.parallel import loss
 from megatape.parallel.collectives import SINGLE, Axis, own_tokens
 from megatape.parallel.groups import Groups
 from megatape.runtime.topology import Topology
+from megatape.targets import IGNORE_INDEX
 from tests.workers import run_workers
 
 VOCAB, HIDDEN = 301, 16

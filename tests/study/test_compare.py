@@ -47,7 +47,7 @@ def test_variants() -> None:
         ("rope,,tape", "'' is no encoding"),
         ("rope,rope", "rope stands there twice"),
         ("tape+yarn,tape+yarn", "tape\\+yarn stands there twice"),
-        ("alibi+yarn", "alibi has no frequencies to scale; only rope and tape have"),
+        ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope have"),
         ("tape+ntk", "'ntk' is no scaling: choose from linear, theta, yarn"),
         ("tape:12", "'12' is no change of the model"),
         ("tape:encoding=rope", "'encoding=rope' is no change"),

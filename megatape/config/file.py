@@ -1,0 +1,106 @@
+"""Configuration files: reading, explaining what is wrong with them, and writing."""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from megatape.config.config import Config
+from megatape.config.section import sections_in
+
+# Settings of DeepSpeed that one might look for here, and why they are not offered.
+WITHHELD = {
+    "zero_hpz_partition_size": "with tensor parallelism DeepSpeed silently trains a wrong model",
+    "mesh_param": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
+    "sequence_parallel_size": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
+    "fp16": "overflowing steps would be skipped; training.precision is float32 or bfloat16",
+    "train_batch_size": "it follows from training.global_batch_size",
+    "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the number of ranks",
+}
+
+
+def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Read a JSON configuration and apply `section.key=value` overrides.
+
+    A value is read as JSON and, if it is none, taken as text. Raises FileNotFoundError or ValueError with what, where, which
+    value and what is allowed."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
+    for item in overrides or []:
+        _override(raw, item)
+    return parse_config(raw, str(path))
+
+
+def parse_config(raw: dict[str, Any], origin: str) -> Config:
+    """Check a plain dictionary; `origin` names it in errors. Raises ValueError that lists every fault."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_explain(dict(fault))}" for fault in error.errors())
+        raise ValueError(f"{origin}:\n{faults}") from None
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the resolved configuration, with every default, as `load_config` reads it."""
+    path.write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key {next(name for name in names if names.count(name) > 1)} in one section")
+    return found
+
+
+def _override(raw: dict[str, Any], item: str) -> None:
+    key, separator, text = item.partition("=")
+    *sections, field = key.split(".")
+    if not (separator and sections and all(sections) and field):
+        raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    target = raw
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+    target[field] = value
+
+
+def _explain(fault: dict[str, Any]) -> str:
+    """One line for one pydantic fault: path, value, what is allowed."""
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        if reason := WITHHELD.get(str(fault["loc"][-1])):
+            return f"{path}: not offered: {reason}"
+        allowed = _fields(fault["loc"][:-1])
+        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
+    if fault["type"] == "missing":
+        return f"{path}: missing; it has no default"
+    message = fault["msg"].removeprefix("Value error, ")
+    value = "" if isinstance(fault["input"], dict) else f" is {json.dumps(fault['input'], default=str)}:"
+    return f"{path}{value} {message}" if path else message
+
+
+def _fields(location: tuple[Any, ...]) -> list[str]:
+    """Names of the keys that the section at `location` knows."""
+    section: type[BaseModel] = Config
+    for part in location:
+        (section,) = sections_in(section.model_fields[part].annotation)
+    return list(section.model_fields)

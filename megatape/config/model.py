@@ -1,0 +1,102 @@
+"""The model section: the shape of the transformer and its position encoding."""
+
+from typing import Annotated, Literal, Self, cast
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from megatape.config.section import Fixed, Registered, Section
+from megatape.registry import ENCODINGS
+
+EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
+
+
+class ScalingConfig(Section):
+    """Change of the rotary frequencies for a context that is `factor` times longer, for `rope` and `tape`."""
+
+    kind: Fixed[Literal["linear", "theta", "yarn"]] = Field(
+        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn treats each frequency by its wavelength"
+    )
+    factor: Fixed[float] = Field(gt=1, description="how many times longer the context becomes")
+    original_length: Fixed[int | None] = Field(
+        None, gt=0, description="longest sequence before the change; yarn only, which needs it"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind == "yarn" and self.original_length is None:
+            raise ValueError("scaling of kind yarn needs original_length, the longest sequence before the change")
+        if self.kind != "yarn" and self.original_length is not None:
+            raise ValueError(
+                f"original_length {self.original_length} has no meaning for scaling of kind {self.kind}: remove it"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """Shape of the transformer and its position encoding."""
+
+    encoding: Fixed[EncodingName] = Field("tape", description="position encoding (docs/model.md)")
+    scaling: Fixed[ScalingConfig | None] = Field(
+        None, description="change of the rotary frequencies, `rope` and `tape` only (below)"
+    )
+    num_layers: Fixed[PositiveInt] = Field(description="blocks")
+    hidden_size: Fixed[PositiveInt] = Field(description="C, width of the hidden state")
+    num_heads: Fixed[PositiveInt] = Field(description="H, query heads")
+    num_kv_heads: Fixed[PositiveInt] = Field(
+        default=cast(int, None), description="L, key/value heads, which are also TAPE's position channels; default num_heads"
+    )
+    head_dim: Fixed[PositiveInt] = Field(
+        default=cast(int, None), description="R, size of a head; even where heads are rotated; default hidden_size / num_heads"
+    )
+    mlp_size: Fixed[PositiveInt] = Field(description="inner width of the SwiGLU feed-forward")
+    vocab_size: Fixed[PositiveInt] = Field(description="token ids; at least that of the tokenizer that made the shards")
+    position_size: Fixed[PositiveInt] = Field(
+        default=cast(int, None),
+        description="I, inner width of TAPE's feed-forward position update, unused by the others; default 4 L",
+    )
+    max_positions: Fixed[PositiveInt] = Field(
+        description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from 0 .. 2 max_positions"
+    )
+    rotary_base: Fixed[float] = Field(10000.0, gt=1, description="base of the rotary frequencies")
+    norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
+    init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of initial weights")
+    tie_embeddings: Fixed[bool] = Field(False, description="use the embedding matrix as the output head too")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._default("num_kv_heads", self.num_heads)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}: every key/value head "
+                "serves the same number of query heads"
+            )
+        if self.head_dim is None and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: give head_dim, or change one of them"
+            )
+        self._default("head_dim", self.hidden_size // self.num_heads)
+        encoding = ENCODINGS[self.encoding]
+        if self.head_dim % 2 and encoding.rotates:
+            raise ValueError(
+                f"head_dim {self.head_dim} is odd: with encoding {self.encoding} a head is made of planes, each with a cosine and a sine"
+            )
+        if self.hidden_size % 2 and encoding.paired_embedding:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is odd: embeddings of encoding {self.encoding} are pairs of a sine and a cosine"
+            )
+        if encoding.max_positions is not None and self.max_positions > encoding.max_positions:
+            raise ValueError(
+                f"max_positions {self.max_positions} is beyond {encoding.max_positions}, the most that encoding {self.encoding} can "
+                "represent: lower it, or choose another encoding"
+            )
+        if self.scaling is not None and not encoding.scalable:
+            scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
+            raise ValueError(
+                f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {scalable}"
+            )
+        if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
+            raise ValueError(
+                "scaling of kind theta needs a head_dim above 2: a single plane has the frequency 1 for every base"
+            )
+        self._default("position_size", 4 * self.num_kv_heads)
+        return self

@@ -1,0 +1,35 @@
+"""The sections around training: where a run writes, and how often it evaluates, saves and logs."""
+
+from pydantic import Field, PositiveInt
+
+from megatape.config.section import Compared, Free, Section
+
+
+class RunConfig(Section):
+    """Where everything that the run writes goes."""
+
+    directory: Free[str] = Field(
+        min_length=1, description="config.json, metrics.jsonl, tensorboard/ and checkpoints/ are written here"
+    )
+
+
+class EvaluationConfig(Section):
+    """Loss on the validation split while training."""
+
+    interval: Free[PositiveInt] = Field(500, description="steps between evaluations; the last step is always evaluated")
+    samples: Compared[PositiveInt] = Field(256, description="validation samples of one evaluation, over all ranks")
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are written and how many stay."""
+
+    interval: Free[PositiveInt] = Field(1000, description="steps between checkpoints; the last step always writes one")
+    keep: Free[PositiveInt] = Field(3, description="newest checkpoints that are kept")
+
+
+class LoggingConfig(Section):
+    """How often the console, metrics.jsonl and TensorBoard hear of the run."""
+
+    interval: Free[PositiveInt] = Field(
+        10, description="steps between console and TensorBoard entries; metrics.jsonl has every step"
+    )

@@ -1,0 +1,83 @@
+"""What all sections share: strictness, a field's place in the identity of a run, and keys whose values are registered names."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from megatape.registry import Entry
+
+
+class Identity(Enum):
+    """What another value of a field means for a run. The annotation of every field carries one (Fixed[int], Free[str])."""
+
+    FIXED = "fixed"  # another value is another model: a run keeps it
+    SAMPLES = "samples"  # another value shows other samples: a run keeps it
+    COMPARED = "compared"  # a run may change it when it resumes; runs that are compared must agree on it
+    FREE = "free"  # results do not depend on it, beyond rounding
+
+
+Value = TypeVar("Value")
+Fixed = Annotated[Value, Identity.FIXED]
+FixedSamples = Annotated[Value, Identity.SAMPLES]
+Compared = Annotated[Value, Identity.COMPARED]
+Free = Annotated[Value, Identity.FREE]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, strictly typed, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    def _default(self, name: str, value: Any) -> None:
+        """Fill in a field that defaults to a function of others (sections are frozen for everybody else)."""
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Validator of a key whose values are the names of a registry (megatape/registry.py)."""
+
+    entries: Mapping[str, Entry]
+
+    def __call__(self, name: str) -> str:
+        if name not in self.entries:
+            raise ValueError(f"choose one of {', '.join(self.entries)}")
+        return name
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field, by its path, on which two configurations differ."""
+
+    path: str
+    identity: Identity
+    theirs: Any
+    ours: Any
+
+
+def differences(theirs: Section, ours: Section, prefix: str = "") -> Iterator[Difference]:
+    """Every field on which two sections of one kind differ, in the order of their declaration.
+
+    A section inside a field that carries an identity is compared as a whole."""
+    for name, field in type(ours).model_fields.items():
+        before, now = getattr(theirs, name), getattr(ours, name)
+        identity = identity_of(field.metadata)
+        if identity is not None:
+            if before != now:
+                yield Difference(prefix + name, identity, before, now)
+        else:
+            yield from differences(before, now, f"{prefix}{name}.")
+
+
+def identity_of(metadata: list[Any]) -> Identity | None:
+    """The identity among a field's annotations."""
+    return next((entry for entry in metadata if isinstance(entry, Identity)), None)
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field may hold: itself, or the one that it has beside None."""
+    return [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]
