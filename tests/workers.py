@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _run_rank(work: Callable[[Any, Any], Any], folder: Path, rank: int) -> NoReturn:
-    from megatape.runtime.topology import discover
+    from megatape.runtime.launchers import discover
     from megatape.zero.distributed import initialize_distributed, shut_down
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}

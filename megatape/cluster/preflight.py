@@ -25,9 +25,10 @@ from torch import Tensor
 from megatape.cluster.snapshot import config_hash, source_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
+from megatape.runtime.launchers import discover
 from megatape.runtime.network import choose_interface
 from megatape.runtime.shared_folder import appears
-from megatape.runtime.topology import Topology, discover
+from megatape.runtime.topology import Topology
 from megatape.units import size
 from megatape.zero.distributed import initialize_distributed, shut_down
 
@@ -72,7 +73,7 @@ def preflight(config: Config) -> int:
     """Check all ranks, and print one table on rank 0. Returns the exit status: 0, or 2 if something has to be mended."""
     speaks = True
     try:
-        topology = discover(config.parallel.tp)
+        topology = discover()
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
         store = _meet(topology)

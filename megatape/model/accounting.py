@@ -13,7 +13,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import SINGLE
+from megatape.parallel.mesh import SINGLE
 
 
 def meta_model(config: ModelConfig, activation_checkpointing: bool = False) -> Transformer:

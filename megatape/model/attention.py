@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from megatape.attention.operation import attend, attend_and_move
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import SINGLE, Axis, gather_tokens, gathered_again, tokens_to_channels
+from megatape.parallel.collectives import gather_tokens, gathered_again, tokens_to_channels
 from megatape.parallel.layers import ColumnLinear, RowLinear
+from megatape.parallel.mesh import SINGLE, Axis
 
 
 class Attention(nn.Module):

@@ -21,7 +21,7 @@ from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.mlp import MLP
 from megatape.model.norm import RMSNorm
-from megatape.parallel.collectives import SINGLE, Axis
+from megatape.parallel.mesh import SINGLE, Axis
 
 
 class Block(nn.Module):

@@ -3,13 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.parallel.collectives import (
-    SINGLE,
-    Axis,
-    gather_tokens,
-    gathered_again,
-)
+from megatape.parallel.collectives import gather_tokens, gathered_again
 from megatape.parallel.layers import ColumnLinear, RowLinear
+from megatape.parallel.mesh import SINGLE, Axis
 
 
 class MLP(nn.Module):

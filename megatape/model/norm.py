@@ -3,7 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.parallel.collectives import SINGLE, Axis, replicated
+from megatape.parallel.collectives import replicated
+from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 
 

@@ -12,8 +12,9 @@ from megatape.config import ModelConfig
 from megatape.model.block import Block
 from megatape.model.encodings import encoding_of
 from megatape.model.norm import RMSNorm
-from megatape.parallel.collectives import SINGLE, Axis, own_tokens
+from megatape.parallel.collectives import own_tokens
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
+from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import never_decay
 
 

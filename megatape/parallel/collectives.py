@@ -6,7 +6,6 @@ group (planning on fake tensors), when it notes what would have been sent.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,20 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from megatape.parallel.mesh import Axis
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, plan
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The T ranks that share one model replica, and this rank's place among them. `group` is None when only shapes matter."""
-
-    size: int = 1
-    rank: int = 0
-    group: dist.ProcessGroup | None = None
-    keeps_gathered: bool = False  # inside activation checkpointing, which frees and recomputes gathered inputs itself
-
-
-SINGLE = Axis()
 
 
 def gather_tokens(x: Tensor, axis: Axis) -> Tensor:

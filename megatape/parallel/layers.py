@@ -7,14 +7,9 @@ the features.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.parallel.collectives import (
-    SINGLE,
-    Axis,
-    gather_tokens,
-    own_rows,
-    scatter_sum_tokens,
-)
+from megatape.parallel.collectives import gather_tokens, own_rows, scatter_sum_tokens
 from megatape.parallel.loss import cross_entropy, mask_padding
+from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 
 

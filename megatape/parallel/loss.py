@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.parallel.collectives import Axis, all_gather, every_rank, own_rows, reduce_scatter
+from megatape.parallel.collectives import all_gather, every_rank, own_rows, reduce_scatter
+from megatape.parallel.mesh import Axis
 from megatape.targets import counted
 
 # Logits that a rank makes at a time: 128 MiB in float32, enough rows for efficient matrix products up to a vocabulary of 131072.

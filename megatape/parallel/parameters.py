@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from megatape.parallel.collectives import SINGLE, Axis
+from megatape.parallel.mesh import SINGLE, Axis
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from megatape.parallel.mesh import Axis
+
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 
 # PyTorch's operators behind the collectives that this system and DeepSpeed call.
@@ -65,14 +67,14 @@ def planned_traffic() -> Iterator[Sent]:
 class CountTraffic(TorchDispatchMode):
     """Count what this rank sends inside the block, DeepSpeed's collectives included, by process group.
 
-    groups: name -> group; a group that is none of them counts as "other". Single numbers (norms, losses, flags) are left
+    axes: a process group that is none of theirs counts as "other". Single numbers (norms, losses, flags) are left
     out. `sent` holds a counter for each name; `labels` the names of the profiler's ranges that the collectives ran in."""
 
-    def __init__(self, groups: dict[str, dist.ProcessGroup]) -> None:
+    def __init__(self, *axes: Axis) -> None:
         super().__init__()
-        self.names = {group.group_name: name for name, group in groups.items()}
+        self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
-        self.sent: dict[str, Sent] = {name: Counter() for name in (*groups, "other")}
+        self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), "other")}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

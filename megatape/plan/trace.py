@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import saved_bytes
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 from megatape.parallel.traffic import Sent, planned_traffic
 from megatape.plan.zero3 import Event, record_events
 
@@ -91,7 +91,7 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     """One tensor rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    return Transformer(model, checkpointing, Axis(config.parallel.tp))
+    return Transformer(model, checkpointing, Axis("tensor", config.parallel.tp))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import SINGLE
+from megatape.parallel.mesh import SINGLE
 from megatape.registry import ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE

@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from megatape.parallel.collectives import SINGLE
 from megatape.parallel.loss import cross_entropy
+from megatape.parallel.mesh import SINGLE
 
 
 class PeakMemory(TorchDispatchMode):

@@ -15,9 +15,10 @@ import torch
 from megatape.config import Config, parse_config
 from megatape.model.transformer import Transformer
 from megatape.optim.adamw import adamw
+from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
-from megatape.runtime.topology import discover
+from megatape.runtime.launchers import discover
 from megatape.study.models import PAPER_SHAPE
 from megatape.training.hardware import peak_memory
 from megatape.training.run import fresh_state
@@ -87,21 +88,21 @@ def measure(world_size: int, changes: dict[str, Any]) -> Measured:
 
 def worker(config: Config) -> dict[str, float]:
     """What one rank sees."""
-    topology = discover(config.parallel.tp)
+    topology = discover()
     initialize_distributed(topology)
+    mesh = make_mesh(topology, config.parallel.tp)
     before = _resident()
     engine = Engine(
         config,
         topology,
-        lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
+        mesh,
+        lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
         lambda parameters: adamw(parameters, config.optimizer),
     )
     engine.state.load(fresh_state(config, engine.state.parameters), KINDS, step=0)
     initialized, peak_initializing = _resident() - before, peak_memory() - before
     length = config.data.sequence_length
-    tokens = torch.randint(
-        0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(topology.data_rank)
-    )
+    tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(mesh.data.rank))
     inputs = {
         "tokens": tokens[:, :-1],
         "positions": torch.arange(length)[None],

@@ -11,7 +11,7 @@ from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
-from megatape.runtime.topology import discover
+from megatape.runtime.launchers import discover
 from megatape.runtime.watch import STATUS, RankFailed, Watch
 from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
@@ -28,7 +28,7 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
     speaks = True
     prefix = "error"
     try:
-        topology = discover(config.parallel.tp)
+        topology = discover()
         # What every process of a host can see for itself need be told by one of them only.
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
@@ -75,7 +75,7 @@ def introduction(run: Run) -> str:
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
             (
-                f"ZeRO stage {config.zero.stage} over {run.topology.data_size} x {run.topology.tensor_size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "
+                f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "
                 f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.folder.directory}"
             ),
         ]

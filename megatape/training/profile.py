@@ -59,10 +59,9 @@ class Profile:
             self.recording.close()
 
     def _start(self) -> None:
-        groups = {"tensor": self.engine.groups.tensor, "data": self.engine.groups.data}
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # Closed in the opposite order: the report comes when all recording has stopped.
-        recorder, traffic = profile(activities=activities), CountTraffic(groups)
+        recorder, traffic = profile(activities=activities), CountTraffic(self.engine.mesh.tensor, self.engine.mesh.data)
         self.recording.callback(self._finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)

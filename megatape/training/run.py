@@ -18,6 +18,7 @@ from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.optim.adamw import adamw
+from megatape.parallel.mesh import make_mesh
 from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder
 from megatape.runtime.shared_folder import check_shared
@@ -40,21 +41,23 @@ class Run:
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
             self.folder.check_new()
+        self.mesh = make_mesh(topology, config.parallel.tp)
         self.train_data, self.validation_data = open_data(config)
         self.loader = Loader(
             self.train_data,
             seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
             micro_batch_size=config.training.micro_batch_size,
-            rank=topology.data_rank,
-            world_size=topology.data_size,
+            rank=self.mesh.data.rank,
+            world_size=self.mesh.data.size,
             mask_documents=config.data.mask_documents,
             positions=self._positions,
         )
         self.engine = Engine(
             config,
             topology,
-            lambda ranks: Transformer(config.model, config.training.activation_checkpointing, ranks),
+            self.mesh,
+            lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
             lambda parameters: adamw(parameters, config.optimizer),
         )
         self.step = self.samples = 0
@@ -71,7 +74,7 @@ class Run:
         """Loss on the first samples of the validation split, and the size of the position tensor on the first of them."""
         config = self.config
         first = self._inputs(
-            next(iter(self._validation_batches(samples=config.training.micro_batch_size * self.topology.data_size)))
+            next(iter(self._validation_batches(samples=config.training.micro_batch_size * self.mesh.data.size)))
         )
         loss = self.engine.evaluate(self._inputs(batch) for batch in self._validation_batches(config.evaluation.samples))
         return Validation(loss, position_norms(self.engine, first))
@@ -81,8 +84,8 @@ class Run:
             self.validation_data,
             self.config.training.micro_batch_size,
             samples,
-            self.topology.data_rank,
-            self.topology.data_size,
+            self.mesh.data.rank,
+            self.mesh.data.size,
             self.config.data.mask_documents,
             self._positions,
             self.config.training.seed,

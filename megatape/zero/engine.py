@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
-from megatape.parallel.collectives import Axis
-from megatape.parallel.groups import Groups
+from megatape.parallel.mesh import Axis, Mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import counted
+from megatape.zero.mpu import Mpu
 from megatape.zero.settings import deepspeed_config
 from megatape.zero.state import ZeroState
 
@@ -35,24 +35,25 @@ class Engine:
         self,
         config: Config,
         topology: Topology,
+        mesh: Mesh,
         build_module: Callable[[Axis], nn.Module],
         build_optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
     ) -> None:
-        self.topology = topology
-        self.groups = Groups(topology)
+        self.topology, self.mesh = topology, mesh
+        mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
         settings = deepspeed_config(config, topology.world_size)
         # No dtype here: on a CPU zero.Init takes any explicit one, float32 too, for bfloat16. From the settings it is right.
         sharded = deepspeed.zero.Init(
-            data_parallel_group=self.groups.data, mpu=self.groups, config_dict_or_path=settings, enabled=config.zero.stage == 3
+            data_parallel_group=mesh.data.group, mpu=mpu, config_dict_or_path=settings, enabled=config.zero.stage == 3
         )
         with sharded:
-            module = build_module(self.groups.tensor_ranks)
+            module = build_module(mesh.tensor)
         self.deepspeed, *_ = deepspeed.initialize(
-            model=module, optimizer=build_optimizer(module.named_parameters()), mpu=self.groups, config=settings
+            model=module, optimizer=build_optimizer(module.named_parameters()), mpu=mpu, config=settings
         )
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, topology)
+        self.state = ZeroState(self.deepspeed, topology, mesh)
 
     def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
         """Forward and backward over this rank's micro-batches, then one AdamW step.
@@ -66,7 +67,7 @@ class Engine:
             group["lr"] = learning_rate * group["scale"]
         num_targets = max(1.0, self.sum_over_replicas(count_targets(micro_batches)))
         # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
-        weight = self.topology.data_size * len(micro_batches) / num_targets
+        weight = self.mesh.data.size * len(micro_batches) / num_targets
         self.deepspeed.train()
         total = torch.zeros((), device=self.device)  # on the device: reading it at every micro-batch would stall a GPU
         for number, inputs in enumerate(micro_batches, start=1):
@@ -94,7 +95,7 @@ class Engine:
         divided = torch.zeros((), device=self.device)
         for parameter, gradient in gradients.items():
             (divided if hasattr(parameter, "partition_dim") else shared).add_(gradient.float().square().sum())
-        dist.all_reduce(divided, group=self.groups.tensor)
+        dist.all_reduce(divided, group=self.mesh.tensor.group)
         norm = float((shared + divided).sqrt())
         if self.gradient_clip and norm > self.gradient_clip:
             for gradient in gradients.values():
@@ -113,7 +114,7 @@ class Engine:
 
     def sum_over_replicas(self, value: float) -> float:
         """The sum of one number over the data-parallel ranks, where all tensor ranks of a replica have the same."""
-        return self.sum_over_ranks(value) / self.topology.tensor_size
+        return self.sum_over_ranks(value) / self.mesh.tensor.size
 
     def sum_over_ranks(self, value: float) -> float:
         """The sum of one number over all ranks."""

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.parallel.mesh import Mesh
 from megatape.runtime.topology import Topology
 
 WEIGHT = "weight"
@@ -39,8 +40,8 @@ class Share:
 class ZeroState:
     """Access to masters and moments of an initialized DeepSpeed engine; moments are materialized (zero) if there are none."""
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology) -> None:
-        self.engine, self.topology = engine, topology
+    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh) -> None:
+        self.engine, self.topology, self.mesh = engine, topology, mesh
         self.stage: int = engine.zero_optimization_stage()
         # Any: DeepSpeed hangs its bookkeeping (ds_id, _hp_mapping, ...) on the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
@@ -122,13 +123,13 @@ class ZeroState:
     def _share(self, name: str) -> Share:
         rows, columns = _matrix(self._local_shape(name))
         axis = getattr(self.parameters[name], "partition_dim", None)
-        row, column = (self.topology.tensor_rank * size if axis == number else 0 for number, size in enumerate((rows, columns)))
+        row, column = (self.mesh.tensor.rank * size if axis == number else 0 for number, size in enumerate((rows, columns)))
         return Share(slice(row, row + rows), slice(column, column + columns))
 
     def _contributes(self, name: str) -> bool:
         """Whether this rank's piece is the one that counts: of what several ranks hold alike, the first one's does."""
-        first_replica = self.stage > 0 or self.topology.data_rank == 0
-        return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.topology.tensor_rank == 0)
+        first_replica = self.stage > 0 or self.mesh.data.rank == 0
+        return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.mesh.tensor.rank == 0)
 
     def _flats(self) -> list[Tensor]:
         """The tensors that AdamW steps: parameters (stage 0) or this rank's flat partitions of them."""

@@ -19,7 +19,7 @@ from megatape.model.encodings import encoding_of
 from megatape.model.encodings.alibi import slopes
 from megatape.model.encodings.fire import WIDTH, FireScores
 from megatape.model.encodings.t5 import buckets
-from megatape.parallel.collectives import SINGLE
+from megatape.parallel.mesh import SINGLE
 from tests.attention.test_operation import SHAPES, random_document_starts
 from tests.model.builder import SHAPE
 

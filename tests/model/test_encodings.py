@@ -14,7 +14,7 @@ from megatape.config import ModelConfig, ScalingConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import SINGLE, Axis
+from megatape.parallel.mesh import SINGLE, Axis
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
@@ -143,7 +143,7 @@ def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
     """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     whole = dict(Transformer(config).named_parameters())
-    for name, share in Transformer(config, axis=Axis(2, 1)).named_parameters():
+    for name, share in Transformer(config, axis=Axis("tensor", 2, 1)).named_parameters():
         full = whole[name].shape
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name

@@ -4,7 +4,8 @@ import weakref
 
 import torch
 
-from megatape.parallel.collectives import SINGLE, _GatheredAgain
+from megatape.parallel.collectives import _GatheredAgain
+from megatape.parallel.mesh import SINGLE
 
 
 def test_keeps_no_graph_alive() -> None:

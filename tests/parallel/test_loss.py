@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.parallel import loss
-from megatape.parallel.collectives import SINGLE, Axis, own_tokens
-from megatape.parallel.groups import Groups
+from megatape.parallel.collectives import own_tokens
+from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import IGNORE_INDEX
 from tests.workers import run_workers
@@ -77,7 +77,7 @@ def test_tensor_ranks(tmp_path: Path) -> None:
 
 
 def compare_with_plain(_: Any, topology: Topology) -> list[float]:
-    ranks = Groups(Topology(topology.rank, 4, topology.rank, 4)).tensor_ranks
+    axis = make_mesh(topology, 4).tensor
     x, weight, targets = example()
     expected = plain(x, weight, targets)
     grad_x, grad_weight = torch.autograd.grad(expected, (x, weight))
@@ -88,13 +88,13 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
     differences = []
     for chunk in CHUNKS:
         loss.CHUNK_ELEMENTS = chunk
-        own_x, own_weight = own_tokens(x.detach(), ranks).requires_grad_(), padded[mine].clone().requires_grad_()
-        found = loss.cross_entropy(own_x, own_weight, targets, VOCAB, ranks)
+        own_x, own_weight = own_tokens(x.detach(), axis).requires_grad_(), padded[mine].clone().requires_grad_()
+        found = loss.cross_entropy(own_x, own_weight, targets, VOCAB, axis)
         found.backward()
         assert own_x.grad is not None and own_weight.grad is not None
         differences += [
             abs(found.item() - expected.item()) / expected.item(),
-            difference(own_x.grad, own_tokens(grad_x, ranks)),
+            difference(own_x.grad, own_tokens(grad_x, axis)),
             difference(own_weight.grad, padded_grad[mine]),
         ]
     return differences
@@ -103,5 +103,5 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
 @pytest.mark.parametrize(("vocab_size", "size", "real"), [(9, 8, [2, 2, 2, 2, 1, 0, 0, 0]), (8, 4, [2] * 4), (5, 1, [5])])
 def test_padding_rows_are_minus_infinity(vocab_size: int, size: int, real: list[int]) -> None:
     for rank in range(size):
-        logits = loss.mask_padding(torch.zeros(1, 3, -(-vocab_size // size)), vocab_size, Axis(size, rank))
+        logits = loss.mask_padding(torch.zeros(1, 3, -(-vocab_size // size)), vocab_size, Axis("tensor", size, rank))
         assert int(torch.isfinite(logits[0, 0]).sum()) == real[rank]

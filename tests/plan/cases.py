@@ -1,7 +1,6 @@
 """What the workers of the planner's tests do."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,10 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
-    run = Run(config, replace(topology, tensor_size=config.parallel.tp), None)
+    run = Run(config, topology, None)
     for _ in range(WARM_UP):
         run.engine.train_step(run.next_batches(), 1e-3)
     batches = run.next_batches()
-    with CountTraffic({"tensor": run.engine.groups.tensor, "data": run.engine.groups.data}) as counted:
+    with CountTraffic(run.mesh.tensor, run.mesh.data) as counted:
         run.engine.train_step(batches, 1e-3)
     return {group: dict(sent) for group, sent in counted.sent.items()}

@@ -8,7 +8,7 @@ import torch
 
 from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.transformer import Transformer
-from megatape.parallel.groups import Groups
+from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import activations, run_pass
 from megatape.runtime.topology import Topology
@@ -49,8 +49,7 @@ def test_activations_of_tensor_ranks(raw_config: dict[str, Any], tmp_path: Path)
 
 def measure(raw: dict[str, Any], topology: Topology) -> int:
     config = configure(raw, "x", {})
-    ranks = Groups(Topology(topology.rank, 2, topology.rank, 2)).tensor_ranks
-    model = Transformer(config.model, ranks=ranks)
+    model = Transformer(config.model, axis=make_mesh(topology, 2).tensor)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)

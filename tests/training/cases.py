@@ -1,7 +1,6 @@
 """What the workers of the training tests do."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
     print(f"case {case['name']}", flush=True)
     try:
         config = parse_config(raw, case["name"])
-        run = Run(config, replace(topology, tensor_size=config.parallel.tp), case.get("resume"))
+        run = Run(config, topology, case.get("resume"))
         start = {"step": run.step, "samples": run.samples}
         if case.get("only_save"):
             run.save()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 
 
 def slopes(num_heads: int) -> list[float]:

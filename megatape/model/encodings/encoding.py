@@ -11,7 +11,7 @@ from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.operation import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 
 
 class LayerBias(nn.Module):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import Axis, replicated
+from megatape.parallel.collectives import replicated
+from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
 WIDTH = 32

@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 
 
 class Rope(Encoding):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
 NUM_BUCKETS = 32

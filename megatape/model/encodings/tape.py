@@ -19,7 +19,8 @@ from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding, StateUpdate
-from megatape.parallel.collectives import Axis, channels_to_tokens, own_tokens, replicated
+from megatape.parallel.collectives import channels_to_tokens, own_tokens, replicated
+from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
 

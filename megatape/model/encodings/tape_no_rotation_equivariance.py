@@ -9,7 +9,7 @@ from torch import Tensor
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
 

@@ -11,7 +11,7 @@ from megatape.attention.rotation import rotate
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import Axis
+from megatape.parallel.mesh import Axis
 
 SCALE_BASE = 2048
 

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from megatape.runtime.topology import Topology, discover, first_host
+from megatape.runtime.launchers import discover, first_host
+from megatape.runtime.topology import Topology
 
 RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
 OPEN_MPI = {
@@ -65,16 +66,15 @@ def test_alone() -> None:
 @pytest.mark.parametrize("launcher", LAUNCHED)
 def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
     launched(monkeypatch, LAUNCHED[launcher])
-    topology = discover(tensor_size=2)
-    assert topology == Topology(5, 8, 1, tensor_size=2, local_size=4)
-    assert (topology.tensor_rank, topology.data_rank, topology.data_size) == (1, 2, 4)
+    topology = discover()
+    assert topology == Topology(5, 8, 1, local_size=4)
     # What torch and DeepSpeed read.
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
     expected = (
         ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
     )
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
-    assert discover(tensor_size=2) == topology  # also when asked again
+    assert discover() == topology  # also when asked again
 
 
 @pytest.mark.parametrize(

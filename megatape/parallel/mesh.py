@@ -1,0 +1,54 @@
+"""The ranks of a run as a mesh of named axes: each axis divides one thing, such as the samples or the model."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.distributed as dist
+
+from megatape.runtime.topology import Topology
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The ranks that differ from this one only in their place on one axis of the mesh, and this rank's place among them.
+
+    group: their process group; None where nothing is exchanged, as on an axis of size 1 or for the shapes of a share alone."""
+
+    name: str
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+    keeps_gathered: bool = False  # inside activation checkpointing, which frees and recomputes gathered inputs itself
+
+
+SINGLE = Axis("tensor")  # the tensor axis of a model that one rank holds
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The axes of a run. Their order numbers the ranks: those of the last axis, which talk most, are neighbours on one machine.
+
+    data: ranks that train on different samples; tensor: T ranks that share one replica of the model."""
+
+    data: Axis
+    tensor: Axis
+
+
+def make_mesh(topology: Topology, tensor_size: int) -> Mesh:
+    """This rank's axes with their process groups. Collective: every rank of the run makes all groups in the same order."""
+    sizes = {"data": topology.world_size // tensor_size, "tensor": tensor_size}
+    return Mesh(**{name: _make_axis(name, sizes, topology.rank) for name in sizes})
+
+
+def lines(name: str, sizes: dict[str, int]) -> list[list[int]]:
+    """The ranks along the axis `name`, one list for every place on the other axes; sizes: of all axes, in their order."""
+    mesh = torch.arange(prod(sizes.values()), device="cpu").view(*sizes.values())
+    return mesh.movedim(list(sizes).index(name), -1).reshape(-1, sizes[name]).tolist()
+
+
+def _make_axis(name: str, sizes: dict[str, int], rank: int) -> Axis:
+    ranks = lines(name, sizes)
+    group, _ = dist.new_subgroups_by_enumeration(ranks)
+    place = next(line.index(rank) for line in ranks if rank in line)
+    return Axis(name, sizes[name], place, group)

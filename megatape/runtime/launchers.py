@@ -1,0 +1,191 @@
+"""Ranks from what each launcher sets, and where the ranks meet."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+
+from megatape.runtime.network import address_towards
+from megatape.runtime.topology import Topology
+
+RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # what torch and DeepSpeed read
+MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks meet: a port of rank 0's host
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher, the variable by which its processes are recognized, and those that hold their ranks."""
+
+    name: str
+    mark: str
+    rank: str
+    world_size: str
+    local_rank: str
+    local_size: str
+
+
+# In order: the first whose mark is set started the process; later ones may have started that launcher (torchrun under srun).
+LAUNCHERS = (
+    Launcher("torchrun", "TORCHELASTIC_RUN_ID", *RANK_VARS, "LOCAL_WORLD_SIZE"),
+    Launcher("deepspeed", "CROSS_RANK", *RANK_VARS, "LOCAL_SIZE"),
+    Launcher(
+        "mpirun (Open MPI)",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    Launcher("mpirun (MPICH, Intel MPI)", "MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Launcher(
+        "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
+    ),
+)
+UNKNOWN_SIZES = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
+
+
+def discover() -> Topology:
+    """Read this process's ranks from the environment that a launcher made, and leave in it what torch and DeepSpeed read.
+
+    Where the launcher does not say at which address and port the ranks meet, Slurm's node list and job number or an exchange
+    through mpi4py tell. Without any launcher this process is the whole run. Raises ValueError when variables are missing,
+    malformed or contradict each other."""
+    launcher = next((launcher for launcher in LAUNCHERS if launcher.mark in os.environ), None)
+    if launcher is None:
+        return _by_hand()
+    names = [launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size]
+    if launcher.rank == "RANK":
+        names += MASTER_VARS
+    if missing := [name for name in names if name not in os.environ]:
+        raise ValueError(
+            f"{launcher.mark} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
+            f"{launcher.name} itself, or unset {launcher.mark}"
+        )
+    rank, world_size, local_rank = (_number(name) for name in names[:3])
+    local_size = _tasks_of_this_node() if launcher.name == "srun" else _number(launcher.local_size)
+    for variable, name, value in zip(RANK_VARS, names, (rank, world_size, local_rank), strict=False):
+        if variable in os.environ and _number(variable) != value:
+            raise ValueError(
+                f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, which another "
+                "launcher or your shell left"
+            )
+    topology = _checked(Topology(rank, world_size, local_rank, local_size), launcher)
+    if any(name not in os.environ for name in MASTER_VARS):
+        address, port = _meet_by_slurm(topology) if launcher.name == "srun" else _meet_by_mpi(topology, launcher)
+        os.environ.setdefault("MASTER_ADDR", address)
+        os.environ.setdefault("MASTER_PORT", str(port))
+    os.environ |= {name: str(value) for name, value in zip(RANK_VARS, (rank, world_size, local_rank), strict=True)}
+    return topology
+
+
+def _by_hand() -> Topology:
+    """Ranks that no launcher's mark stands beside: all five variables set by hand, or none and a run of one process."""
+    missing = [name for name in RANK_VARS + MASTER_VARS if name not in os.environ]
+    if len(missing) == len(RANK_VARS + MASTER_VARS):
+        for size in UNKNOWN_SIZES:
+            if _number(size, default=1) > 1:
+                raise ValueError(
+                    f"{size} is {os.environ[size]}, from a launcher that is not known here, and {', '.join(missing)} are not set: each "
+                    "of these processes would be a run of its own; set them, or start with deepspeed, torchrun, srun or mpirun"
+                )
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    elif missing:
+        raise ValueError(
+            f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with `deepspeed launch/pretrain.py ...`, "
+            "or unset the others to run one process"
+        )
+    rank, world_size, local_rank = (_number(name) for name in RANK_VARS)
+    local_size = _number("LOCAL_WORLD_SIZE", default=world_size)
+    return _checked(Topology(rank, world_size, local_rank, local_size), None)
+
+
+def _checked(topology: Topology, launcher: Launcher | None) -> Topology:
+    names = (
+        (launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size)
+        if launcher
+        else (*RANK_VARS, "LOCAL_WORLD_SIZE")
+    )
+    rank, world_size, local_rank, local_size = names
+    for name, value, of, size in (
+        (rank, topology.rank, world_size, topology.world_size),
+        (local_rank, topology.local_rank, local_size, topology.local_size),
+    ):
+        if not 0 <= value < size:
+            raise ValueError(f"{name} is {value} and {of} is {size}: ranks count from 0 to one less than their number")
+    if topology.local_size > topology.world_size:
+        raise ValueError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
+    return topology
+
+
+def _tasks_of_this_node() -> int:
+    """How many tasks of the Slurm step run on this node: entry SLURM_NODEID of a list like 2(x3),1."""
+    text, node = os.environ["SLURM_STEP_TASKS_PER_NODE"], _number("SLURM_NODEID")
+    for entry in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
+        if match is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: a list like 2(x3),1 is expected")
+        node -= int(match[2] or 1)
+        if node < 0:
+            return int(match[1])
+    raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
+
+
+def _meet_by_slurm(topology: Topology) -> tuple[str, int]:
+    """The step's first host, where rank 0 is, and a port that follows from job and step: every rank knows both by itself."""
+    if topology.rank == 0 and _number("SLURM_NODEID") != 0:
+        raise ValueError(
+            f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
+            "--distribution, or set MASTER_ADDR and MASTER_PORT"
+        )
+    return first_host(os.environ.get("SLURM_STEP_NODELIST", "")), 20000 + (
+        31 * _number("SLURM_JOB_ID") + _number("SLURM_STEP_ID")
+    ) % 10000
+
+
+def first_host(nodelist: str) -> str:
+    """First host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01. Raises ValueError if there is none."""
+    match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
+    if match is None:
+        raise ValueError(f"SLURM_STEP_NODELIST is {nodelist!r}: a list of hosts like n[1-2] is expected; or set MASTER_ADDR")
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", match.group())
+
+
+def _meet_by_mpi(topology: Topology, launcher: Launcher) -> tuple[str, int]:
+    """Rank 0 chooses its address towards another host and a free port, and tells all. Collective over the ranks."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"mpi4py does not find the library of {launcher.name}, which started this process: {error}; or set MASTER_ADDR and "
+            "MASTER_PORT on all ranks"
+        ) from None
+    world = MPI.COMM_WORLD
+    if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.world_size):
+        raise ValueError(
+            f"{launcher.rank} and {launcher.world_size} say {topology.rank} of {topology.world_size}, mpi4py says {world.Get_rank()} "
+            f"of {world.Get_size()}: mpi4py uses another MPI library than {launcher.name}; install one of them only, or set "
+            "MASTER_ADDR and MASTER_PORT on all ranks"
+        )
+    hosts = world.allgather(socket.gethostname())
+    place = None
+    if topology.is_main:
+        other = next((host for host in hosts if host != hosts[0]), None)
+        place = ("127.0.0.1" if other is None else address_towards(other), _free_port())
+    address, port = world.bcast(place)
+    MPI.Finalize()  # nothing else is said by MPI, and a rank that fails later must not wait here for the others at its end
+    return address, port
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name, default)
+    try:
+        return int(text)  # type: ignore[arg-type]  # None is refused below like other nonsense
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {text!r}: a whole number is expected") from None

@@ -1,0 +1,40 @@
+"""A mesh under the names by which DeepSpeed asks for it (its "mpu")."""
+
+import torch.distributed as dist
+
+from megatape.parallel.mesh import Mesh
+
+
+class Mpu:
+    """DeepSpeed calls the tensor axis "model parallel"."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+
+    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
+        return self.mesh.tensor.group
+
+    def get_model_parallel_rank(self) -> int:
+        return self.mesh.tensor.rank
+
+    def get_model_parallel_world_size(self) -> int:
+        return self.mesh.tensor.size
+
+    get_tensor_model_parallel_group = get_model_parallel_group
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
+        return self.mesh.data.group
+
+    def get_data_parallel_rank(self) -> int:
+        return self.mesh.data.rank
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.mesh.data.size
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self.mesh.data.group)
+
+    def get_pipeline_model_parallel_world_size(self) -> int:
+        return 1
