@@ -1,8 +1,11 @@
 """Fixtures for whole runs: a small prepared data directory and a configuration that trains on it in a second."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1"}  # before torch: on tensors this small, threads only wait
 
 import pytest
 
