@@ -37,6 +37,22 @@ class EncodingEntry(Entry):
     max_positions: int | None = None
 
 
+@dataclass(frozen=True)
+class OptimizerEntry(Entry):
+    """An optimizer: a function of parameter groups and the optimizer section of the configuration that returns a torch optimizer.
+
+    state: kinds of float32 numbers that it keeps for each weight, by torch's names for them, which checkpoints use too.
+    counts_steps: whether it keeps the number of steps as `step` besides. Nothing else of its state is saved."""
+
+    state: tuple[str, ...] = ()
+    counts_steps: bool = False
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of its state for each weight, without the float32 master weight itself."""
+        return 4 * len(self.state)
+
+
 _ENCODINGS = "megatape.model.encodings"
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
@@ -73,4 +89,14 @@ ENCODINGS: Mapping[str, EncodingEntry] = {
     "fire": EncodingEntry(f"{_ENCODINGS}.fire:Fire", "FIRE attention biases"),
     "sinusoidal": EncodingEntry(f"{_ENCODINGS}.sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
     "nope": EncodingEntry(f"{_ENCODINGS}.nope:NoPE", "no position encoding (NoPE)"),
+}
+
+OPTIMIZERS: Mapping[str, OptimizerEntry] = {
+    "adamw": OptimizerEntry("megatape.optim.adamw:adamw", "AdamW", state=("exp_avg", "exp_avg_sq"), counts_steps=True),
+}
+
+SCHEDULES: Mapping[str, Entry] = {
+    "linear": Entry("megatape.optim.schedules:linear", "a straight line down to final_fraction of the peak"),
+    "cosine": Entry("megatape.optim.schedules:cosine", "half a cosine down to final_fraction of the peak"),
+    "constant": Entry("megatape.optim.schedules:constant", "the peak"),
 }

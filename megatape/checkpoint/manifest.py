@@ -2,7 +2,7 @@
 
     checkpoints/step-00000100/
         weight-00000.safetensors ...        float32 master weights under their own names, whatever the run's topology was
-        exp_avg-*.safetensors, exp_avg_sq-*.safetensors     AdamW's moments
+        exp_avg-*.safetensors ...           each kind of the optimizer's state, AdamW's moments for example
         rng.safetensors                     generator state of every rank
         state.json                          step, samples, tokens, resolved configuration, fingerprints
         tokenizer.model

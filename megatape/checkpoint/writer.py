@@ -25,7 +25,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
-from megatape.zero.state import KINDS, ZeroState
+from megatape.zero.state import ZeroState
 
 FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this size: a rank's buffer
 
@@ -47,7 +47,7 @@ def write_checkpoint(
 
     files: dict[str, dict[str, Any]] = {}
     faults = [] if appears(partial) else ["what the main rank made is not seen here"]
-    tensors: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.kinds}
     with ThreadPoolExecutor(max_workers=1) as pool:
         writing: list[Future[None]] = []
         for number, (kind, file, names) in enumerate(_plan(zero)):
@@ -126,7 +126,7 @@ def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:
             room = FILE_BYTES
         groups[-1].append(name)
         room -= size
-    return [(kind, f"{kind}-{index:05d}.safetensors", names) for index, names in enumerate(groups) for kind in KINDS]
+    return [(kind, f"{kind}-{index:05d}.safetensors", names) for index, names in enumerate(groups) for kind in zero.kinds]
 
 
 def _save(path: Path, tensors: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:

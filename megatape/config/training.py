@@ -1,10 +1,14 @@
 """The sections of an optimizer step: training, optimizer, schedule."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
-from megatape.config.section import Compared, FixedSamples, Free, Section
+from megatape.config.section import Compared, Fixed, FixedSamples, Free, Registered, Section
+from megatape.registry import OPTIMIZERS, SCHEDULES
+
+OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
+ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 
 
 class TrainingConfig(Section):
@@ -22,8 +26,9 @@ class TrainingConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW. Norms, gains and biases are not decayed; attention gains learn L times faster (see optim/adamw.py)."""
+    """How weights change. Norms, gains and biases are not decayed; attention gains learn L times faster."""
 
+    kind: Fixed[OptimizerName] = Field("adamw", description="optimizer")
     learning_rate: Compared[float] = Field(gt=0, description="peak of the schedule")
     beta1: Compared[float] = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: Compared[float] = Field(0.999, ge=0, lt=1, description="decay of the second moment")
@@ -34,9 +39,9 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """Learning rate over the steps: linear warm-up from 0, then one of three courses."""
+    """Learning rate over the steps: linear warm-up from 0, then a course."""
 
-    kind: Compared[Literal["linear", "cosine", "constant"]] = Field("linear", description="course after the warm-up")
+    kind: Compared[ScheduleName] = Field("linear", description="course after the warm-up")
     warmup_fraction: Compared[float] = Field(0.02, ge=0, lt=1, description="share of all steps")
     final_fraction: Compared[float] = Field(
         0.0, ge=0, le=1, description="share of the peak reached at the last step (linear and cosine)"

@@ -8,6 +8,7 @@ from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
+from megatape.registry import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
         "gradients": (divided if zero.stage >= 2 else held) * GRADIENT_BYTES,
         # Stage 0 steps the weights themselves.
         "master weights": state * 4 if zero.stage else 0,
-        "moments": state * 8,
+        "moments": state * OPTIMIZERS[config.optimizer.kind].state_bytes,
     }
     if zero.stage in (1, 2):
         device["gradients flattened to step"] = divided * GRADIENT_BYTES

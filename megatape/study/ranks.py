@@ -14,7 +14,6 @@ import torch
 
 from megatape.config import Config, parse_config
 from megatape.model.transformer import Transformer
-from megatape.optim.adamw import adamw
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
@@ -24,7 +23,6 @@ from megatape.training.hardware import peak_memory
 from megatape.training.run import fresh_state
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine
-from megatape.zero.state import KINDS
 
 STEPS = 4  # of which the first, with its allocations, is not timed
 
@@ -97,9 +95,8 @@ def worker(config: Config) -> dict[str, float]:
         topology,
         mesh,
         lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
-        lambda parameters: adamw(parameters, config.optimizer),
     )
-    engine.state.load(fresh_state(config, engine.state.parameters), KINDS, step=0)
+    engine.state.load(fresh_state(config, engine.state.parameters), step=0)
     initialized, peak_initializing = _resident() - before, peak_memory() - before
     length = config.data.sequence_length
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(mesh.data.rank))

@@ -17,7 +17,6 @@ from megatape.data.splits import open_data
 from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
-from megatape.optim.adamw import adamw
 from megatape.parallel.mesh import make_mesh
 from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder
@@ -26,7 +25,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
 from megatape.training.resume import newest_valid, open_checkpoint
 from megatape.zero.engine import Engine, Inputs
-from megatape.zero.state import KINDS, WEIGHT, Reader
+from megatape.zero.state import WEIGHT, Reader
 
 
 class Run:
@@ -58,7 +57,6 @@ class Run:
             topology,
             self.mesh,
             lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
-            lambda parameters: adamw(parameters, config.optimizer),
         )
         self.step = self.samples = 0
         check_shared(self.folder.directory, topology)
@@ -107,7 +105,7 @@ class Run:
         return write_checkpoint(self.folder, self.step, self.engine.state, self.topology, state, tokenizer, keep)
 
     def _start(self, resume: str | None) -> None:
-        """Fill masters and moments: from a checkpoint, or with initial weights and zeros."""
+        """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""
         reader: CheckpointReader | None = None
         if resume == "auto":
             reader = newest_valid(self.folder, self.engine, self.topology)
@@ -122,10 +120,10 @@ class Run:
                     "going on from there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
-            self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), KINDS, step=0)
+            self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), step=0)
             return
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self._fingerprints)
-        self.engine.state.load(reader.read, KINDS, reader.step)
+        self.engine.state.load(reader.read, reader.step)
         self.step, self.samples = reader.step, reader.samples
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
@@ -158,7 +156,7 @@ class Run:
 
 
 def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
-    """Reads the state of a new run: initial weights as the parameters declare them, and moments of zero."""
+    """Reads the state of a new run: initial weights as the parameters declare them, and zeros for the optimizer."""
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:

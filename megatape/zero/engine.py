@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
+from megatape.optim.optimizer import build_optimizer
 from megatape.parallel.mesh import Axis, Mesh
+from megatape.registry import OPTIMIZERS
 from megatape.runtime.topology import Topology
 from megatape.targets import counted
 from megatape.zero.mpu import Mpu
@@ -28,8 +30,7 @@ class Engine:
     """A module under DeepSpeed ZeRO.
 
     build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses;
-        its weights are whatever torch.empty left until `state.load` writes them.
-    build_optimizer: makes AdamW over the named parameters."""
+        its weights are whatever torch.empty left until `state.load` writes them."""
 
     def __init__(
         self,
@@ -37,7 +38,6 @@ class Engine:
         topology: Topology,
         mesh: Mesh,
         build_module: Callable[[Axis], nn.Module],
-        build_optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer],
     ) -> None:
         self.topology, self.mesh = topology, mesh
         mpu = Mpu(mesh)
@@ -50,20 +50,23 @@ class Engine:
         with sharded:
             module = build_module(mesh.tensor)
         self.deepspeed, *_ = deepspeed.initialize(
-            model=module, optimizer=build_optimizer(module.named_parameters()), mpu=mpu, config=settings
+            model=module,
+            optimizer=build_optimizer(module.named_parameters(), config.optimizer),
+            mpu=mpu,
+            config=settings,
         )
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, topology, mesh)
+        self.state = ZeroState(self.deepspeed, topology, mesh, OPTIMIZERS[config.optimizer.kind])
 
     def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
-        """Forward and backward over this rank's micro-batches, then one AdamW step.
+        """Forward and backward over this rank's micro-batches, then one optimizer step.
 
         The loss is the mean over all valid targets of the step, on every rank and in every micro-batch: a mean of means would
         weigh targets differently as soon as some are masked. Each parameter group learns at learning_rate times its own
         `scale`. Returns that loss and the gradient's norm before clipping; both are the same on all ranks.
 
         Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
-        for group in self.state.adam.param_groups:
+        for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate * group["scale"]
         num_targets = max(1.0, self.sum_over_replicas(count_targets(micro_batches)))
         # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
@@ -85,7 +88,7 @@ class Engine:
         if self.state.stage:
             norm = float(self.deepspeed.get_global_grad_norm())
         if not math.isfinite(norm) or norm < 0:
-            raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are spoilt")
+            raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are corrupted")
         return loss, norm
 
     def _clip(self) -> float:

@@ -1,4 +1,4 @@
-"""Float32 master weights and AdamW moments as DeepSpeed ZeRO and tensor ranks hold them, seen as blocks of whole parameters.
+"""Float32 master weights and optimizer state as DeepSpeed ZeRO and tensor-parallel ranks hold them, seen as blocks of whole parameters.
 
 Initialization, checkpoints and export go through this view, which is the same for every stage and topology. A parameter is a
 matrix (a vector counts as one column). A rank holds a share of its rows or columns, or all of it, and of that one contiguous run
@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.parallel.mesh import Mesh
+from megatape.registry import OptimizerEntry
 from megatape.runtime.topology import Topology
 
 WEIGHT = "weight"
-MOMENTS = ("exp_avg", "exp_avg_sq")
-KINDS = (WEIGHT, *MOMENTS)
 
 # Reads some rows and columns of a whole parameter: (kind, name, shape, rows, columns) -> float32 [rows, columns].
 Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
@@ -38,20 +37,24 @@ class Share:
 
 
 class ZeroState:
-    """Access to masters and moments of an initialized DeepSpeed engine; moments are materialized (zero) if there are none."""
+    """Access to the masters and the optimizer state of an initialized DeepSpeed engine, state that is not there yet made as zeros.
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh) -> None:
+    kinds: WEIGHT, and what the optimizer keeps for each weight."""
+
+    def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh, entry: OptimizerEntry) -> None:
         self.engine, self.topology, self.mesh = engine, topology, mesh
         self.stage: int = engine.zero_optimization_stage()
         # Any: DeepSpeed hangs its bookkeeping (ds_id, _hp_mapping, ...) on the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
-        optimizer = engine.optimizer
-        self.adam: torch.optim.Optimizer = optimizer if self.stage == 0 else optimizer.optimizer
+        self.kinds = (WEIGHT, *entry.state)
+        self.counts_steps = entry.counts_steps
+        self.optimizer: torch.optim.Optimizer = engine.optimizer if self.stage == 0 else engine.optimizer.optimizer
         for flat in self._flats():
-            state = self.adam.state[flat]
+            state = self.optimizer.state[flat]
             if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
-                state |= {kind: torch.zeros_like(flat) for kind in MOMENTS}
+                state |= {kind: torch.zeros_like(flat) for kind in entry.state}
+                if entry.counts_steps:
+                    state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of the whole parameter, also where this rank holds only a share."""
@@ -72,19 +75,19 @@ class ZeroState:
         dist.reduce(whole, destination)  # every element is zero on all ranks but its owner
         return whole.view(shape) if self.topology.rank == destination else None
 
-    def load(self, read: Reader, kinds: tuple[str, ...], step: int) -> None:
-        """Overwrite the given kinds of all parameters with what `read` returns for this rank's pieces, and AdamW's step count.
+    def load(self, read: Reader, step: int) -> None:
+        """Overwrite all kinds of all parameters with what `read` returns for this rank's pieces, and the optimizer's step count.
 
-        With WEIGHT among the kinds, the compute weights follow their masters."""
-        for kind in kinds:
+        The compute weights follow their masters."""
+        for kind in self.kinds:
             for name in self.parameters:
                 start, piece = self._piece(name, kind)
                 if piece.numel():
                     piece.copy_(self._read(read, kind, name, start, piece.numel()))
-        for state in self.adam.state.values():
-            state["step"].fill_(step)
-        if WEIGHT in kinds:
-            self._publish()
+        if self.counts_steps:
+            for state in self.optimizer.state.values():
+                state["step"].fill_(step)
+        self._publish()
 
     def _read(self, read: Reader, kind: str, name: str, start: int, size: int) -> Tensor:
         """`size` elements from `start` of this rank's share, as a flat tensor; padding is zero."""
@@ -100,7 +103,7 @@ class ZeroState:
         """This rank's run of elements of its share: where it starts, and a view that can be written to."""
         parameter = self.parameters[name]
         if self.stage == 0:
-            whole = parameter.data if kind == WEIGHT else self.adam.state[parameter][kind]
+            whole = parameter.data if kind == WEIGHT else self.optimizer.state[parameter][kind]
             return 0, whole.view(-1)
         if self.stage == 3:
             group, offset, size = self.engine.optimizer.grad_position[parameter.ds_id]
@@ -113,7 +116,7 @@ class ZeroState:
                 return 0, torch.empty(0)
             start, flat = mapping.lp_fragment_address.start, self._flats()[mapping.param_group_index]
             offset, size = mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel
-        source = flat.data if kind == WEIGHT else self.adam.state[flat][kind]
+        source = flat.data if kind == WEIGHT else self.optimizer.state[flat][kind]
         return start, source.narrow(0, offset, size)
 
     def _local_shape(self, name: str) -> tuple[int, ...]:
@@ -132,9 +135,9 @@ class ZeroState:
         return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.mesh.tensor.rank == 0)
 
     def _flats(self) -> list[Tensor]:
-        """The tensors that AdamW steps: parameters (stage 0) or this rank's flat partitions of them."""
+        """The tensors that the optimizer steps: parameters (stage 0) or this rank's flat partitions of them."""
         if self.stage == 0:
-            return [parameter for group in self.adam.param_groups for parameter in group["params"]]
+            return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         optimizer = self.engine.optimizer
         return optimizer.fp32_partitioned_groups_flat if self.stage == 3 else optimizer.single_partition_of_fp32_groups
 

@@ -1,10 +1,9 @@
-"""Parameter groups and learning rates."""
+"""Parameter groups."""
 
 import pytest
 
-from megatape.config import OptimizerConfig, ScheduleConfig
-from megatape.optim.adamw import adamw
-from megatape.optim.schedules import learning_rate
+from megatape.config import OptimizerConfig
+from megatape.optim.optimizer import build_optimizer
 from tests.model.builder import random_model
 
 
@@ -13,7 +12,7 @@ def test_groups() -> None:
     model = random_model(num_kv_heads=2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
-    groups = adamw(model.named_parameters(), config).param_groups
+    groups = build_optimizer(model.named_parameters(), config).param_groups
     decayed, kept, gains = ([names[id(parameter)] for parameter in group["params"]] for group in groups)
     assert len(decayed) + len(kept) + len(gains) == len(names)
     assert [(group["weight_decay"], group["scale"]) for group in groups] == [(0.1, 1.0), (0.0, 1.0), (0.0, 2.0)]
@@ -40,7 +39,7 @@ def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: 
     model = random_model(encoding=encoding)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
-    groups = adamw(model.named_parameters(), config).param_groups
+    groups = build_optimizer(model.named_parameters(), config).param_groups
     assert sum(len(group["params"]) for group in groups) == len(names)
     found = [names[id(parameter)] for parameter in groups[0]["params"]]
     own = [
@@ -50,23 +49,3 @@ def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: 
     gains = [group for group in groups if any(names[id(parameter)].endswith("gain") for parameter in group["params"])]
     assert [group["scale"] for group in gains] == ([] if gain_scale is None else [gain_scale])
     assert all(group["weight_decay"] == 0.0 for group in groups[1:])
-
-
-@pytest.mark.parametrize(
-    ("kind", "final", "expected"),
-    [
-        ("linear", 0.0, {0: 0.25, 3: 1.0, 4: 1.0, 12: 0.5, 19: 1 / 16}),
-        ("linear", 0.2, {4: 1.0, 12: 0.6}),
-        ("cosine", 0.0, {3: 1.0, 4: 1.0, 12: 0.5, 8: 0.5 + 0.5 * 0.5**0.5}),
-        ("constant", 0.0, {0: 0.25, 1: 0.5, 4: 1.0, 19: 1.0}),
-    ],
-)
-def test_schedules(kind: str, final: float, expected: dict[int, float]) -> None:
-    """20 steps, of which 4 warm up."""
-    config = ScheduleConfig(kind=kind, warmup_fraction=0.2, final_fraction=final)
-    for step, factor in expected.items():
-        assert learning_rate(step, 20, 3e-4, config) == pytest.approx(3e-4 * factor)
-
-
-def test_no_warmup_starts_at_the_peak() -> None:
-    assert learning_rate(0, 10, 1.0, ScheduleConfig(warmup_fraction=0.0)) == 1.0

@@ -1,0 +1,39 @@
+"""The optimizer of a configuration, over parameter groups that the parameters themselves declare."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from megatape.config import OptimizerConfig
+from megatape.parallel.parameters import settings
+from megatape.registry import OPTIMIZERS
+
+Group = dict[str, Any]  # as torch's optimizers take them
+
+
+def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer that `config.kind` names."""
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[config.kind].load()(parameter_groups(named_parameters, config), config)
+    return optimizer
+
+
+def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
+    """One group for each pair of weight decay and learning-rate scale that the parameters declare.
+
+    `scale` multiplies the scheduled learning rate of a group. (The authors decay everything but norms and what has "bias" in its
+    name: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
+    members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for _, parameter in named_parameters:
+        declared = settings(parameter)
+        members.setdefault((not declared.decay, declared.lr_scale), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": config.learning_rate,
+            "weight_decay": 0.0 if undecayed else config.weight_decay,
+            "scale": scale,
+        }
+        for (undecayed, scale), parameters in sorted(members.items(), key=lambda group: group[0])
+    ]

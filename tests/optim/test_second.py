@@ -1,0 +1,82 @@
+"""A second optimizer is one function and one registry line: it trains, is saved and resumes at every ZeRO stage, and is planned."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from megatape import registry
+from megatape.config import OptimizerConfig
+from megatape.optim.optimizer import Group
+from megatape.plan.memory import plan_memory
+from megatape.plan.trace import run_pass
+from megatape.runtime.topology import Topology
+from tests.plan.cases import configure
+from tests.training.cases import train_cases
+from tests.workers import run_workers
+
+STAGES = (0, 1, 2, 3)
+
+
+def momentum(groups: list[Group], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum: one kind of state, and no count of steps."""
+    return torch.optim.SGD(groups, momentum=config.beta1)
+
+
+ENTRY = registry.OptimizerEntry("tests.optim.test_second:momentum", "momentum", state=("momentum_buffer",))
+
+
+def train_momentum(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)  # type: ignore[arg-type]
+        return train_cases(payload, topology)
+
+
+def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Straight and resumed runs are equal to the bit; the stages agree; AdamW refuses the checkpoint."""
+    raw_config["run"]["directory"] = str(tmp_path)
+    raw_config["training"]["steps"] = 4
+    raw_config["optimizer"] |= {"kind": "momentum", "learning_rate": 0.1}
+    raw_config["checkpoint"] = {"interval": 2, "keep": 2}
+    half = {stage: str(tmp_path / f"straight{stage}" / "checkpoints" / "step-00000002") for stage in STAGES}
+    cases: list[dict[str, Any]] = []
+    for stage in STAGES:
+        straight = {"name": f"straight{stage}", "set": {"zero.stage": stage}}
+        cases += [straight, straight | {"name": f"resumed{stage}", "resume": half[stage]}]
+    cases.append({"name": "other", "set": {"optimizer.kind": "adamw"}, "resume": half[2]})
+    results = run_workers(
+        "tests.optim.test_second:train_momentum", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers", 400
+    )
+    *trained, other = results[0]
+    assert [result.get("error") for result in trained] == [None] * len(trained)
+    assert "was trained with optimizer.kind momentum, the configuration says adamw" in other["error"]
+
+    for stage in STAGES:
+        manifest = json.loads((Path(half[stage]) / "manifest.json").read_text())
+        assert set(manifest["tensors"]) == {"weight", "momentum_buffer"}
+        for kind in ("weight", "momentum_buffer"):
+            straight, resumed, plain = (
+                _tensors(tmp_path / name, kind) for name in (f"straight{stage}", f"resumed{stage}", "straight0")
+            )
+            assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items()), (stage, kind)
+            assert max(float(tensor.abs().max()) for tensor in straight.values()) > 0
+            for name, tensor in plain.items():
+                assert float((straight[name] - tensor).abs().max()) <= 1e-5 * float(tensor.abs().max()), (stage, kind, name)
+
+
+def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the state of AdamW."""
+    monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)  # type: ignore[arg-type]
+    moments = {}
+    for kind in ("adamw", "momentum"):
+        config = configure(raw_config, "x", {"optimizer.kind": kind})
+        moments[kind] = plan_memory(config, 2, run_pass(config), on_gpu=False).device["moments"]
+    assert moments["momentum"] == moments["adamw"] / 2 > 0
+
+
+def _tensors(run: Path, kind: str) -> dict[str, Tensor]:
+    return load_file(run / "checkpoints" / "step-00000004" / f"{kind}-00000.safetensors")
