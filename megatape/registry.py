@@ -27,10 +27,12 @@ class Entry:
 class EncodingEntry(Entry):
     """A position encoding: a subclass of megatape.model.encodings.encoding.Encoding.
 
-    rotates: heads are made of planes, so that head_dim must be even. scalable: model.scaling may change its frequencies.
-    paired_embedding: it adds pairs of a sine and a cosine to the embedding, so that hidden_size must be even. max_positions: the most
-    that model.max_positions may be, None for any."""
+    exported: "module:class" of its code in exported models, a subclass of megatape.hf.modeling.encoding.Encoding; None if no model
+    family but one of transformers' own can hold it. rotates: heads are made of planes, so that head_dim must be even. scalable:
+    model.scaling may change its frequencies. paired_embedding: it adds pairs of a sine and a cosine to the embedding, so that
+    hidden_size must be even. max_positions: the most that model.max_positions may be, None for any."""
 
+    exported: str | None = None
     rotates: bool = False
     scalable: bool = False
     paired_embedding: bool = False
@@ -53,42 +55,50 @@ class OptimizerEntry(Entry):
         return 4 * len(self.state)
 
 
-_ENCODINGS = "megatape.model.encodings"
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
+
+def _encoding(target: str, description: str, exported: bool = True, **properties: Any) -> EncodingEntry:
+    """Entry of the class "file:class" of megatape/model/encodings/, and of the same class of megatape/hf/modeling/encoding_<file>.py."""
+    code = f"megatape.hf.modeling.encoding_{target}" if exported else None
+    return EncodingEntry(f"megatape.model.encodings.{target}", description, code, **properties)
+
+
 ENCODINGS: Mapping[str, EncodingEntry] = {
-    "tape": EncodingEntry(f"{_ENCODINGS}.tape:Tape", _TAPE, rotates=True, scalable=True),
-    "tape_attention_only": EncodingEntry(
-        f"{_ENCODINGS}.tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", rotates=True
+    "tape": _encoding("tape:Tape", _TAPE, rotates=True, scalable=True),
+    "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", rotates=True),
+    "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", rotates=True),
+    "tape_no_rotation_equivariance": _encoding(
+        "tape_no_rotation_equivariance:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", rotates=True
     ),
-    "tape_mlp_only": EncodingEntry(
-        f"{_ENCODINGS}.tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", rotates=True
+    "tape_vector": _encoding(
+        "tape_vector:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", rotates=True
     ),
-    "tape_no_rotation_equivariance": EncodingEntry(
-        f"{_ENCODINGS}.tape_no_rotation_equivariance:TapeNoRotationEquivariance",
-        f"{_TAPE}, without rotation equivariance",
-        rotates=True,
-    ),
-    "tape_vector": EncodingEntry(
-        f"{_ENCODINGS}.tape_vector:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", rotates=True
-    ),
-    "tape_vector_no_rotation_equivariance": EncodingEntry(
-        f"{_ENCODINGS}.tape_vector:TapeVectorNoRotationEquivariance",
+    "tape_vector_no_rotation_equivariance": _encoding(
+        "tape_vector:TapeVectorNoRotationEquivariance",
         f"{_TAPE}, updated along the head size, without rotation equivariance",
         rotates=True,
     ),
-    "tape_no_equivariance": EncodingEntry(
-        f"{_ENCODINGS}.tape_no_equivariance:TapeNoEquivariance", f"{_TAPE}, without equivariance", rotates=True
+    "tape_no_equivariance": _encoding(
+        "tape_no_equivariance:TapeNoEquivariance", f"{_TAPE}, without equivariance", rotates=True
     ),
-    "rope": EncodingEntry(f"{_ENCODINGS}.rope:Rope", "rotary position encoding", rotates=True, scalable=True),
-    "randpe": EncodingEntry(f"{_ENCODINGS}.randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
+    "rope": _encoding("rope:Rope", "rotary position encoding", exported=False, rotates=True, scalable=True),
+    "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
     # Beyond 2^18 positions the scales of xPos leave the range of float32.
-    "xpos": EncodingEntry(f"{_ENCODINGS}.xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
-    "alibi": EncodingEntry(f"{_ENCODINGS}.alibi:Alibi", "ALiBi attention biases"),
-    "t5": EncodingEntry(f"{_ENCODINGS}.t5:T5", "T5's relative attention biases"),
-    "fire": EncodingEntry(f"{_ENCODINGS}.fire:Fire", "FIRE attention biases"),
-    "sinusoidal": EncodingEntry(f"{_ENCODINGS}.sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
-    "nope": EncodingEntry(f"{_ENCODINGS}.nope:NoPE", "no position encoding (NoPE)"),
+    "xpos": _encoding("xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
+    "alibi": _encoding("alibi:Alibi", "ALiBi attention biases"),
+    "t5": _encoding("t5:T5", "T5's relative attention biases"),
+    "fire": _encoding("fire:Fire", "FIRE attention biases"),
+    "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
+    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
+}
+
+# Architectures of exported models: subclasses of megatape.hf.families.family.Family. The first one that represents a model holds it.
+FAMILIES: Mapping[str, Entry] = {
+    "llama": Entry("megatape.hf.families.llama:Llama", "transformers' Llama"),
+    "tape": Entry(
+        "megatape.hf.families.tape:Tape", "a transformer with any position encoding, whose code lies beside its weights"
+    ),
 }
 
 OPTIMIZERS: Mapping[str, OptimizerEntry] = {

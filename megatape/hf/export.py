@@ -8,13 +8,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.config import Config
-from megatape.hf.mapping import exported_config, exported_dtype, exported_name, is_llama
+from megatape.hf.families import family_of
+from megatape.hf.families.family import compute_dtype
 from megatape.hf.model_card import model_card
 from megatape.hf.tokenizer import load_sentencepiece, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights
 from megatape.model.accounting import meta_model
-
-CODE = ("configuration_tape.py", "modeling_tape.py")
 
 
 class Checkpoint(Protocol):
@@ -46,7 +45,8 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
             "the checkpoint holds another run's tokenizer, put the right one there"
         )
     special = special_tokens(proto)
-    exported = exported_config(config, special)
+    family = family_of(config.model)
+    exported = family.config(config, special)
     shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
     if different := sorted(shapes.keys() ^ set(checkpoint.names())):
         raise ValueError(
@@ -56,14 +56,12 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
     partial = out.with_name(out.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was interrupted
     partial.mkdir(parents=True)
-    write_weights(partial, shapes, exported_dtype(config), checkpoint.tensor, exported_name)
+    write_weights(partial, shapes, compute_dtype(config), checkpoint.tensor, family.parameter_name)
     exported.save_pretrained(partial)
     GenerationConfig(
         bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
     ).save_pretrained(partial)
     write_tokenizer(proto, config.model.max_positions, partial)
-    if not is_llama(config.model):
-        for file in CODE:
-            shutil.copyfile(Path(__file__).with_name(file), partial / file)
-    (partial / "README.md").write_text(model_card(config, checkpoint.step, checkpoint.tokens), encoding="utf-8")
+    family.write_code(config.model, partial)
+    (partial / "README.md").write_text(model_card(config, family, checkpoint.step, checkpoint.tokens), encoding="utf-8")
     partial.rename(out)

@@ -1,8 +1,9 @@
 """The README.md of an exported model."""
 
 from megatape.config import Config
-from megatape.hf.mapping import is_llama
+from megatape.hf.families.family import Family
 from megatape.model.accounting import count_parameters
+from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
 
 _TEMPLATE = """\
@@ -45,23 +46,16 @@ them here before publishing.
 """
 
 
-def model_card(config: Config, step: int, tokens: int) -> str:
-    """README.md of a model that was exported after `step` optimizer steps on `tokens` tokens."""
+def model_card(config: Config, family: Family, step: int, tokens: int) -> str:
+    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens."""
     model = config.model
-    tape = model.encoding.startswith("tape")
-    own_code = not is_llama(model)
+    description = ENCODINGS[model.encoding].description
     return _TEMPLATE.format(
-        tags="tape" if own_code else "llama",
-        title="TAPE language model" if tape else f"Language model with {ENCODINGS[model.encoding].description}",
-        encoding=ENCODINGS[model.encoding].description
-        + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
-        trust=", trust_remote_code=True" if own_code else "",
-        code=(
-            "The model's code is `modeling_tape.py` in this folder; it needs PyTorch and transformers > 5.3 and nothing else. Flash and\n"
-            "flex attention are not supported."
-            if own_code
-            else "It is a plain Llama: it needs PyTorch and transformers > 5.3, and no code of its own."
-        ),
+        tags=family.tag,
+        title=f"Language model with `{model.encoding}` positions",
+        encoding=description + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
+        trust=", trust_remote_code=True" if family.remote_code else "",
+        code=family.code_note,
         parameters=count_parameters(model).total,
         layers=model.num_layers,
         hidden=model.hidden_size,
@@ -69,7 +63,7 @@ def model_card(config: Config, step: int, tokens: int) -> str:
         heads=model.num_heads,
         kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        position=f"| position size | {model.position_size} |\n" if tape else "",
+        position=f"| position size | {model.position_size} |\n" if encoding_of(model).carries_state else "",
         vocabulary=model.vocab_size,
         tokens=tokens,
         steps=step,

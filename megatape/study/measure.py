@@ -17,8 +17,8 @@ from megatape.data.addition import KIND as ADDITION
 from megatape.data.addition import AdditionTask, longest_document
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
-from megatape.hf.generation import load_trained
-from megatape.hf.mapping import exported_config
+from megatape.hf.families import family_of
+from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import load_sentencepiece, special_tokens
 from megatape.run_folder import RunFolder
 from megatape.study.outcome import Outcome
@@ -56,7 +56,7 @@ def check_measurable(config: Config, scaling: str | None) -> None:
                 f"nothing would be scaled: raise model.max_positions (now {config.model.max_positions}), or compare without it"
             )
         with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
-    exported_config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
+    family_of(config.model).config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
 
 
 def is_addition(config: Config) -> bool:

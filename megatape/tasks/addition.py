@@ -11,7 +11,7 @@ import torch
 from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
-from megatape.hf.generation import LoadedModel
+from megatape.hf.loading import LoadedModel
 
 BATCH_SIZE = 512  # prompts that are answered at a time
 

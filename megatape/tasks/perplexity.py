@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from megatape.data.dataset import TokenDataset
-from megatape.hf.generation import LoadedModel
+from megatape.hf.loading import LoadedModel
 
 MAX_TOKENS = 2**15  # of the text
 BATCH_TOKENS = 2**12  # that are answered at a time: their logits are [4096, V]

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from megatape.hf.generation import load_trained
+from megatape.hf.loading import load_trained
 from megatape.tasks.addition import evaluate_addition
 from megatape.tasks.heat_map import draw_heat_map
 

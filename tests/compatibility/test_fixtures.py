@@ -21,7 +21,7 @@ from megatape.data.index import load_index
 from megatape.data.order import sample_index
 from megatape.data.reader import SplitReader
 from megatape.hf.export import export
-from megatape.hf.generation import load_exported
+from megatape.hf.loading import load_exported
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
 from tests.workers import run_workers

@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 import megatape.hf.weights
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.hf.export import export
+from megatape.hf.families.tape import CHOICE, CODE
 from megatape.model.transformer import Transformer
+from megatape.registry import ENCODINGS
 from tests.hf.checkpoint import memory_checkpoint
 from tests.hf.conftest import SHAPES, Exported
 from tests.workers import run_workers
@@ -35,7 +37,11 @@ COMMON = {
 
 def test_files(exported: Callable[..., Exported]):
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
-    assert {path.name for path in tape.iterdir()} == COMMON | {"configuration_tape.py", "modeling_tape.py"}
+    model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "model_encoding.py"}
+    assert {path.name for path in tape.iterdir()} == COMMON | model | {"encoding_tape.py", "rotary.py"}
+    assert {path.name for path in exported("grouped", "fire").folder.iterdir()} == COMMON | model | {"encoding_fire.py"}
+    vector = {path.name for path in exported("grouped", "tape_vector").folder.iterdir()}
+    assert vector == COMMON | model | {"encoding_tape_vector.py", "encoding_tape.py", "rotary.py"}
     assert {path.name for path in rope.iterdir()} == COMMON
     config = json.loads((tape / "config.json").read_text())
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_tape.TapeForCausalLM"
@@ -101,8 +107,16 @@ def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str
     torch.testing.assert_close(torch.tensor(answer["logits"]), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_exported_code_imports_only_torch_and_transformers(exported: Callable[..., Exported]):
-    for path in exported("plain").folder.glob("*.py"):
+def test_the_choice_in_the_package_is_that_of_tape(exported: Callable[..., Exported]):
+    """What export writes is what type checkers and readers see in the package."""
+    file = f"{CHOICE}.py"
+    assert (exported("grouped").folder / file).read_text() == (CODE / file).read_text()
+
+
+def test_exported_code_imports_only_torch_and_transformers():
+    paths = list(CODE.glob("*.py"))
+    assert len(paths) > len({entry.exported.partition(":")[0] for entry in ENCODINGS.values() if entry.exported})
+    for path in paths:
         lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
         assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}
 

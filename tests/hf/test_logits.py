@@ -190,20 +190,23 @@ def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Ca
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("encoding", "changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic': use 'default'"),
+        ("tape", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "'dynamic': use 'default'"),
         (
+            "xpos",
             {"encoding": "xpos", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
             "rope_type 'linear', but encoding xpos has no scaled frequencies",
         ),
-        ({"encoding": "rope"}, "encoding is 'rope': choose one of tape, "),
+        ("tape", {"encoding": "rope"}, "encoding is 'rope', but the code beside this configuration is that of 'tape'"),
     ],
 )
-def test_what_the_code_does_not_know_is_refused(exported: Callable[..., Exported], changes: dict[str, Any], message: str):
-    config = AutoConfig.from_pretrained(exported("plain").folder, trust_remote_code=True)
+def test_what_the_code_does_not_know_is_refused(
+    exported: Callable[..., Exported], encoding: str, changes: dict[str, Any], message: str
+):
+    model = exported("grouped", encoding).load()
     with pytest.raises(ValueError, match=message):
-        type(config)(**changes)
+        type(model)(type(model.config)(**changes))
 
 
 @pytest.mark.parametrize("encoding", ["fire", "t5"])

@@ -22,7 +22,7 @@ from torch import Tensor
 from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
 from megatape.data.dataset import TokenDataset
-from megatape.hf.generation import LoadedModel
+from megatape.hf.loading import LoadedModel
 from megatape.study import measure
 from megatape.study.compare import RunsFailed, compare
 from megatape.study.comparison import report

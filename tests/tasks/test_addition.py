@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
-from megatape.hf.generation import LoadedModel
+from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import evaluate_addition
 

@@ -1,33 +1,17 @@
-"""Configuration of MegaTAPE models for transformers. Copied as it is into exported folders: imports only transformers."""
+"""Configuration of MegaTAPE models for transformers. This file needs only transformers."""
 
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-ENCODINGS = (
-    "tape",
-    "tape_attention_only",
-    "tape_mlp_only",
-    "tape_no_rotation_equivariance",
-    "tape_vector",
-    "tape_vector_no_rotation_equivariance",
-    "tape_no_equivariance",
-    "randpe",
-    "xpos",
-    "alibi",
-    "t5",
-    "fire",
-    "sinusoidal",
-    "nope",
-)
-
 
 class TapeConfig(PreTrainedConfig):
     """Shape of a language model with TAPE or another position encoding; names as in LlamaConfig.
 
-    position_size is the inner width of TAPE's feed-forward position update. The position channels are the key/value heads.
-    rope_parameters holds rope_theta, the base of the rotary frequencies that positions start from, and for rope_type "linear" or
-    "yarn" how they are scaled. RandPE spreads position_length tokens over its random positions, drawn with position_seed."""
+    encoding is the name of the position encoding, whose code lies beside the model's. Some encodings read: position_size, the inner
+    width of TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its random positions,
+    drawn with position_seed; rope_parameters with rope_theta, the base of the rotary frequencies that positions start from, and for
+    rope_type "linear" or "yarn" how they are scaled. The position channels are the key/value heads."""
 
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
@@ -64,10 +48,6 @@ class TapeConfig(PreTrainedConfig):
         if self.position_length is None:
             self.position_length = self.max_position_embeddings
         super().__post_init__(**kwargs)  # fills rope_parameters
-        if self.encoding not in ENCODINGS:
-            raise ValueError(f"encoding is {self.encoding!r}: choose one of {', '.join(ENCODINGS)}")
         kind = self.rope_parameters["rope_type"]
         if kind not in ("default", "linear", "yarn"):
             raise ValueError(f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear' or 'yarn'")
-        if kind != "default" and self.encoding != "tape":
-            raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {self.encoding} has no scaled frequencies")

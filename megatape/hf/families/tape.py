@@ -1,0 +1,92 @@
+"""The transformer of megatape/hf/modeling/, with any position encoding that has code there.
+
+An exported folder carries the model's code and that of its own encoding: transformers copies a file with what it imports relatively.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_imports
+
+from megatape.config import Config, ModelConfig
+from megatape.hf import modeling
+from megatape.hf.families.family import Family, llama_fields
+from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.tokenizer import SpecialTokens
+from megatape.registry import ENCODINGS
+
+CODE = Path(modeling.__path__[0])
+MODEL = "modeling_tape"
+CHOICE = "model_encoding"  # the file that says which encoding the model has
+
+# What belongs to a position encoding keeps the end of its name.
+_PREFIXES = {"position.": "position.", "attention.bias.": "self_attn.bias."}
+
+
+class Tape(Family):
+    """See above."""
+
+    tag = "tape"
+    code_note = (
+        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs PyTorch and transformers > 5.3\n"
+        "and nothing else. Flash and flex attention are not supported."
+    )
+    remote_code = True
+
+    def represents(self, model: ModelConfig) -> bool:
+        return ENCODINGS[model.encoding].exported is not None
+
+    def layer_name(self, name: str) -> str:
+        for ours, theirs in _PREFIXES.items():
+            if name.startswith(ours):
+                return theirs + name.removeprefix(ours)
+        return super().layer_name(name)
+
+    def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
+        own: dict[str, Any] = {
+            "encoding": config.model.encoding,
+            "position_size": config.model.position_size,
+            # Positions that are drawn are those of the run's evaluations.
+            "position_length": config.data.sequence_length,
+            "position_seed": config.training.seed,
+            "auto_map": {
+                "AutoConfig": "configuration_tape.TapeConfig",
+                "AutoModel": f"{MODEL}.TapeModel",
+                "AutoModelForCausalLM": f"{MODEL}.TapeForCausalLM",
+            },
+        }
+        return TapeConfig(**llama_fields(config, special), **own, architectures=["TapeForCausalLM"])
+
+    def write_code(self, model: ModelConfig, folder: Path) -> None:
+        entry = ENCODINGS[model.encoding]
+        assert entry.exported is not None  # else this family does not represent the model
+        module, _, name = entry.exported.partition(":")
+        spec = find_spec(module)
+        assert spec is not None and spec.origin is not None, f"{module}, named by megatape/registry.py, does not exist"
+        source = Path(spec.origin)
+        (folder / f"{CHOICE}.py").write_text(_choice(source.stem, name, model.encoding, entry.scalable), encoding="utf-8")
+        shutil.copyfile(source, folder / source.name)
+        needed = [CODE / f"{MODEL}.py", *_imports(source)]
+        while needed:
+            file = needed.pop()
+            if not (folder / file.name).exists():
+                shutil.copyfile(file, folder / file.name)
+                needed += _imports(file)
+
+
+def _imports(file: Path) -> list[Path]:
+    return [CODE / f"{module}.py" for module in get_relative_imports(file)]
+
+
+def _choice(file: str, name: str, encoding: str, scalable: bool) -> str:
+    return f'''"""The position encoding of this model."""
+
+from .{file} import {name}
+
+ENCODING = {name}
+NAME = "{encoding}"
+SCALABLE = {scalable}  # whether rope_parameters may change its frequencies
+'''

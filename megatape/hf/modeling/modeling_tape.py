@@ -1,0 +1,287 @@
+"""MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
+
+model_encoding.py says which one this model has; encoding.py has the questions that it answers. This folder needs only torch and
+transformers.
+
+Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the encoding's
+state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
+
+Generation needs no cache of its own: rotated keys and [v | e] as values are all that a later token needs, so any cache
+of transformers that lets values be wider than keys holds TAPE.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_tape import TapeConfig
+from .encoding import Encoding, LayerBias, StateUpdate
+from .model_encoding import ENCODING, NAME, SCALABLE
+
+
+def eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain matrix products; values may be wider than keys. mask [B, 1, N, P + N] is added to the scores.
+
+    Returns the outputs [B, N, H, value size] and the weights [B, H, N, P + N]."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ key.mT * scaling
+    if mask is not None:
+        scores = scores + mask
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def biased_mask(bias: Tensor, mask: Tensor | None, distance: Tensor, dtype: torch.dtype) -> Tensor:
+    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores. mask: what transformers made, bool (true: may be
+    seen) or to be added, or None if nothing but later tokens is hidden."""
+    lowest = torch.finfo(dtype).min
+    if mask is None:
+        mask = distance >= 0
+    hidden = ~mask if mask.dtype == torch.bool else mask < 0
+    return bias.to(dtype).masked_fill(hidden, lowest)
+
+
+class TapeRMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight in float32, returned in the dtype of x."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+
+
+class TapeMLP(nn.Module):
+    """SwiGLU feed-forward."""
+
+    def __init__(self, config: TapeConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+
+
+class TapeAttention(nn.Module):
+    """Grouped-query attention with queries, keys and scores as the encoding wants them, whose weights may move e with the values."""
+
+    def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
+        super().__init__()
+        self.config, self.encoding = config, encoding
+        self.layer_idx = layer_idx
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5
+        self.is_causal = True
+        # Nothing reads the state after the last layer.
+        self.moves = encoding.attention_moves_state and layer_idx < config.num_hidden_layers - 1
+        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=False)
+        self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=False)
+        self.bias = encoding.bias()
+
+    def forward(
+        self,
+        h: Tensor,
+        e: Tensor | None,
+        mask: Tensor | None,
+        past_key_values: Cache | None,
+        index: Tensor,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds. Returns the output
+        [B, N, C], the weights if the backend has them, and A e of every query head [B, N, H, W] if attention moves the state."""
+        q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = self.encoding.rotate_qk(q, k, e)
+        value = torch.cat([v, e.to(v.dtype)], dim=-1) if e is not None and self.moves else v
+        q, k, value = (part.transpose(1, 2) for part in (q, k, value))
+        if past_key_values is not None:
+            k, value = past_key_values.update(k, value, self.layer_idx)
+        if self.bias is not None:
+            distance = index[:, None] - torch.arange(k.shape[2], device=k.device)
+            bias = self.bias(distance.clamp(min=0), e)
+            mask = biased_mask(bias, mask, distance, q.dtype).expand(q.shape[0], -1, -1, -1)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
+        content, attended_positions = (out[..., : self.head_dim], out[..., self.head_dim :]) if self.moves else (out, None)
+        return self.o_proj(content.flatten(2)), weights, attended_positions
+
+
+class TapeDecoderLayer(GradientCheckpointingLayer):
+    """Pre-norm attention and MLP, each of which may move both the hidden states x and the state e."""
+
+    def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
+        super().__init__()
+        self.input_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = TapeAttention(config, encoding, layer_idx)
+        self.post_attention_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = TapeMLP(config)
+        self.position = encoding.update()
+        self.is_last = layer_idx == config.num_hidden_layers - 1
+
+    def forward(
+        self,
+        x: Tensor,
+        e: Tensor | None,
+        mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        index: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [B, N, C], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
+        attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, mask, past_key_values, index)
+        x = x + attended
+        m = self.mlp(self.post_attention_layernorm(x))
+        if self.position is not None and not self.is_last:
+            e = self.position(e, attended_positions, m)
+        return x + m, e
+
+
+class TapePreTrainedModel(PreTrainedModel):
+    """What transformers has to know of TAPE. Its flash and flex attention need values as wide as keys: not claimed."""
+
+    config: TapeConfig
+    config_class = TapeConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["TapeDecoderLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _can_record_outputs = {"hidden_states": TapeDecoderLayer, "attentions": TapeAttention}  # noqa: RUF012
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, LayerBias | StateUpdate):
+            module.init_weights(self.config.initializer_range)
+
+
+class TapeModel(TapePreTrainedModel):
+    """Embedding, decoder layers and final norm."""
+
+    def __init__(self, config: TapeConfig) -> None:
+        super().__init__(config)
+        if config.encoding != NAME:
+            raise ValueError(f"encoding is {config.encoding!r}, but the code beside this configuration is that of {NAME!r}")
+        kind = config.rope_parameters["rope_type"]
+        if kind != "default" and not SCALABLE:
+            raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {NAME} has no scaled frequencies")
+        self.encoding = ENCODING(config)
+        # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
+        self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """input_ids [B, N] or inputs_embeds [B, N, C]; attention_mask [B, P + N], 0 on padding; position_ids [B, N] or
+        [1, N], by default counted from each row's first token that is not padding."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if position_ids is None:
+            position_ids = self._positions(x, attention_mask, past_key_values)
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        index = torch.arange(x.shape[1], device=x.device) + past
+        positions = self.encoding.positions(position_ids)
+        x, e = self.encoding.embed(x, positions), self.encoding.state(positions)
+        if e is not None:
+            e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
+        for layer in self.layers:
+            x, e = layer(x, e, mask, past_key_values=past_key_values, index=index)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+
+    @staticmethod
+    def _positions(x: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> Tensor:
+        """Position of every new token, [B, N] or [1, N]; the same with a cache and without."""
+        length = x.shape[1]
+        if attention_mask is not None and attention_mask.dim() == 2:
+            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return (torch.arange(length, device=x.device) + past)[None]
+
+
+class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
+    """The model with a language modelling head."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: TapeConfig) -> None:
+        super().__init__(config)
+        self.model = TapeModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """As TapeModel.forward. labels [B, N] are input_ids with -100 where no loss is wanted; they are shifted here.
+
+        logits_to_keep: number of last tokens, or their indices, whose logits are computed; 0 is all."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
