@@ -23,6 +23,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=["megatape", "megatape.*"]),
+    entry_points={"console_scripts": ["megatape = megatape.commands.main:main"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.10",
@@ -39,12 +40,13 @@ setup(
         "pydantic>=2.8",
         "numpy>=2.0",
         "tqdm>=4.60",
+        "tabulate>=0.10",
         "orjson>=3.10",
         "isal>=1.7",
     ],
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
-        "plots": ["matplotlib>=3.9"],  # the pictures of launch/study.py and launch/evaluate.py
+        "plots": ["matplotlib>=3.9"],  # the pictures of `megatape study` and `megatape evaluate`
         "docs": ["mkdocs-material>=9.5"],  # the documentation as a site: make docs
         "dev": ["pre-commit>=4.0"],  # hooks that run before each commit
         "test": [

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,24 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1"}  # before torch:
 
 import pytest
 
+from megatape.commands.main import main
 from megatape.data.corpus import Source
 from megatape.data.prepare import prepare
 
 VOCAB_SIZE = 300
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    """command("plan", "--config", path): runs `megatape plan --config path` in this process; exit status, output, errors."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        return main([str(word) for word in words]), *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

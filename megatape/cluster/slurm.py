@@ -141,7 +141,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "# --wait: a rank that dies ends the others, but ranks that all leave may do so at their own pace.",
         f"srun --kill-on-bad-exit=0 --wait=60 --output={shlex.quote(logs + '-rank%t.log')} --open-mode=append \\",
         f"  {_inside(study, job, snapshot)} \\",
-        f'  "$snapshot/code/launch/pretrain.py" --config {config} --resume auto',
+        f'  "$snapshot/code/megatape/__main__.py" pretrain --config {config} --resume auto',
         "status=$?",
         "",
         "queue_again() {",

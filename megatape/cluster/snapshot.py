@@ -8,16 +8,14 @@ from pathlib import Path
 import megatape
 from megatape.config import Config, save_config
 
-ROOT = Path(megatape.__file__).parents[1]
-PARTS = ("megatape", "launch")
+PACKAGE = Path(megatape.__file__).parent
 
 
 def source_hash() -> str:
     """sha256 over the project's Python files here: equal on two hosts only if both run the same code."""
     digest = hashlib.sha256()
-    for part in PARTS:
-        for path in sorted((ROOT / part).rglob("*.py")):
-            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -29,7 +27,6 @@ def config_hash(config: Config) -> str:
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
     """Write code/ and the resolved configurations, by file name, into a new folder. Raises OSError, FileExistsError too."""
     folder.mkdir(parents=True)
-    for part in PARTS:
-        shutil.copytree(ROOT / part, folder / "code" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "code" / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, config in configs.items():
         save_config(config, folder / name)

@@ -9,35 +9,35 @@ from megatape.plan.memory import Memory, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import Traffic, plan_traffic
+from megatape.tables import columns
 from megatape.units import size
 
 # Device memory that is not the model's: the driver's and the libraries' contexts, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
 
+NO_CLUSTER = (
+    "The file states no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."
+)
+
 Row = tuple[str, str]
 
 
-def describe(config: Config, world_size: int) -> str:
-    """Parameters, floating-point operations, batch, bytes held and bytes sent per rank, for `world_size` ranks anywhere.
+def report(config: Config) -> str:
+    """Sizes and costs of a run; on the configuration's cluster also what crosses nodes, step time, and what to change where the memory
+    does not suffice. Without a cluster the ranks are the fewest that can run it: one tensor-parallel group.
 
-    Raises ValueError if the batch does not divide among the ranks."""
+    Raises ValueError or FileNotFoundError if the batch does not divide among the ranks, or the GPU is not known."""
+    cluster = config.cluster
+    if cluster is not None:
+        return _on_cluster(config, cluster, load_gpu(cluster.gpu))
+    world_size = config.parallel.tp
     config.accumulation(world_size)
-    one = run_pass(config)
-    traffic, memory = plan_traffic(config, world_size, one), plan_memory(config, world_size, one, on_gpu=False)
-    sent = [
-        (f"  {group} ranks, {collective}", size(count))
-        for group, counter in (("tensor", traffic.tensor), ("data", traffic.data))
-        for collective, count in counter.items()
-    ]
-    rows = _counts(config, world_size) + _memory(config, world_size, memory, "rank")
-    return _table([*rows, ("bytes that a rank sends in a step", "" if sent else "none"), *sent])
+    memory = plan_memory(config, world_size, run_pass(config), on_gpu=False)
+    return f"{columns([*_counts(config, world_size), *_memory(config, world_size, memory, 'rank')])}\n\n{NO_CLUSTER}"
 
 
-def plan(config: Config, cluster: ClusterConfig) -> str:
-    """The same on a cluster, with what crosses nodes, step time, and what to change where the memory does not suffice.
-
-    Raises ValueError or FileNotFoundError if the batch does not divide among the GPUs, or the GPU is not known."""
-    gpu, world_size = load_gpu(cluster.gpu), cluster.world_size
+def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu) -> str:
+    world_size = cluster.world_size
     _check_nodes(config, cluster)
     config.accumulation(world_size)
     one = run_pass(config)
@@ -53,7 +53,7 @@ def plan(config: Config, cluster: ClusterConfig) -> str:
         *_speed(config, plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory)),
     ]
     advice = [] if need <= gpu.memory else ["", "to make it fit, one after the other:", *_advice(config, cluster, gpu)]
-    return "\n".join([_table(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
+    return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
 
 
 def needed(memory: Memory, gpu: Gpu) -> float:
@@ -153,8 +153,3 @@ def _savings(config: Config, cluster: ClusterConfig) -> Iterator[tuple[str, obje
         yield "zero.offload_optimizer", True
     if not config.zero.offload_parameters:
         yield "zero.offload_parameters", True
-
-
-def _table(rows: list[Row]) -> str:
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)

@@ -1,6 +1,6 @@
 """Trains the same model with several encodings and seeds, measures each, and sets them beside each other.
 
-    OUT/tape/seed-1234/             a run of launch/pretrain.py, with its log.txt
+    OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
         outcome.json                what came out; outcome+yarn.json the same with scaled frequencies
     OUT/comparison.md, comparison.png
 
@@ -32,8 +32,10 @@ from megatape.study.variants import Variant, parse_variants
 
 Environment = dict[str, str]
 
+SCRIPT = Path(__file__).parents[1] / "__main__.py"  # launchers start scripts
 
-class RunsFailed(Exception):
+
+class RunsFailed(ChildProcessError):
     """Some runs of a comparison failed; the others are done."""
 
 
@@ -128,14 +130,13 @@ def compare(
     out: Path,
     jobs: int,
     launcher: str | None,
-    pretrain: Path,
     command: str,
 ) -> Iterator[str]:
     """Train and measure whatever is missing, write table and picture; yields what to tell on the way, the table last.
 
     settings: overrides of the configuration `file`. seeds: how many, counted on from training.seed; a seed has the same samples in the same
-    order and the same initial value of every weight of the same name for all encodings. jobs: runs at a time. launcher: command that starts
-    the script `pretrain`, None for one process each. command: what was typed, for the table. Raises ValueError and OSError before
+    order and the same initial value of every weight of the same name for all encodings. jobs: runs at a time. launcher: command that starts a
+    Python script on all ranks, None for one process each. command: what was typed, for the table. Raises ValueError and OSError before
     anything is trained if something does not fit, and RunsFailed in the end if runs failed."""
     for option, value in (("--seeds", seeds), ("--jobs", jobs)):
         if value < 1:
@@ -147,7 +148,7 @@ def compare(
         )
     variants = parse_variants(encodings)
     environments = _environments(jobs, launcher)
-    start = [*(shlex.split(launcher) if launcher else [sys.executable]), str(pretrain)]
+    start = [*(shlex.split(launcher) if launcher else [sys.executable]), str(SCRIPT), "pretrain"]
     runs = _runs(file, settings, variants, range(base.training.seed, base.training.seed + seeds), out, start)
     train_data, _ = open_data(base)
     for run in runs:

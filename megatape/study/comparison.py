@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from megatape.model.accounting import count_parameters
 from megatape.study.outcome import Outcome
-from megatape.study.table import table
+from megatape.tables import markdown
 
 Figures = dict[str, float]
 Row = tuple[str, list[Outcome]]  # label of a variant, and its seeds
@@ -42,7 +42,7 @@ def report(rows: list[Row], command: str, out: Path) -> str:
 
 def _table(rows: list[Row], figures: dict[str, list[Figures]]) -> str:
     columns = list(dict.fromkeys(name for found in figures.values() for one in found for name in one))
-    return table(
+    return markdown(
         ["encoding", "parameters", "seeds", *columns],
         (
             [

@@ -20,8 +20,8 @@ from megatape.registry import ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE
 from megatape.study.paper import COST_LAYERS, COST_LENGTH, COSTS
-from megatape.study.table import table
 from megatape.study.timing import Spread, interleaved, spread
+from megatape.tables import markdown
 
 BASELINE: str = "rope"
 
@@ -210,7 +210,7 @@ def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
         rows.append([f"`{name}`", *counts, *saved])
     columns = [("parameters, 2^20", "paper"), ("forward, G FLOPs", "paper"), ("G MACs", "paper")]
     header = [text for ours, theirs in columns for text in ([ours, theirs] if in_paper else [ours])]
-    return table(["", *header, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
+    return markdown(["", *header, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
 
 
 def times_table(timings: dict[str, Timing], part: str, tokens: int, in_paper: bool) -> str:
@@ -230,7 +230,7 @@ def times_table(timings: dict[str, Timing], part: str, tokens: int, in_paper: bo
             base = COSTS[BASELINE].attention_seconds
             row += [f"{paper.attention_seconds * 1e3:.3f}", f"{paper.attention_seconds / base:.2f}"] if paper else ["", ""]
         rows.append(row)
-    return table(["", "ms", "ratio", "tokens/s", *(["paper, ms", "ratio"] if theirs else [])], rows)
+    return markdown(["", "ms", "ratio", "tokens/s", *(["paper, ms", "ratio"] if theirs else [])], rows)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """Bytes of the loss: over chunks of tokens, as this system computes it, and over all logits at once."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
@@ -13,6 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from megatape.parallel.loss import cross_entropy
 from megatape.parallel.mesh import SINGLE
+from megatape.tables import markdown
+from megatape.units import size
+
+NUM_TOKENS, HIDDEN_SIZE = 8192, 4096
 
 
 class PeakMemory(TorchDispatchMode):
@@ -42,6 +46,20 @@ class PeakMemory(TorchDispatchMode):
     def _freed(self, identity: int, count: int) -> None:
         self.known.discard(identity)
         self.now -= count
+
+
+def report() -> Iterator[str]:
+    """The table, computed on shapes."""
+    yield (
+        f"Peak bytes of the loss, forward and backward, N {NUM_TOKENS}, C {HIDDEN_SIZE}, beyond hidden states, output matrix and their "
+        "gradients (on shapes)"
+    )
+    rows = []
+    for vocab_size in (32_000, 65_536, 131_072):
+        for dtype in (torch.float32, torch.bfloat16):
+            chunked, plain = peaks(NUM_TOKENS, HIDDEN_SIZE, vocab_size, dtype)
+            rows.append([str(vocab_size), str(dtype)[6:], size(chunked), size(plain), f"{chunked / plain:.2f}"])
+    yield markdown(["vocabulary", "precision", "by chunks", "all logits", "ratio"], rows)
 
 
 def peaks(tokens: int, hidden_size: int, vocab_size: int, dtype: torch.dtype) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """How far bfloat16 drifts from float32, with the position residual kept in float32 or in bfloat16."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.transformer import Transformer
 from megatape.study.models import PAPER_SHAPE, unsettled_model
+from megatape.tables import markdown
 
 NUM_TOKENS = 256
 
@@ -17,13 +19,28 @@ NUM_TOKENS = 256
 class Drift:
     """Distance of a bfloat16 run from the float32 run of the same weights.
 
-    norm: relative difference of E's norm behind each layer; state: relative difference of E itself; logits: of the logits; all
+    norm: relative difference of E's norm after each layer; state: relative difference of E itself; logits: of the logits; all
     are norms of differences over norms."""
 
     state_dtype: torch.dtype
     norm: list[float]
     state: list[float]
     logits: float
+
+
+def report(num_layers: int) -> Iterator[str]:
+    """The table, and the drift of the logits."""
+    found = drift(num_layers)
+    yield f"bfloat16 against float32, {num_layers} layers of the 155M shape: relative difference after each layer"
+    header = [f"{part}, E in {str(one.state_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
+    yield markdown(
+        ["layer", *header],
+        (
+            [str(layer), *(f"{value:.1e}" for one in found for value in (one.norm[layer], one.state[layer]))]
+            for layer in range(num_layers)
+        ),
+    )
+    yield "logits: " + ", ".join(f"{one.logits:.2e} with E in {str(one.state_dtype)[6:]}" for one in found)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.study.probe import LayerInputs, dot_products, probabilities, run
 from megatape.study.subjects import Subject
-from megatape.study.table import table
+from megatape.tables import markdown
 
 ADDED, SHIFTED = "added tokens", "shifted ids"
 
@@ -113,8 +113,8 @@ def report(subjects: list[Subject], shift: int) -> Iterator[str]:
                     rows.append(["paper", *[str(paper.get(layer, "")) for layer in range(1, len(values) + 1)]])
             layers = max(subject.model.config.num_layers for subject in subjects)
             rows = [row + [""] * (1 + layers - len(row)) for row in rows]
-            yield f"{kind}: {title}, by layer\n\n" + table(["", *map(str, range(1, layers + 1))], rows)
+            yield f"{kind}: {title}, by layer\n\n" + markdown(["", *map(str, range(1, layers + 1))], rows)
     rows = [
         [f"`{label}`", *[f"{change[kind].logits:.2g}" for kind in (ADDED, SHIFTED)]] for label, (_, change) in found.items()
     ]
-    yield "largest difference of the logits over the largest logit\n\n" + table(["", ADDED, SHIFTED], rows)
+    yield "largest difference of the logits over the largest logit\n\n" + markdown(["", ADDED, SHIFTED], rows)

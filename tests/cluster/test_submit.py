@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from megatape.cluster.slurm import Container, Job, Study, check, plan_study, render, submit
+from megatape.cluster.snapshot import take_snapshot
 from megatape.config import parse_config
-from tests.cluster.hosts import environment
+from tests.conftest import Command
 from tests.workers import ROOT
 
 SNAPSHOT = Path("/shared/run/submissions/now")
@@ -111,21 +112,23 @@ def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not study.directory.exists()
 
 
-def test_print_only(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_print_only(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
-    command = [
-        sys.executable,
-        "launch/slurm/submit.py",
-        "--config",
-        str(config),
-        "--nodes",
-        "2",
-        "--gpus-per-node",
-        "2",
-        "--print",
-    ]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
+    words = ("submit", "--config", config, "--nodes", 2, "--gpus-per-node", 2)
+    status, printed, errors = command(*words, "--print")
+    assert (status, errors) == (0, "")
+    assert printed.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
     assert not Path(raw_config["run"]["directory"]).exists()
+    status, _, errors = command(*words, "--print", "--time", "5")
+    assert status == 2 and errors.startswith("error: --time 5 leaves no time")
+
+
+def test_the_snapshot_is_what_runs(study: Study, tmp_path: Path) -> None:
+    """Not the package that is installed, and not that of the working directory."""
+    take_snapshot(tmp_path / "now", {"config.json": study.configs[0]})
+    package = tmp_path / "now" / "code" / "megatape"
+    assert '"$snapshot/code/megatape/__main__.py" pretrain' in render(study, Job("tiny", 1, 1, False), tmp_path / "now")
+    (package / "commands" / "main.py").write_text("def main():\n    print('of the snapshot')\n")
+    ended = subprocess.run([sys.executable, package / "__main__.py"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "of the snapshot\n", ended.stderr

@@ -1,8 +1,5 @@
 """Addition data: what is in it, what is held out of it, and the command that makes it."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -19,6 +16,7 @@ from megatape.data.addition import (
 )
 from megatape.data.dataset import DocumentDataset
 from megatape.data.tokenizer import Tokenizer
+from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
 TASK = AdditionTask(digits=3, per_cell=300, seed=7)
@@ -125,22 +123,18 @@ def test_data_of_another_task(data_directory: Path) -> None:
         AdditionTask.of(data_directory)
 
 
-def test_command(tmp_path: Path) -> None:
-    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-        call = [sys.executable, "data_prep/prepare_addition.py", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-
-    prepared = command("--digits", 2, "--per-cell", 50, "--output", tmp_path / "data")
-    assert prepared.returncode == 0, prepared.stderr
-    assert "train: 200 problems" in prepared.stdout
-    assert "data.sequence_length must be at least 10" in prepared.stdout
+def test_command(command: Command, tmp_path: Path) -> None:
+    words = ("prepare", "addition")
+    status, printed, errors = command(*words, "--digits", 2, "--per-cell", 50, "--output", tmp_path / "data")
+    assert status == 0, errors
+    assert "train: 200 problems" in printed
+    assert "data.sequence_length must be at least 10" in printed
     assert AdditionTask.of(tmp_path / "data") == AdditionTask(2, 50, 0)
     for arguments, message in [
         (("--digits", 0, "--output", tmp_path / "new"), "--digits is 0: give at least 1"),
         (("--digits", 1, "--output", tmp_path / "data"), "exists: remove it or choose another name"),
     ]:
-        ended = command(*arguments)
-        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-        assert message in ended.stderr
+        status, _, errors = command(*words, *arguments)
+        assert (status, errors.count("\n")) == (2, 1)
+        assert message in errors
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.prepare import prepare, split_of
 from megatape.data.tokenizer import Tokenizer
+from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
 REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
@@ -138,12 +136,6 @@ def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, 
     assert (tmp_path / name / "precious").exists()
 
 
-def command(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, f"data_prep/{name}.py", *map(str, arguments)]
-    return subprocess.run(call, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-
-
 @pytest.fixture
 def c4_or_real(request, c4: Path) -> Path:
     if request.param == "made":
@@ -154,49 +146,54 @@ def c4_or_real(request, c4: Path) -> Path:
 
 
 @pytest.mark.parametrize("c4_or_real, vocab_size", [("made", 320), ("real", 2048)], indirect=["c4_or_real"])
-def test_commands_from_c4_to_report(c4_or_real: Path, vocab_size: int, tmp_path: Path):
+def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_size: int, tmp_path: Path):
     model, data = tmp_path / "tok.model", tmp_path / "data"
-    trained = command("train_tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size)
-    assert (trained.returncode, trained.stderr) == (0, "")
-    prepared = command("prepare_corpus", "--source", "c4", "--input", c4_or_real, "--output", data, "--tokenizer", model)
-    assert prepared.returncode == 0, prepared.stderr
+    status, _, errors = command(
+        "data", "tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size
+    )
+    assert (status, errors) == (0, "")
+    status, _, errors = command(
+        "prepare", "corpus", "--source", "c4", "--input", c4_or_real, "--output", data, "--tokenizer", model
+    )
+    assert status == 0, errors
     source = Source("c4", (str(c4_or_real),))
     wanted = list(read_documents(source, CorpusCounts()))
     assert sorted(texts_of(data, "train") + texts_of(data, "validation")) == sorted(wanted)
-    report = command("report", data, "--verify")
-    assert report.returncode == 0, report.stderr
-    assert Tokenizer.load(model).sha256 in report.stdout
+    status, report, errors = command("data", "report", data, "--verify")
+    assert status == 0, errors
+    assert Tokenizer.load(model).sha256 in report
     members = sum(len(shard.members) for shard in load_index(data).splits["train"].shards)
-    assert f"train: {members} members verified" in report.stdout
+    assert f"train: {members} members verified" in report
     first = next(text for text in wanted if split_of(text, 0.02) == "train")
-    assert first[:40] in report.stdout
+    assert first[:40] in report
 
 
-def test_commands_end_with_one_line_and_code_2(tmp_path: Path):
+def test_commands_end_with_one_line_and_code_2(command: Command, tmp_path: Path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{\n")
     (tmp_path / "data").mkdir()
     for ended, message in [
         (
-            command("train_tokenizer", "--source", "jsonl", "--input", bad, "--output", tmp_path / "tok"),
+            command("data", "tokenizer", "--source", "jsonl", "--input", bad, "--output", tmp_path / "tok"),
             "no documents found",
         ),
-        (command("prepare_corpus", "--source", "c4", "--input", "nowhere", "--output", tmp_path / "o"), "no such file"),
-        (command("prepare_corpus", "--source", "python", "--output", tmp_path / "data"), "data exists: remove it"),
-        (command("report", tmp_path), "index.json: not found"),
+        (command("prepare", "corpus", "--source", "c4", "--input", "nowhere", "--output", tmp_path / "o"), "no such file"),
+        (command("prepare", "corpus", "--source", "python", "--output", tmp_path / "data"), "data exists: remove it"),
+        (command("data", "report", tmp_path), "index.json: not found"),
     ]:
-        assert ended.returncode == 2
-        assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
-        assert message in ended.stderr
+        status, _, errors = ended
+        assert status == 2
+        assert errors.startswith("error: ") and errors.count("\n") == 1
+        assert message in errors
 
 
-def test_report_finds_a_flipped_byte(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+def test_report_finds_a_flipped_byte(command: Command, c4: Path, tmp_path: Path, tokenizer: Tokenizer):
     run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
     shard = tmp_path / "out" / "validation-000000.tar"
     content = bytearray(shard.read_bytes())
     content[load_index(shard.parent).splits["validation"].shards[0].members[0].offset + 200] ^= 1
     shard.write_bytes(content)
-    assert command("report", shard.parent).returncode == 0
-    ended = command("report", shard.parent, "--verify")
-    assert ended.returncode == 2
-    assert "validation-000000.tar member 0: corrupt" in ended.stderr
+    assert command("data", "report", shard.parent)[0] == 0
+    status, _, errors = command("data", "report", shard.parent, "--verify")
+    assert status == 2
+    assert "validation-000000.tar member 0: corrupt" in errors

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from megatape.hf.export import export
 from megatape.hf.families.tape import CHOICE, CODE
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS
+from tests.conftest import Command
 from tests.hf.checkpoint import memory_checkpoint
 from tests.hf.conftest import SHAPES, Exported
 from tests.workers import run_workers
 
-ROOT = Path(__file__).parents[2]
 COMMON = {
     "README.md",
     "config.json",
@@ -186,36 +185,16 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path):
     assert {path.name for path in out.iterdir()} >= COMMON
 
 
-class Launch:
-    """Runs a command of launch/ as if typed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, script: str, *arguments: str) -> tuple[int | str | None, str, str]:
-        """Exit code, standard output, standard error."""
-        self.capsys.readouterr()
-        self.monkeypatch.setattr(sys, "argv", [script, *arguments])
-        with pytest.raises(SystemExit) as stop:
-            runpy.run_path(str(ROOT / "launch" / script), run_name="__main__")
-        return stop.value.code, *self.capsys.readouterr()
-
-
-@pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
-    return Launch(monkeypatch, capsys)
-
-
-def test_from_training_to_text(launch: Launch, raw_config: dict[str, Any], tmp_path: Path):
+def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path):
     raw_config["model"]["num_kv_heads"] = 2
     payload = {"config": raw_config, "cases": [{"name": "trained"}]}
     (results,) = run_workers("tests.training.cases:train_cases", 1, payload, tmp_path / "workers")
     assert "error" not in results[0], results
     checkpoint = next((tmp_path / "run" / "trained").glob("**/step-00000004"))
     out = str(tmp_path / "out")
-    code, printed, errors = launch("export_hf.py", str(checkpoint), out)
+    code, printed, errors = command("export", str(checkpoint), out)
     assert (code, printed) == (0, f"exported step 4, 1,024 tokens, to {out}\n"), errors
-    assert launch("export_hf.py", str(checkpoint), out)[0] == 2
+    assert command("export", str(checkpoint), out)[0] == 2
 
     reader = CheckpointReader(checkpoint)
     ours = Transformer(reader.config.model)
@@ -227,17 +206,17 @@ def test_from_training_to_text(launch: Launch, raw_config: dict[str, Any], tmp_p
         expected = ours(tokens, torch.arange(15).expand(2, 15))
         assert (model(tokens).logits - expected).abs().max() < 1e-5 * expected.abs().max()
 
-    code, printed, errors = launch("generate.py", out, "--prompt", "abc de", "--max-new-tokens", "5")
+    code, printed, errors = command("generate", out, "--prompt", "abc de", "--max-new-tokens", "5")
     assert code == 0, errors
     assert printed.startswith("abc de") and len(printed) > len("abc de\n")
 
-    assert launch("generate.py", out, "--prompt", "") == (2, "", "error: --prompt is empty: give at least one character\n")
-    code, printed, errors = launch("generate.py", str(checkpoint), "--prompt", "a")
+    assert command("generate", out, "--prompt", "") == (2, "", "error: --prompt is empty: give at least one character\n")
+    code, printed, errors = command("generate", str(checkpoint), "--prompt", "a")
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert errors.startswith(f"error: {checkpoint} is a training checkpoint: export it first")
 
 
-def test_command_explains_what_is_no_checkpoint(launch: Launch, tmp_path: Path):
-    code, printed, errors = launch("export_hf.py", "nowhere", str(tmp_path / "out"))
+def test_command_explains_what_is_no_checkpoint(command: Command, tmp_path: Path):
+    code, printed, errors = command("export", "nowhere", str(tmp_path / "out"))
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("error: nowhere: no such folder")

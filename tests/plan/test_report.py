@@ -1,53 +1,67 @@
 """The planner's command: what it prints, its advice, and what it refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape.config import ClusterConfig
 from megatape.plan.gpus import GPUS, load_gpu
-from megatape.plan.report import plan
+from megatape.plan.report import report
+from tests.conftest import Command
 from tests.plan.cases import configure
-from tests.workers import ROOT
 
 
-def run(config: dict[str, Any], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    command = [sys.executable, "launch/plan.py", "--config", str(path), *options]
-    return subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def plan(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> Command:
+    """megatape plan with these options on `raw_config`: status, output, errors."""
+
+    def run(*options: str) -> tuple[int, str, str]:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(raw_config))
+        return command("plan", "--config", path, *options)
+
+    return run
 
 
-def test_command(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_command(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     gpu = {"name": "X", "memory": 8e9, "bfloat16_flops": 1e14, "memory_bandwidth": 1e12, "node_bandwidth": 1e11}
     (tmp_path / "x.json").write_text(json.dumps(gpu | {"network_bandwidth": 1e10}))
     raw_config["cluster"] = {"nodes": 3, "gpus_per_node": 1, "gpu": "h100"}
     raw_config["parallel"] = {"tp": 2}
     options = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", str(tmp_path / "x.json"))
-    result = run(raw_config, tmp_path, *options)
-    assert result.returncode == 0, result.stderr
+    status, printed, errors = plan(*options)
+    assert status == 0, errors
     for text in ("2 nodes x 2", "8 = 2 micro x 2 data ranks x 2 accumulated", "fits", "all-to-all", "MFU", "assumed:"):
-        assert text in result.stdout, text
+        assert text in printed, text
 
 
-def test_what_it_refuses(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    assert "cluster section: give --nodes, --gpus-per-node and --gpu" in run(raw_config, tmp_path).stderr
+def test_without_a_cluster(plan: Command) -> None:
+    status, printed, errors = plan()
+    assert (status, errors) == (0, "")
+    assert "1 data x 1 tensor ranks" in printed and "MFU" not in printed and "--nodes, --gpus-per-node and --gpu" in printed
+
+
+def test_dry_run_prints_the_plan(plan: Command, command: Command, tmp_path: Path) -> None:
+    planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
+    changes = [word for change in ("nodes=1", "gpus_per_node=2", "gpu=h100") for word in ("--set", f"cluster.{change}")]
+    assert command("pretrain", "--config", tmp_path / "config.json", "--dry-run", *changes) == (0, planned, "")
+
+
+def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
+    assert "cluster.gpu: missing" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu")
     for gpu, message in (
         ("h9000", "GPU 'h9000' is not known: choose one of a100-40g"),
         ("none.json", "no GPU description at none.json"),
         (str(tmp_path / "config.json"), "does not describe a GPU"),
     ):
-        result = run(raw_config, tmp_path, *cluster, gpu)
-        assert result.returncode == 2 and message in result.stderr, result.stderr
-    result = run(raw_config, tmp_path, *cluster, "h100", "--set", "parallel.tp=4")
-    assert "parallel.tp 4 and 2 GPUs" not in result.stderr and "whole groups of parallel.tp 4" in result.stderr
-    result = run(raw_config, tmp_path, "--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.tp=2")
-    assert "parallel.tp 2 and 3 GPUs per node" in result.stderr
+        status, _, errors = plan(*cluster, gpu)
+        assert status == 2 and message in errors, errors
+    errors = plan(*cluster, "h100", "--set", "parallel.tp=4")[2]
+    assert "parallel.tp 4 and 2 GPUs" not in errors and "whole groups of parallel.tp 4" in errors
+    errors = plan("--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.tp=2")[2]
+    assert "parallel.tp 2 and 3 GPUs per node" in errors
 
 
 def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -58,17 +72,16 @@ def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: 
         "training.micro_batch_size": 8,
     }
     changes |= {"zero.stage": 1, "zero.bucket_size": 1_000_000}
-    config = configure(raw_config, "x", changes)
     small = load_gpu("h100").model_copy(update={"memory": 4 * 2**30})
     (tmp_path / "small.json").write_text(small.model_dump_json())
-    cluster = ClusterConfig(nodes=1, gpus_per_node=1, gpu=str(tmp_path / "small.json"))
-    text = plan(config, cluster)
+    raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 1, "gpu": str(tmp_path / "small.json")}
+    text = report(configure(raw_config, "x", changes))
     assert "DOES NOT FIT" in text
     advice = [line.split()[1] for line in text.splitlines() if line.startswith("  --set ")]
     assert text.splitlines()[-1].endswith(", fits"), text
     advised = dict(item.rstrip(":").split("=") for item in advice)
     fitting = configure(raw_config, "x", changes | {key: json.loads(value) for key, value in advised.items()})
-    assert "DOES NOT FIT" not in plan(fitting, cluster)
+    assert "DOES NOT FIT" not in report(fitting)
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -1,10 +1,7 @@
-"""launch/study.py on checkpoints of a real run and on random weights: tables, picture, bad input."""
+"""megatape study on checkpoints of a real run and on random weights: tables, picture, bad input."""
 
 import json
-import runpy
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +10,8 @@ import pytest
 import torch
 
 from megatape.study.patterns import figure_of, shown
-from tests.workers import ROOT, run_workers
-
-Launch = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
-    """Runs launch/study.py as if typed: exit status, output, errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["study.py", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(ROOT / "launch" / "study.py"), run_name="__main__")
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), *capsys.readouterr()
-
-    return run
+from tests.conftest import Command
+from tests.workers import run_workers
 
 
 @pytest.fixture
@@ -39,7 +21,7 @@ def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def test_trained_checkpoints(launch: Launch, raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     names = ["rope", "tape", "tape_vector"]
     # Weights that move: with a zero gain the ablation would be RoPE.
     cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
@@ -47,7 +29,7 @@ def test_trained_checkpoints(launch: Launch, raw_config: dict[str, Any], tmp_pat
     runs = Path(raw_config["run"]["directory"])
     checkpoints = [runs / name / "checkpoints" / "step-00000004" for name in names]
 
-    code, printed, errors = launch("shift", *checkpoints, "--samples", 2)
+    code, printed, errors = command("study", "shift", *checkpoints, "--samples", 2)
     assert code == 0, errors
     assert "2 sequences of 32 tokens" in printed and f"tape: {checkpoints[1]}, 1,024 tokens of training" in printed
     logits = {line.split("`")[1]: float(line.split(" | ")[2].rstrip(" |")) for line in printed.splitlines()[-5:] if "`" in line}
@@ -55,14 +37,14 @@ def test_trained_checkpoints(launch: Launch, raw_config: dict[str, Any], tmp_pat
     assert max(logits["rope"], logits["tape"]) < 1e-5 and logits["tape_vector"] > 1e-4
 
     picture = tmp_path / "patterns.png"
-    code, printed, errors = launch("attention", *checkpoints, "--samples", 2, "--out", picture)
+    code, printed, errors = command("study", "attention", *checkpoints, "--samples", 2, "--out", picture)
     assert code == 0, errors
     assert "5 rows, layers 1, 2" in printed
     pixels = torch.from_numpy(matplotlib.image.imread(picture))
     assert pixels.shape[0] > 1.2 * pixels.shape[1] and float(pixels.std()) > 0.1
 
     other = shutil.copytree(checkpoints[0], tmp_path / "other")
-    both = launch("shift", checkpoints[0], other, "--samples", 1)[1]
+    both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
     assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels tell two of one encoding apart
     for arguments, message in [
         ((checkpoints[0], checkpoints[0]), "is given twice"),
@@ -76,16 +58,18 @@ def test_trained_checkpoints(launch: Launch, raw_config: dict[str, Any], tmp_pat
         ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
         ((checkpoints[0], "--random"), "--random takes --config"),
     ]:
-        code, _, errors = launch("shift", *arguments)
+        code, _, errors = command("study", "shift", *arguments)
         assert code == 2 and errors.startswith("error: ") and message in errors, arguments
     weights = checkpoints[0] / "weight-00000.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
-    code, _, errors = launch("shift", checkpoints[0])
+    code, _, errors = command("study", "shift", checkpoints[0])
     assert code == 2 and "weight-00000.safetensors" in errors
 
 
-def test_random_weights(launch: Launch, config_file: Path, tmp_path: Path) -> None:
-    code, printed, errors = launch("shift", "--random", "--config", config_file, "--samples", 1, "--encodings", "alibi,tape")
+def test_random_weights(command: Command, config_file: Path, tmp_path: Path) -> None:
+    code, printed, errors = command(
+        "study", "shift", "--random", "--config", config_file, "--samples", 1, "--encodings", "alibi,tape"
+    )
     assert code == 0, errors
     assert "random weights, random tokens" in printed and printed.index("`alibi`") < printed.index("`tape`")
     for arguments, message in [
@@ -101,13 +85,13 @@ def test_random_weights(launch: Launch, config_file: Path, tmp_path: Path) -> No
         (("efficiency", "--config", config_file, "--rounds", 0), "--rounds is 0"),
         (("efficiency", "--encodings", "rope,nothing"), "'nothing' is no encoding"),
     ]:
-        code, _, errors = launch(*arguments)
+        code, _, errors = command("study", *arguments)
         assert code == 2 and message in errors, arguments
     assert not list(tmp_path.glob("*.png"))
 
 
-def test_efficiency_of_a_file(launch: Launch, config_file: Path) -> None:
-    code, printed, errors = launch("efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
+def test_efficiency_of_a_file(command: Command, config_file: Path) -> None:
+    code, printed, errors = command("study", "efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
     assert code == 0, errors
     assert "2 layers of width 32, N 32, batch 1, float32" in printed and "`fire`" in printed and "attention layer:" in printed
 

@@ -1,4 +1,4 @@
-"""launch/study.py compare: what is trained, what is measured, how it is told, and that it goes on where it was stopped."""
+"""megatape study compare: what is trained, what is measured, how it is told, and that it goes on where it was stopped."""
 
 import json
 import math
@@ -33,7 +33,6 @@ from megatape.tasks import perplexity
 from megatape.tasks.addition import AdditionGrid
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests.conftest import VOCAB_SIZE
-from tests.workers import ROOT
 
 
 def test_variants() -> None:
@@ -142,12 +141,9 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
 
 
-PRETRAIN = ROOT / "launch" / "pretrain.py"
-
-
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
     """What the command prints."""
-    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, PRETRAIN, "typed"))
+    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, "typed"))
 
 
 def steps(run: Path) -> list[dict[str, float]]:
@@ -170,7 +166,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     encodings, first, other = "rope,tape,tape+linear", out / "rope" / "seed-1234", out / "tape" / "seed-1234"
-    command = [sys.executable, str(ROOT / "launch" / "study.py"), "compare", "--config", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "megatape", "study", "compare", "--config", str(file), "--out", str(out)]
     with subprocess.Popen(
         [*command, "--encodings", encodings, "--seeds", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as stopped:
@@ -199,7 +195,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     # Another seed: what is there stays, also without its checkpoints, and the new samples are others.
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
-    printed = run(file, out, "rope", 2)
+    printed = run(file, out, "rope", 2, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
     assert "2 runs, 1 of them to be done" in printed and (first / "outcome.json").stat().st_mtime_ns == before
     assert steps(out / "rope" / "seed-1235")[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
 

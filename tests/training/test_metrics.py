@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters
-from megatape.plan.report import describe
+from megatape.plan.report import report
 from tests.workers import run_workers
 
 
@@ -45,12 +45,14 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_dry_run(raw_config: dict[str, Any]) -> None:
+    """Without a cluster: one rank."""
     config = parse_config(raw_config, "test")
     total = count_parameters(config.model).total
-    text = describe(config, world_size=2)
+    text = report(config)
     assert f"{total:,}" in text
-    assert "8 = 2 micro x 2 data ranks x 2 accumulated" in text
+    assert "8 = 2 micro x 1 data ranks x 4 accumulated" in text
     for part, bytes_per_parameter in {"gradients": 4, "master weights": 4, "moments": 8}.items():
-        assert f"{part} {total * bytes_per_parameter / 2 / 1024:.2f} KiB" in " ".join(text.split()), part
-    with pytest.raises(ValueError, match="accumulation 1.333"):
-        describe(config, world_size=3)
+        assert f"{part} {total * bytes_per_parameter / 1024:.2f} KiB" in " ".join(text.split()), part
+    raw_config["training"]["micro_batch_size"] = 3
+    with pytest.raises(ValueError, match="accumulation 2.667"):
+        report(parse_config(raw_config, "test"))

@@ -1,0 +1,1 @@
+"""megatape data: what is in a data directory, and tokenizers."""

@@ -1,0 +1,52 @@
+"""megatape data report: megatape data report runs/data/c4 --verify"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megatape.data.index import Index
+
+SAMPLE_TOKENS = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("directory", type=Path, metavar="FOLDER", help="data directory")
+    parser.add_argument("--verify", action="store_true", help="check the hash of every member of every shard")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    from megatape.data.dataset import TokenDataset
+    from megatape.data.index import load_index
+    from megatape.data.reader import SplitReader
+    from megatape.data.tokenizer import Tokenizer
+
+    directory = args.directory
+    index = load_index(directory)
+    tokenizer = Tokenizer.load(directory / index.tokenizer.file, index.tokenizer.sha256)
+    print(*_describe(index), sep="\n")
+    ids = TokenDataset(directory, "train", min(SAMPLE_TOKENS, index.splits["train"].tokens - 1)).sample(0)
+    print(f"first {ids.size} tokens of train:", tokenizer.decode(ids), sep="\n")
+    if args.verify:
+        for name in index.splits:
+            reader = SplitReader(directory, index, name)
+            for number in range(len(reader)):
+                reader.member(number)
+            print(f"{name}: {len(reader)} members verified")
+    return 0
+
+
+def _describe(index: "Index") -> Iterator[str]:
+    yield "source:     " + ", ".join(f"{name} {value}" for name, value in index.source.items())
+    yield f"tokenizer:  {index.tokenizer.file}, {index.tokenizer.vocab_size:,} tokens, sha256 {index.tokenizer.sha256}"
+    yield f"token ids:  {index.dtype}; validation share {index.validation_share}"
+    for name, split in index.splits.items():
+        members = sum(len(shard.members) for shard in split.shards)
+        size = sum(shard.bytes for shard in split.shards)
+        yield f"{name}:"
+        yield f"  {split.documents:,} documents, {split.text_bytes:,} bytes of text, {split.tokens:,} tokens"
+        yield f"  {split.text_bytes / split.tokens:.3f} bytes a token, unigram entropy {split.unigram_entropy:.4f} nats"
+        yield f"  {len(split.shards)} shards, {members} members, {size:,} bytes"

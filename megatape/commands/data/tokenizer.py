@@ -1,0 +1,38 @@
+"""megatape data tokenizer: megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096"""
+
+import argparse
+from pathlib import Path
+
+from megatape.commands import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_source(parser)
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="model file to write")
+    parser.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="tokens (default %(default)s)")
+    parser.add_argument(
+        "--max-training-bytes", type=int, metavar="N", help="train on the first so many bytes of text (default 20,000,000)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train the tokenizer and write its file."""
+    from megatape.data.corpus import CorpusCounts, Source, read_documents
+    from megatape.data.tokenizer import MAX_TRAINING_BYTES, Tokenizer, train_tokenizer
+
+    if args.output.exists():
+        raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
+    if not args.output.parent.is_dir():
+        raise FileNotFoundError(f"--output {args.output}: there is no folder {args.output.parent}: make it or choose another")
+    limit = MAX_TRAINING_BYTES if args.max_training_bytes is None else args.max_training_bytes
+    if limit < 1:
+        raise ValueError(f"--max-training-bytes is {limit}: give at least 1")
+    counts = CorpusCounts()
+    texts = read_documents(Source(args.source, tuple(args.input), args.subset), counts)
+    model = train_tokenizer(texts, args.vocab_size, limit)
+    args.output.write_bytes(model)
+    tokenizer = Tokenizer(model)
+    print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, limit):,} bytes")
+    print(f"wrote {args.output}, sha256 {tokenizer.sha256}")
+    return 0

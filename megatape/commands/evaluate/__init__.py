@@ -1,0 +1,1 @@
+"""megatape evaluate: measurements of a trained model."""

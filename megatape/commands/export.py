@@ -1,0 +1,23 @@
+"""megatape export: megatape export runs/tape_tiny/checkpoints/step-00000100 exported"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder such as checkpoints/step-00000100")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; it must not exist")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify the checkpoint, then write the folder."""
+    from megatape.checkpoint.manifest import check_hashes
+    from megatape.checkpoint.reader import CheckpointReader
+    from megatape.hf.export import export
+
+    checkpoint = CheckpointReader(args.checkpoint)
+    check_hashes(checkpoint.directory, checkpoint.manifest)
+    export(checkpoint, args.out)
+    print(f"exported step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {args.out}")
+    return 0

@@ -1,0 +1,28 @@
+"""megatape generate: megatape generate exported --prompt "Once upon a time" """
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="folder that `megatape export` wrote; its code is run")
+    parser.add_argument("--prompt", required=True, help="text to continue")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens to add at most (default %(default)s)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token, above 0 samples (default 0)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the sampling (default %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the prompt and its continuation."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from megatape.hf.generation import generate_text
+
+    disable_progress_bar()
+    print(generate_text(args.folder, args.prompt, args.max_new_tokens, args.temperature, args.seed))
+    return 0

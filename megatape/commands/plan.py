@@ -1,0 +1,28 @@
+"""megatape plan: megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200"""
+
+import argparse
+
+from megatape.commands import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from megatape.plan.gpus import GPUS
+
+    options.add_config(parser)
+    parser.add_argument("--nodes", type=int, metavar="N", help="machines; default: cluster.nodes of the file")
+    parser.add_argument("--gpus-per-node", type=int, metavar="G", help="default: cluster.gpus_per_node of the file")
+    parser.add_argument(
+        "--gpu", metavar="NAME|FILE", help=f"{', '.join(GPUS)}, or a JSON file; default: cluster.gpu of the file"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    stated = {"nodes": args.nodes, "gpus_per_node": args.gpus_per_node, "gpu": args.gpu}
+    args.set += [f"cluster.{key}={value}" for key, value in stated.items() if value is not None]
+    config = options.read_config(args)
+    from megatape.plan.report import report
+
+    print(report(config))
+    return 0

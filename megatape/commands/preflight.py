@@ -1,0 +1,21 @@
+"""megatape preflight, started as the run will be: deepspeed --hostfile FILE launch/preflight.py --config FILE"""
+
+import argparse
+
+from megatape.commands import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_config(parser)
+    options.add_launched(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check all ranks. The status is 2 if something is wrong on any."""
+    config = options.read_config(args)
+    if not args.verbose:
+        options.silence_deepspeed()
+    from megatape.cluster.preflight import preflight
+
+    return preflight(config)

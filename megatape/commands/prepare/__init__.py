@@ -1,0 +1,1 @@
+"""megatape prepare: from a source of documents to a data directory."""

@@ -1,0 +1,52 @@
+"""megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
+
+import argparse
+
+from megatape.commands import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_source(parser)
+    options.add_new_data(parser)
+    vocabulary = parser.add_mutually_exclusive_group()
+    vocabulary.add_argument("--tokenizer", metavar="FILE", help="model file; without it one is trained on the source")
+    vocabulary.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="tokens to train (default %(default)s)")
+    parser.add_argument(
+        "--validation-share", type=float, default=0.02, metavar="P", help="of the documents (default %(default)s)"
+    )
+    parser.add_argument("--max-documents", type=int, metavar="N", help="stop after so many documents")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the data directory."""
+    from tqdm import tqdm
+
+    from megatape.data.corpus import CorpusCounts, Source
+    from megatape.data.prepare import prepare
+    from megatape.data.tokenizer import Tokenizer
+
+    source = Source(args.source, tuple(args.input), args.subset, args.max_documents)
+    tokenizer = Tokenizer.load(args.tokenizer) if args.tokenizer else None
+    with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
+
+        def show(counts: CorpusCounts, num_tokens: int) -> None:
+            bar.set_postfix_str(f"{counts.documents:,} documents, {num_tokens:,} tokens", refresh=False)
+            bar.update(counts.text_bytes - bar.n)
+
+        index, counts = prepare(
+            source,
+            args.output,
+            tokenizer=tokenizer,
+            vocab_size=args.vocab_size,
+            validation_share=args.validation_share,
+            progress=show,
+        )
+    for name, split in index.splits.items():
+        print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
+    if counts.empty:
+        print(f"skipped {counts.empty:,} empty documents")
+    if counts.bad:
+        print(f"skipped {counts.bad:,} bad records, the first of them:", *counts.bad_examples, sep="\n  ")
+    print(f"wrote {args.output}")
+    return 0

@@ -1,0 +1,35 @@
+"""megatape pretrain: deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json"""
+
+import argparse
+
+from megatape.commands import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_config(parser)
+    parser.add_argument(
+        "--resume", metavar="auto|FOLDER", help="continue from the run's newest valid checkpoint, or from this one"
+    )
+    parser.add_argument(
+        "--profile", type=int, default=0, metavar="K", help="trace K steps into the run's folder and print a summary"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what `megatape plan` prints, and stop")
+    options.add_launched(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train. The status is that of megatape.training.pretrain.pretrain."""
+    config = options.read_config(args)
+    if args.profile < 0:
+        raise ValueError(f"--profile {args.profile}: give the number of steps to trace, 0 for none")
+    if args.dry_run:
+        from megatape.plan.report import report
+
+        print(report(config))
+        return 0
+    if not args.verbose:
+        options.silence_deepspeed()
+    from megatape.training.pretrain import pretrain
+
+    return pretrain(config, args.resume, args.profile)

@@ -1,0 +1,24 @@
+"""megatape study efficiency: megatape study efficiency --encodings rope,tape,fire --layers 4 --length 512"""
+
+import argparse
+
+from megatape.commands import options
+from megatape.commands.study import show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--config", metavar="FILE", help="measure this file's model (default: the paper's 155M)")
+    parser.add_argument("--layers", type=int, metavar="N", help="instead of the model's")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens of a sequence (default: the file's, or 1024)")
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="sequences (default 1)")
+    parser.add_argument("--encodings", metavar="A,B", help="default: all")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of timing, after one to warm up (default 5)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    options.check_config(args)
+    from megatape.study.efficiency import study
+
+    return show(study(args.config, args.layers, args.length, args.batch, args.encodings, args.rounds))

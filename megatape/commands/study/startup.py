@@ -1,0 +1,16 @@
+"""megatape study startup"""
+
+import argparse
+
+from megatape.commands.study import show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    from megatape.study.startup import report
+
+    return show(report())

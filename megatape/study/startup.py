@@ -1,0 +1,28 @@
+"""Seconds from the command to the end of the first step of configs/tape_tiny.json in two processes."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+CONFIG, DATA = "configs/tape_tiny.json", "runs/data/python"
+
+
+def report() -> Iterator[str]:
+    """The time. Raises FileNotFoundError without the data, ChildProcessError with the end of the output if the run fails."""
+    if not Path(DATA).is_dir():
+        raise FileNotFoundError(f"no folder {DATA}: start in the repository, after launch/quickstart.py has prepared it")
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["deepspeed", "--num_accelerators", "2", "--module", "megatape", "pretrain", "--config", CONFIG]
+        command += ["--set", "training.steps=2", "--set", f"run.directory={folder}/run", "--set", f"data.path={DATA}"]
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.stdout is not None
+        output = []
+        for line in process.stdout:
+            output.append(line)
+            if line.startswith("step 1/"):
+                yield f"{time.perf_counter() - started:.1f} s from the command to the end of the first step"
+        if process.wait():
+            raise ChildProcessError("".join(output[-20:]) + f"the run ended with status {process.returncode}")

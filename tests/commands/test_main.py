@@ -1,0 +1,135 @@
+"""All commands: help and errors without torch, one way of failing, and the scripts that stand for them."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatape.commands import generate, main
+from megatape.commands.main import COMMANDS, parser
+from tests.conftest import Command
+from tests.workers import ROOT
+
+LEAVES = [name for name in COMMANDS if not any(other.startswith(f"{name} ") for other in COMMANDS)]
+NOWHERE = ["--config", "nowhere.json"]
+# Something a user may get wrong, and what the one line says of it. None: argparse says it, for the command has nothing to get wrong.
+BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
+    "pretrain": (NOWHERE, "no configuration at nowhere.json"),
+    "plan": (NOWHERE, "no configuration at nowhere.json"),
+    "preflight": (NOWHERE, "no configuration at nowhere.json"),
+    "submit": ([*NOWHERE, "--nodes", "1", "--gpus-per-node", "1"], "no configuration at nowhere.json"),
+    "prepare corpus": (["--source", "c4", "--output", "out"], "--source c4 needs --input"),
+    "prepare addition": (["--digits", "0", "--output", "out"], "--digits is 0: give at least 1"),
+    "data report": (["nowhere"], "nowhere is no data directory"),
+    "data tokenizer": (["--source", "python", "--output", "nowhere/file"], "there is no folder nowhere"),
+    "export": (["nowhere", "out"], "nowhere: no such folder"),
+    "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
+    "evaluate addition": (["nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
+    "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
+    "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
+    "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),
+    "study compare": ([*NOWHERE, "--encodings", "rope", "--out", "out"], "no configuration at nowhere.json"),
+    "study precision": (["--layers", "0"], "--layers is 0: give at least 1"),
+    "study loss": None,
+    "study memory": None,
+    "study scaling": None,
+    "study startup": ([], "no folder runs/data/python"),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = BAD_INPUT[name]
+    if bad is None:
+        with pytest.raises(SystemExit) as ended:
+            command(*name.split(), "--unknown")
+        assert ended.value.code == 2
+        return
+    words, message = bad
+    status, printed, errors = command(*name.split(), *words)
+    assert (status, printed, errors.count("\n")) == (2, "", 1), errors
+    assert errors.startswith("error: ") and message in errors
+    assert not list(tmp_path.iterdir())
+
+
+# Help of every command, and a configuration that is not there for each that takes one; says which of the heavy packages that imported.
+WITHOUT_TORCH = """
+import json, sys
+from megatape.commands.main import main
+for words in json.loads(sys.argv[1]):
+    try:
+        status = main(words)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == (0 if words[-1] == "--help" else 2), words
+print("imported:", *[name for name in ("torch", "transformers", "deepspeed", "datasets") if name in sys.modules])
+"""
+
+
+def test_help_and_config_errors_do_not_import_torch(tmp_path: Path) -> None:
+    calls = [["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
+    calls += [[*name.split(), *bad[0]] for name, bad in BAD_INPUT.items() if bad and "nowhere.json" in bad[0]]
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(calls)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "imported:"
+    assert ended.stderr.count("no configuration at nowhere.json") == len(calls) - len(COMMANDS) - 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ValueError("a value"), 2, "error: a value\n"),
+        (FileNotFoundError("a file"), 2, "error: a file\n"),
+        (ChildProcessError("a run"), 1, "error: a run\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt("nothing lost"), 130, "interrupted; nothing lost\n"),
+        (ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"), 2, "-e .[plots]\n"),
+    ],
+)
+def test_statuses(error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(generate, "run", fail)
+    found, printed, errors = command("generate", "folder", "--prompt", "a")
+    assert (found, printed) == (status, "") and errors.endswith(message)
+
+
+def test_faults_of_ours_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: object) -> int:
+        raise ModuleNotFoundError("No module named 'megatape.gone'", name="megatape.gone")
+
+    monkeypatch.setattr(generate, "run", fail)
+    with pytest.raises(ModuleNotFoundError):
+        command("generate", "folder", "--prompt", "a")
+
+
+def test_deepspeed_adds_the_local_rank_before_or_after_the_command() -> None:
+    for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
+        assert parser().parse_args([*words, "--config", "file"]).config == "file"
+
+
+SHIMS = sorted(
+    path for folder in ("launch", "data_prep") for path in (ROOT / folder).rglob("*.py") if path.stem != "quickstart"
+)
+
+
+@pytest.mark.parametrize("path", SHIMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each calls the command that it names, with what was typed after it, from the package of its own clone."""
+    called: list[list[str]] = []
+    monkeypatch.setattr(main, "main", called.append)
+    monkeypatch.setattr(sys, "argv", [str(path), "--some", "thing"])
+    monkeypatch.setattr(sys, "path", ["elsewhere"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(path), run_name="__main__")
+    named = re.match('"""`megatape ([a-z ]+)` ', path.read_text())
+    assert named and named[1] in COMMANDS
+    assert called == [[*named[1].split(), "--some", "thing"]] and sys.path[0] == str(ROOT)
