@@ -1,10 +1,10 @@
 """What exists by name. Each line names the file that defines a thing and says what a configuration must know of it.
 
-To add one, write its file and its line here (CONTRIBUTING.md has the table). Nothing here imports torch, so that a configuration
+To add one, write its file and its line here (CONTRIBUTING.md has the table); a program of one's own adds its entries when it
+starts (examples/add_encoding.py). Nothing here imports torch, so that a configuration
 is checked, and help is printed, without it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -64,7 +64,7 @@ def _encoding(target: str, description: str, exported: bool = True, **properties
     return EncodingEntry(f"megatape.model.encodings.{target}", description, code, **properties)
 
 
-ENCODINGS: Mapping[str, EncodingEntry] = {
+ENCODINGS: dict[str, EncodingEntry] = {
     "tape": _encoding("tape:Tape", _TAPE, rotates=True, scalable=True),
     "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", rotates=True),
     "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", rotates=True),
@@ -94,18 +94,18 @@ ENCODINGS: Mapping[str, EncodingEntry] = {
 }
 
 # Architectures of exported models: subclasses of megatape.hf.families.family.Family. The first one that represents a model holds it.
-FAMILIES: Mapping[str, Entry] = {
+FAMILIES: dict[str, Entry] = {
     "llama": Entry("megatape.hf.families.llama:Llama", "transformers' Llama"),
     "tape": Entry(
         "megatape.hf.families.tape:Tape", "a transformer with any position encoding, whose code lies beside its weights"
     ),
 }
 
-OPTIMIZERS: Mapping[str, OptimizerEntry] = {
+OPTIMIZERS: dict[str, OptimizerEntry] = {
     "adamw": OptimizerEntry("megatape.optim.adamw:adamw", "AdamW", state=("exp_avg", "exp_avg_sq"), counts_steps=True),
 }
 
-SCHEDULES: Mapping[str, Entry] = {
+SCHEDULES: dict[str, Entry] = {
     "linear": Entry("megatape.optim.schedules:linear", "a straight line down to final_fraction of the peak"),
     "cosine": Entry("megatape.optim.schedules:cosine", "half a cosine down to final_fraction of the peak"),
     "constant": Entry("megatape.optim.schedules:constant", "the peak"),

@@ -16,7 +16,14 @@ ROOMS_OF = {  # the only rooms that may import a library
     "deepspeed": {"zero"},
     "torch.distributed": {"runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
 }
-WITHOUT_TORCH = ("megatape.registry", "megatape.units", "megatape.targets", "megatape.run_folder", "megatape.config")
+WITHOUT_TORCH = (
+    "megatape.registry",
+    "megatape.units",
+    "megatape.targets",
+    "megatape.run_folder",
+    "megatape.config",
+    "megatape.commands.main",
+)
 
 
 def _modules() -> dict[str, Path]:
@@ -31,7 +38,7 @@ def _modules() -> dict[str, Path]:
 MODULES = _modules()
 
 
-def _imports(module: str) -> Iterator[str]:
+def imports_of(module: str) -> Iterator[str]:
     """What `module` imports, at its top and inside functions; of `from a import b` the submodule a.b where there is one."""
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
@@ -46,12 +53,12 @@ def _imports(module: str) -> Iterator[str]:
                 yield name if name in MODULES or name in ROOMS_OF else source
 
 
-def _room(module: str) -> str:
+def room_of(module: str) -> str:
     """The folder, or the file beside the folders, that holds `module`."""
     return module.split(".")[1] if "." in module else ""
 
 
-def _stated_order() -> list[str]:
+def stated_order() -> list[str]:
     """The rooms in the order of README.md's layout, lowest first."""
     layout = (ROOT / "README.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
     return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
@@ -63,7 +70,7 @@ def test_readme_names_every_room() -> None:
         for path in PACKAGE.iterdir()
         if path.name not in ("__init__.py", "__pycache__") and path.suffix in ("", ".py")
     }
-    order = _stated_order()
+    order = stated_order()
     assert sorted(order) == sorted(rooms), (
         "README.md, section Layout: one line for each folder, at its place in the import order"
     )
@@ -71,23 +78,24 @@ def test_readme_names_every_room() -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_no_upward_import(module: str) -> None:
-    order = _stated_order()
-    for imported in _imports(module):
-        if imported.startswith("megatape.") and _room(imported) != _room(module):
-            assert order.index(_room(imported)) < order.index(_room(module)), f"{module} imports {imported}"
+    order = stated_order()
+    for imported in imports_of(module):
+        if imported.startswith("megatape.") and room_of(imported) != room_of(module):
+            assert order.index(room_of(imported)) < order.index(room_of(module)), f"{module} imports {imported}"
 
 
 def test_no_cycle_between_modules() -> None:
-    TopologicalSorter({module: [name for name in _imports(module) if name in MODULES] for module in MODULES}).prepare()
+    TopologicalSorter({module: [name for name in imports_of(module) if name in MODULES] for module in MODULES}).prepare()
 
 
 @pytest.mark.parametrize("library", ROOMS_OF)
 def test_library_stays_in_its_rooms(library: str) -> None:
-    rooms = {_room(module) for module in MODULES for name in _imports(module) if f"{name}.".startswith(f"{library}.")}
+    rooms = {room_of(module) for module in MODULES for name in imports_of(module) if f"{name}.".startswith(f"{library}.")}
     assert rooms and rooms <= ROOMS_OF[library]
 
 
 def test_configuration_and_help_need_no_torch() -> None:
     imports = "; ".join(f"import {module}" for module in WITHOUT_TORCH)
-    code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
+    parse = "megatape.commands.main.parser().parse_args(['plan', '--config', 'FILE'])"
+    code = f"import sys; {imports}; {parse}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,50 @@
+"""A position encoding in one file: KERPLE's logarithmic bias (Chi et al., arXiv 2205.09921).
+
+    python -m examples.add_encoding FOLDER
+
+Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file of
+megatape/model/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and resumes;
+to be exported it needs a second class, for transformers (CONTRIBUTING.md).
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from examples import train
+from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import parameter
+from megatape.registry import ENCODINGS, EncodingEntry
+
+
+class KerpleBias(LayerBias):
+    """scales: [H, 2], this rank's heads of it; r1 and r2 are softplus of its columns."""
+
+    def __init__(self, num_heads: int, axis: Axis) -> None:
+        super().__init__()
+        self.scales = parameter((num_heads, 2), 0, axis, decay=False)
+
+    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+        """The bias by distance, float32 [H/T, N], for queries [B, N, H/T, R]."""
+        distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
+        r1, r2 = softplus(self.scales.float()).unbind(1)
+        return (-r1[:, None] * torch.log1p(r2[:, None] * distances),)
+
+
+class Kerple(Encoding):
+    """Attention asks for nothing but the bias."""
+
+    attends = "distance bias"
+
+    def bias(self, axis: Axis) -> LayerBias:
+        return KerpleBias(self.config.num_heads, axis)
+
+
+ENCODINGS["kerple"] = EncodingEntry(f"{__name__}:Kerple", "KERPLE's logarithmic attention bias")
+
+if __name__ == "__main__":
+    sys.exit(train.main(Path(sys.argv[1]), "model.encoding=kerple", *sys.argv[2:]))

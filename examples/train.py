@@ -1,0 +1,31 @@
+"""Prepare data and train a small model from Python: python -m examples.train FOLDER"""
+
+import json
+import sys
+from pathlib import Path
+
+from megatape.config import load_config
+from megatape.data.corpus import Source
+from megatape.data.prepare import prepare
+from megatape.training.pretrain import pretrain
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(folder: Path, *changes: str) -> int:
+    """Train on the text of Python's standard library. changes: further section.key=value. Returns the exit status."""
+    data, run = folder / "data", folder / "run"
+    if not data.exists():
+        source = Source("python", max_documents=100)
+        prepare(source, data, tokenizer=None, vocab_size=1024, validation_share=0.1, progress=lambda counts, tokens: None)
+    here = [f"data.path={data}", f"run.directory={run}", "model.vocab_size=1024", "zero.stage=1", "training.steps=20"]
+    config = load_config(ROOT / "configs/tape_tiny.json", [*here, *changes])
+    status = pretrain(config, resume="auto")  # started by `deepspeed` or `torchrun`, it trains on all their ranks
+    for line in (run / "metrics.jsonl").read_text().splitlines()[-3:]:
+        step = json.loads(line)
+        print(f"step {step['step']}: loss {step['loss']:.3f} nats")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -1,0 +1,185 @@
+"""README and docs/ say what is there: commands parse, keys of the configuration, files and extras exist, prose is wrapped."""
+
+import argparse
+import ast
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from megatape.commands.main import COMMANDS as NAMED
+from megatape.commands.main import parser
+from megatape.config import Config, load_config
+from megatape.config.section import sections_in
+from tests.test_imports import MODULES, imports_of, room_of, stated_order
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GENERATED = ROOT / "docs/config.md"  # tests/test_config.py compares it with the configuration
+# What a page leaves to its reader, as something that parses.
+PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
+NOT_KEYS = {"model.safetensors", "model.safetensors.index.json", "model.config.position_length"}  # of an exported model
+NAMES = {word for name in NAMED for word in name.split()}
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line of a page, split into words. complete: it is a line of a code block; a sentence may name a part."""
+
+    page: Path
+    words: tuple[str, ...]
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"{self.page.name}: {shlex.join(self.words)}"
+
+
+def _code(page: Path) -> Iterator[tuple[str, bool]]:
+    """Lines of code blocks, continuations joined, and code inside of sentences; the flag tells a line of a block."""
+    text = page.read_text()
+    for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield from ((line, True) for line in re.sub(r"\\\n\s*", "", block).splitlines())
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from ((re.sub(r"\s+", " ", code), False) for code in re.findall(r"`([^`]+)`", prose))
+
+
+def _words(line: str) -> tuple[str, ...]:
+    """A line as a shell splits it, with something for each placeholder; none if it is no command."""
+    try:
+        words = shlex.split(line.replace("$encoding", "rope"), comments=True)
+    except ValueError:
+        return ()
+    return tuple(PLACEHOLDERS.get(word.strip("[]"), word.strip("[]")) for word in words)
+
+
+COMMANDS = list(
+    dict.fromkeys(Command(page, words, complete) for page in PAGES for line, complete in _code(page) if (words := _words(line)))
+)
+
+
+def _typed(command: Command) -> list[str] | None:
+    """The words that our parser gets: those behind `megatape`, or behind a script that stands for a command."""
+    for index, word in enumerate(command.words):
+        if word == "megatape" and index + 1 < len(command.words) and (index == 0 or "=" in command.words[index - 1]):
+            return list(command.words[index + 1 :])
+        script = ROOT / word
+        if re.fullmatch(r"(launch|data_prep)/[\w/]+\.py", word) and script.name != "quickstart.py" and index > 0:
+            found = re.search(r"main\((\[.*?), \*sys\.argv", script.read_text())
+            assert found, f"{script} names no command"
+            return [*ast.literal_eval(found[1] + "]"), *command.words[index + 1 :]]
+    return None
+
+
+TYPED = [(command, words) for command in COMMANDS if (words := _typed(command)) is not None]
+
+
+@pytest.fixture(scope="module")
+def commands() -> argparse.ArgumentParser:
+    return parser()
+
+
+def test_pages_have_commands() -> None:
+    assert len(TYPED) > 50
+
+
+@pytest.mark.parametrize(("command", "words"), TYPED, ids=[str(command) for command, _ in TYPED])
+def test_command_parses(commands: argparse.ArgumentParser, command: Command, words: list[str]) -> None:
+    if not command.complete and "--config" not in words:
+        words = [*itertools.takewhile(lambda word: word in NAMES, words), "--help"]
+    try:
+        args = commands.parse_args(words)
+    except SystemExit as end:
+        assert end.code == 0, f"{command} is refused"  # --help
+        return
+    config = getattr(args, "config", None)
+    if config is not None:
+        load_config(ROOT / config, getattr(args, "set", []))
+
+
+def _keys(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield name
+        for part in sections_in(field.annotation):
+            yield from (f"{name}.{key}" for key in _keys(part))
+
+
+def test_keys_exist() -> None:
+    """Of `--set section.key=value`, with a command or without, and of every `section.key` in a sentence."""
+    keys = set(_keys(Config))
+    for command in COMMANDS:
+        for before, word in zip(("", *command.words), command.words, strict=False):
+            key = word.split("=")[0]
+            section, _, name = key.partition(".")
+            if (
+                section in Config.model_fields
+                and re.fullmatch(r"[a-z_.]+", name)
+                and (before == "--set" or len(command.words) == 1)
+            ):
+                assert key in keys | NOT_KEYS, command
+
+
+def test_paths_exist() -> None:
+    """Files and folders of the repository that a page names, and the tests that it runs."""
+    folders = "megatape|tests|launch|data_prep|configs|docs|docker|examples|.ci"
+    missing = {
+        f"{command.page.name}: {word}"
+        for command in COMMANDS
+        for word in command.words
+        if re.fullmatch(rf"(?:{folders})/[\w./]+", word) and not (ROOT / word).exists() and "NAME" not in word
+    }
+    assert not missing
+
+
+def test_links_exist() -> None:
+    """Of README and its neighbours; those inside docs/ are checked where the site is built."""
+    for page in ROOT.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("https://") or (ROOT / target).exists(), f"{page.name}: {target}"
+
+
+def test_make_targets_and_extras_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = set(re.findall(r'^        "(\w+)": \[', (ROOT / "setup.py").read_text(), re.MULTILINE))
+    for command in COMMANDS:
+        if command.words[0] == "make" and len(command.words) > 1:
+            assert command.words[1] in targets, command
+        for word in command.words:
+            for extra in re.findall(r"^-e\s*\.\[(\w+)|^\.\[(\w+)", word):
+                assert next(filter(None, extra)) in extras, command
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: os.path.relpath(page, ROOT))
+def test_prose_is_wrapped(page: Path) -> None:
+    """Tables, code and words that cannot be broken excepted."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for line in prose.splitlines():
+        if not line.startswith(("|", "    ", "![", "#")):
+            assert len(line) <= WIDTH or " " not in line.strip(), line
+
+
+def test_examples_are_those_that_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/examples.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks == [(ROOT / f"examples/{name}.py").read_text() for name in ("train", "load_export", "add_encoding")]
+
+
+def test_architecture_lists_every_arrow() -> None:
+    """docs/architecture.md: a row for each room with its floor, one above the highest room that it imports, and its imports."""
+    order = stated_order()
+    floors: dict[str, int] = {}
+    rows = []
+    for room in order:
+        imports = {
+            room_of(name) for module in MODULES if room_of(module) == room for name in imports_of(module) if name in MODULES
+        }
+        below = [other for other in order if other in imports - {room}]
+        floors[room] = 1 + max((floors[other] for other in below), default=0)
+        rows.append(f"| {floors[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert re.findall(r"^\| \d+ \| `.*$", page, re.MULTILINE) == rows

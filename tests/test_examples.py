@@ -1,0 +1,35 @@
+"""The scripts of examples/ run, small, one after the other in one process: imports take longer than the rest."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SMALL = [
+    "training.steps=2",
+    "data.sequence_length=32",
+    "training.global_batch_size=8",
+    "evaluation.samples=8",
+    "model.num_layers=1",
+]
+SCRIPT = f"""
+import sys
+from pathlib import Path
+from examples import add_encoding, load_export, train
+from megatape.commands.main import main
+
+folder = Path(sys.argv[1])
+assert train.main(folder, *{SMALL}) == 0
+assert main(["export", f"{{folder}}/run/checkpoints/step-00000002", f"{{folder}}/exported"]) == 0
+load_export.main(f"{{folder}}/exported", "import ")
+(folder / "run").rename(folder / "first")
+assert train.main(folder, "model.encoding=kerple", *{SMALL}) == 0
+"""
+
+
+def test_examples(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained, loaded, added = (done.stdout.index(text) for text in ("\ntape: ", "nats per token", "\nkerple: "))
+    assert trained < loaded < added
+    assert done.stdout.count("step 2: loss ") == 2
