@@ -44,9 +44,8 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 def forward_flops(config: ModelConfig, length: int) -> int:
     """Floating-point operations of the matrix products in the forward pass of one sequence, two per multiply-add.
 
-    By the convention of the paper's table (and of torch's counter) attention counts all N x N scores, though half of
-    them are masked. A bias counts by its network, once for the
-    whole batch. The last layer's position update is not computed and not counted."""
+    By the convention of the paper's table (and of torch's counter) attention counts all N x N scores, though half of them are masked.
+    A bias counts by its network, once for the whole batch. The last layer's position update is not computed and not counted."""
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):

@@ -8,10 +8,8 @@
                           │     ▲ │                            │
       e ──────────────────┴─────┘ └ A e ► gain ► + ──────────► × + ──► e
 
-With other encodings the lower stream is constant (`rope`) or not there (`nope`): it has no updates, and attention moves the content only.
-
-Shapes: B batch, N tokens, T tensor ranks, C hidden, H query heads, L position channels (= key/value heads), R head size, W width of
-one channel of the state: R for TAPE, (cosines | sines) of R/2 planes.
+With other encodings the lower stream is constant (`rope`) or absent (`nope`): it has no updates, and attention moves only the content.
+Shapes as in model/transformer.py.
 """
 
 from torch import Tensor, nn
@@ -36,8 +34,8 @@ class Block(nn.Module):
         self.position = encoding.update(axis)
 
     def forward(self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
-        """x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None. `move`: whether anything reads
-        the new e."""
+        """Both streams after this block. x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or
+        None; move: whether anything reads the new e."""
         attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move)
         x = x + attended
         m = self.mlp(self.mlp_norm(x))

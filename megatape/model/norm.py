@@ -1,4 +1,4 @@
-"""Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/block.py."""
+"""Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

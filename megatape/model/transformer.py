@@ -1,6 +1,15 @@
 """The language model: embedding -> blocks -> norm -> logits or loss.
 
-Shapes as in model/block.py; V vocabulary.
+Shapes, here and in the other modules of model/:
+
+    B  batch                     C  hidden size
+    N  tokens of a sequence      H  query heads
+    V  vocabulary                L  key/value heads = position channels
+    T  tensor-parallel ranks     R  size of a head
+                                 W  numbers in one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+
+With one rank T is 1: N/T, H/T and L/T are N, H and L, and the functions of parallel/collectives.py return their argument. With more,
+a rank holds N/T tokens between the sublayers, and all N tokens of its heads inside attention and MLP.
 """
 
 from dataclasses import replace
@@ -31,7 +40,7 @@ class Transformer(nn.Module):
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         inside = replace(axis, keeps_gathered=activation_checkpointing)
         blocks = [Block(config, self.encoding, inside) for _ in range(config.num_layers)]
-        # Nothing reads the state after the last block: its update gets no gradient, and decay would be all that ever happened to it.
+        # Nothing reads the state after the last block. Its update gets no gradient, so only weight decay would ever change it.
         if blocks[-1].position is not None:
             never_decay(blocks[-1].position)
         self.blocks = nn.ModuleList(blocks)
@@ -46,15 +55,14 @@ class Transformer(nn.Module):
         targets: Tensor | None = None,
         states: list[tuple[Tensor, Tensor | None]] | None = None,
     ) -> Tensor:
-        """tokens, positions, document_starts, targets: [B, N] integers.
+        """Logits [B, N, V] (of this rank: V/T), or with targets the float32 sum of their cross entropies, IGNORE_INDEX excepted.
 
-        positions: of each token, with the training offset if there is one. document_starts: index of the first token that each token
-        may attend to (packed documents), or None. Returns logits [B, N, V] (this rank's V/T), or with `targets` the float32 sum of their
-        cross entropies (IGNORE_INDEX ones excepted). `states`, a list, receives the pair (x, e) after every block, e as Encoding.state has it; only then is
-        the last block's position update computed, since nothing else reads it."""
-        config = self.config
-        x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.axis))
-        e = self.encoding.state(positions, self.axis)
+        tokens, positions, targets: [B, N] integers; positions include the training offset. document_starts: [B, N], for each token
+        the index of the first token that it may attend to (packed documents), or None. states: a list that receives (x, e) after
+        every block, e as Encoding.state has it; only then is the last block's update of e computed, since nothing else reads it."""
+        config, own_positions = self.config, own_tokens(positions, self.axis)
+        x = self.encoding.embed(self.embedding(tokens), own_positions)
+        e = self.encoding.state(own_positions if self.encoding.carries_state else positions)
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:

@@ -15,7 +15,6 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
-from megatape.parallel.mesh import SINGLE
 from megatape.registry import ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE
@@ -61,7 +60,7 @@ class Subject:
         self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size
         drawn = torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))
         self.positions = drawn.to(device).expand(batch, -1)
-        self.e = self.model.encoding.state(self.positions, SINGLE)
+        self.e = self.model.encoding.state(self.positions)
         self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
 
     def loss(self) -> Tensor:
@@ -71,7 +70,7 @@ class Subject:
 
     def blocks(self) -> Tensor:
         """Forward pass of the blocks: without embedding, final norm, head and loss. Returns the sum of what they give."""
-        x, e = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions, SINGLE)
+        x, e = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions)
         last = len(self.model.blocks) - 1
         for index, block in enumerate(self.model.blocks):
             x, e = block(x, e, None, index < last)

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from megatape.attention.sdpa import visible
 from megatape.model.attention import Attention
-from megatape.model.encodings.rope import Rope
-from megatape.model.encodings.tape import Tape
 from megatape.model.transformer import Transformer
 
 
@@ -62,11 +60,12 @@ def probabilities(layer: LayerInputs) -> Tensor:
 
 
 def dot_products(layer: LayerInputs) -> Tensor | None:
-    """Inner products of the position tensors of all pairs of tokens, [B, L, N, N], over the planes of a channel.
+    """Inner products of the position tensors of all pairs of tokens, over the planes of a channel: [B, L, N, N], or [B, 1, N, N] where
+    all channels have the same.
 
     Divided by the inner product of an unmoved tensor with itself, so that rotary positions give 1 on the diagonal and the mean of
     cos((n - m) theta_k) over planes elsewhere. None for an encoding that has no position tensor."""
-    if layer.e is None or not isinstance(layer.attention.encoding, Rope | Tape):
+    if layer.e is None or not layer.attention.encoding.has_position_tensor:
         return None
     e = layer.e.transpose(1, 2).float()
     planes = e.shape[-1] // 2

@@ -166,7 +166,7 @@ def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[s
     generator = torch.Generator().manual_seed(0)
     for weight in layer.parameters():
         weight.data.normal_(0.5, 0.5, generator=generator)
-    state = encoding_of(config).state(torch.arange(length)[None], SINGLE)
+    state = encoding_of(config).state(torch.arange(length)[None])
     bias = layer.scores(layer(torch.zeros(1, length, heads, 4)), state)
     return bias.block(bias.weights, slice(0, length), slice(0, length))[0].detach(), dict(layer.named_parameters())
 

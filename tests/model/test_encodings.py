@@ -14,7 +14,7 @@ from megatape.config import ModelConfig, ScalingConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
-from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.mesh import Axis
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
@@ -179,8 +179,8 @@ def test_xpos_products_decay_with_the_distance() -> None:
     positions = torch.tensor([[3000, 5, 1700]])
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
-    ours = encoding.rotate_qk(q, k, encoding.state(positions, SINGLE))
-    plain = rope.rotate_qk(q, k, rope.state(positions, SINGLE))
+    ours = encoding.rotate_qk(q, k, encoding.state(positions))
+    plain = rope.rotate_qk(q, k, rope.state(positions))
     for plane in range(4):
         pair = [plane, plane + 4]
         zeta = (2 * plane / 8 + 0.4) / 1.4

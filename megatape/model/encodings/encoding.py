@@ -1,6 +1,6 @@
 """What a position encoding says about itself. The transformer asks these questions and knows no encoding by name.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 from typing import ClassVar
@@ -36,8 +36,8 @@ class StateUpdate(nn.Module):
     multiply_adds: int
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """e: [B, N/T, L, W]; attended_positions: [B, N, H/T, W], A e of this rank's query heads, if attention moves the state; m: [B, N/T, C],
-        output of the MLP. Returns the new e."""
+        """e: [B, N/T, L, W]; attended_positions: [B, N, H/T, W], A e of this rank's query heads, if attention moves the state; m:
+        [B, N/T, C], output of the MLP. Returns the new e."""
         raise NotImplementedError
 
 
@@ -45,8 +45,9 @@ class Encoding:
     """A position encoding. Every answer of this base is "nothing": the model sees no positions but through its causal mask."""
 
     attends: ClassVar[Attends] = "plain"
-    carries_state: ClassVar[bool] = False  # blocks change the state, which is then divided by tokens between them
+    carries_state: ClassVar[bool] = False  # blocks change the state; between them each rank then holds its own tokens' part
     state_width: int = 0  # W, numbers of one channel of a state that blocks change
+    has_position_tensor: ClassVar[bool] = False  # the state is cosines and sines that rotate queries and keys
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -59,13 +60,14 @@ class Encoding:
         """The embedded tokens [B, N/T, C] with what their positions [B, N/T] add to them."""
         return x
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor | None:
-        """What runs beside x through the blocks, from the positions [B, N]: if blocks change it, e [B, N/T, L, W] in float32; else
-        any constant of floating type over all N tokens that `rotate_qk` or the bias of this rank's heads reads."""
+    def state(self, positions: Tensor) -> Tensor | None:
+        """What runs beside x through the blocks. If blocks change it: e [B, N/T, L, W] in float32, from this rank's positions
+        [B, N/T]. Otherwise any constant of floating type that `rotate_qk` or the bias reads, from all positions [B, N]."""
         return None
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries [B, N, H/T, R] and keys [B, N, L/T, R] as the scores want them; state: of all tokens and this rank's channels."""
+        """Queries [B, N, H/T, R] and keys [B, N, L/T, R] as the scores need them; state: of all tokens, [B, N, L/T, W] if blocks
+        change it."""
         return q, k
 
     def bias(self, axis: Axis) -> LayerBias | None:

@@ -69,7 +69,7 @@ class Fire(Encoding):
 
     attends = "pair bias"
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+    def state(self, positions: Tensor) -> Tensor:
         # Shapes without memory have no numbers to look at: there all rows count as one.
         shapes_only = positions.is_meta or type(positions) is not Tensor
         alike = shapes_only or bool((positions == positions[:1]).all())

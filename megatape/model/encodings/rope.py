@@ -8,20 +8,20 @@ from torch import Tensor
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.mesh import Axis
 
 
 class Rope(Encoding):
-    """A position tensor that never changes: each rank makes what its channels need of it."""
+    """A position tensor that never changes and is the same for all heads."""
+
+    has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:
-        """Offsets change nothing but rounding; they are there so that `tape` and `rope` see the same."""
+        """Offsets change only rounding; with them `tape` and `rope` see the same positions."""
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+    def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        channels = config.num_kv_heads // axis.size
-        return rotary.rotary_state(positions, channels, config.head_dim, config.rotary_base, config.scaling)
+        return rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         return rotary.rotate_qk(q, k, state)

@@ -1,6 +1,6 @@
 """Rotary angles as a position tensor, and the ways to scale their frequencies for longer contexts.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 import math
@@ -50,10 +50,8 @@ def scaled_base(head_dim: int, base: float, factor: float) -> float:
     return base * factor ** (head_dim / (head_dim - 2))
 
 
-BETA_FAST, BETA_SLOW = (
-    32.0,
-    1.0,
-)  # turns over the original length beyond which a plane is kept, and below which it is interpolated
+BETA_FAST = 32.0  # a plane that turns more often over the original length keeps its frequency
+BETA_SLOW = 1.0  # one that turns less often is interpolated
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:

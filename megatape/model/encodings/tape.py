@@ -1,6 +1,6 @@
 """TAPE: a position tensor that every layer updates from the content (arXiv 2501.00712, section 3).
 
-Shapes as in model/block.py; I is the inner size of the feed-forward update.
+Shapes as in model/transformer.py; I is the inner size of the feed-forward update.
 
     e [B, N, L, R]   the position tensor; e[..., :R/2] are cosines and e[..., R/2:] sines of R/2 planes
 
@@ -19,7 +19,7 @@ from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding, StateUpdate
-from megatape.parallel.collectives import channels_to_tokens, own_tokens, replicated
+from megatape.parallel.collectives import channels_to_tokens, replicated
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
@@ -101,6 +101,7 @@ class Tape(Encoding):
 
     attends: ClassVar[Attends] = "moving"
     carries_state = True
+    has_position_tensor = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -109,10 +110,9 @@ class Tape(Encoding):
     def positions(self, random_offset: bool) -> Positions:
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+    def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        own = own_tokens(positions, axis)
-        return rotary.rotary_state(own, config.num_kv_heads, config.head_dim, config.rotary_base, config.scaling)
+        return rotary.rotary_state(positions, config.num_kv_heads, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         return rotary.rotate_qk(q, k, state)

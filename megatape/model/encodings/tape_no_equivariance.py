@@ -40,8 +40,8 @@ class TapeNoEquivariance(Tape):
         super().__init__(config)
         self.state_width = 2 * config.head_dim
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
-        return rotary.twice(super().state(positions, axis))
+    def state(self, positions: Tensor) -> Tensor:
+        return rotary.twice(super().state(positions))
 
     def update(self, axis: Axis) -> StateUpdate:
         return FlatUpdate(self.config, axis)

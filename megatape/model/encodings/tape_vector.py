@@ -1,8 +1,8 @@
 """TAPE whose updates act on R instead of L: the paper's rows "tensorial no".
 
-With one set of weights for cosines and sines the authors' `adavector`. The updates mix planes, so the two rows of each rotation get angles of their own and the state is
-2R wide: (R cosines | R sines). (The paper calls this variant rotation-equivariant. It is not: in the authors' code an offset of 3
-moves its logits by 18%.)
+With one set of weights for cosines and sines it is the authors' `adavector`. The updates mix planes, so the two rows of each rotation
+get angles of their own and the state is 2R wide: (R cosines | R sines). (The paper calls this variant rotation-equivariant. It is
+not: in the authors' code an offset of 3 moves its logits by 18%.)
 """
 
 from torch import Tensor
@@ -48,8 +48,8 @@ class TapeVector(Tape):
         super().__init__(config)
         self.state_width = 2 * config.head_dim
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
-        return rotary.twice(super().state(positions, axis))
+    def state(self, positions: Tensor) -> Tensor:
+        return rotary.twice(super().state(positions))
 
     def update(self, axis: Axis) -> StateUpdate:
         return VectorUpdate(self.config, axis)

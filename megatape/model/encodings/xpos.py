@@ -11,26 +11,24 @@ from megatape.attention.rotation import rotate
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.mesh import Axis
 
 SCALE_BASE = 2048
 
 
 class XPos(Encoding):
-    """The state is constant: the rotations of queries, scaled up, beside those of keys, scaled down, [B, N, L/T, 2R]."""
+    """The state is constant: the rotations of queries, scaled up, beside those of keys, scaled down, [B, N, 1, 2R]."""
 
     def positions(self, random_offset: bool) -> Positions:
-        return Positions()  # an offset would change nothing but bring the scales nearer to the ends of float32
+        return Positions()  # an offset would only bring the scales nearer to the ends of float32
 
-    def state(self, positions: Tensor, axis: Axis) -> Tensor:
+    def state(self, positions: Tensor) -> Tensor:
         config = self.config
         e = rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base)
         fraction = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions.device) / config.head_dim
         # The scales cancel but for the distance, so any origin will do; in the middle they stay smallest.
         power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
         scale = (((fraction + 0.4) / 1.4) ** power).repeat(1, 1, 2)[:, :, None]
-        pair = torch.cat([e * scale, e / scale], dim=-1).to(rotary.STATE_DTYPE)
-        return pair.expand(-1, -1, config.num_kv_heads // axis.size, -1)
+        return torch.cat([e * scale, e / scale], dim=-1).to(rotary.STATE_DTYPE)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         assert state is not None
