@@ -8,7 +8,7 @@
         tokenizer.model
         manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256
 
-The folder is written as `step-00000100.tmp` and renamed, so that one without a manifest is a write that did not finish.
+The folder is written as `step-00000100.tmp` and renamed, so that one without a manifest is an incomplete write.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ RNG = "rng.safetensors"
 
 
 class UnknownFormat(ValueError):
-    """A sound checkpoint that another version of MegaTAPE wrote."""
+    """A valid checkpoint that another version of MegaTAPE wrote."""
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def describe(path: Path) -> dict[str, Any]:
 def load_manifest(directory: Path) -> dict[str, Any]:
     """Read the manifest and check that every file is there in its size.
 
-    Raises FileNotFoundError if the folder is no finished checkpoint, ValueError if it is damaged or of another format."""
+    Raises FileNotFoundError if the folder is no complete checkpoint, ValueError if it is corrupted or of another format."""
     path = directory / MANIFEST
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
@@ -48,15 +48,15 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
     if not path.is_file():
         raise FileNotFoundError(
-            f"{directory}: no {MANIFEST}, so this is no finished checkpoint; give a folder such as checkpoints/step-00000100"
+            f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version, recorded = manifest["format"], manifest.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); use another checkpoint") from None
+        raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if recorded != _own_hash(manifest):
-        raise ValueError(f"{path}: damaged, its sha256 is not the one it records; use another checkpoint")
+        raise ValueError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
     if version != FORMAT:
         raise UnknownFormat(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
     for name, entry in manifest["files"].items():
@@ -65,7 +65,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
             raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint")
         if file.stat().st_size != entry["bytes"]:
             raise ValueError(
-                f"{file}: {file.stat().st_size} bytes instead of {entry['bytes']}; the checkpoint is cut short or altered"
+                f"{file}: {file.stat().st_size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed"
             )
     return manifest
 
@@ -87,7 +87,7 @@ def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shar
 def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
     """Raise ValueError if the file's content is not what was written."""
     if describe(directory / name) != manifest["files"].get(name):
-        raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was altered or damaged")
+        raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,12 +9,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, load_manifest
+from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
 
 
 class CheckpointReader:
-    """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `manifest.check_hashes`.
+    """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `verified_checkpoint`.
 
     Raises FileNotFoundError or ValueError as `load_manifest` does."""
 
@@ -68,6 +68,13 @@ class CheckpointReader:
         if file not in self._open:
             self._open[file] = safe_open(self.directory / file, framework="pt")
         return self._open[file]
+
+
+def verified_checkpoint(directory: Path) -> CheckpointReader:
+    """The checkpoint in `directory`, every file of which has the hash that was recorded. Raises as CheckpointReader does."""
+    checkpoint = CheckpointReader(directory)
+    check_hashes(directory, checkpoint.manifest)
+    return checkpoint
 
 
 def rng_snapshot() -> Tensor:

@@ -40,8 +40,8 @@ def write_checkpoint(
     final = folder.checkpoint(step)
     partial = final.with_name(final.name + ".tmp")
     if topology.is_main:
-        for unfinished in folder.checkpoints.glob("step-*.tmp"):
-            shutil.rmtree(unfinished)
+        for uncomplete in folder.checkpoints.glob("step-*.tmp"):
+            shutil.rmtree(uncomplete)
         partial.mkdir(parents=True)
     dist.barrier()
 
@@ -84,7 +84,7 @@ def write_checkpoint(
     if topology.is_main:
         save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
         sync(partial)
-        if final.exists():  # a damaged checkpoint of the same step, which resuming skipped
+        if final.exists():  # a corrupted checkpoint of the same step, which resuming skipped
             shutil.rmtree(final)
         partial.rename(final)
         sync(folder.checkpoints)
@@ -102,15 +102,15 @@ def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
 
 
 def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
-    """Remove all but the `keep` newest finished checkpoints; what is damaged does not count as kept, nor does it displace one."""
-    finished = []
+    """Remove all but the `keep` newest complete checkpoints; a corrupted one does not count as kept, nor does it displace one."""
+    complete = []
     for path in folder.list_checkpoints():
         try:
             load_manifest(path)
-            finished.append(path)
+            complete.append(path)
         except (OSError, ValueError):
             continue
-    for old in finished[keep:]:
+    for old in complete[keep:]:
         if old != newest:
             shutil.rmtree(old)
 

@@ -18,8 +18,8 @@ class Dataset(ABC):
     """One split and a way to cut it into samples.
 
     cache: see SplitReader.
-    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256), unigram_entropy (nats),
-    bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
+    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_file, tokenizer_hash (sha256), unigram_entropy
+    (nats), bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
     Raises ValueError or FileNotFoundError for a missing or damaged data directory and for an N that does not fit the split.
     """
 
@@ -37,6 +37,7 @@ class Dataset(ABC):
         self.vocab_size = index.tokenizer.vocab_size
         self.bos_id = index.tokenizer.bos_id
         self.eos_id = index.tokenizer.eos_id
+        self.tokenizer_file = directory / index.tokenizer.file
         self.tokenizer_hash = index.tokenizer.sha256
         self.unigram_entropy = content.unigram_entropy
         identity = json.dumps([self.tokenizer_hash, asdict(content)], sort_keys=True)
@@ -113,7 +114,7 @@ class DocumentDataset(Dataset):
         super().__init__(directory, split, sequence_length, cache)
         self._prompt_end = prompt_end
         if prompt_end is not None:
-            self._prompt_end_id = self._single_token(Path(directory), prompt_end)
+            self._prompt_end_id = self._single_token(prompt_end)
         members = (self._reader.member(number) for number in range(len(self._reader)))
         begins = self._ends - [len(self._reader.member(number)) for number in range(len(self._reader))]
         ends = [np.flatnonzero(ids == self.eos_id) + begin + 1 for ids, begin in zip(members, begins, strict=True)]
@@ -146,12 +147,11 @@ class DocumentDataset(Dataset):
             wanted &= answered
         return np.where(wanted, sample[1:], IGNORE_INDEX)
 
-    def _single_token(self, directory: Path, text: str) -> int:
-        index = load_index(directory)
-        ids = Tokenizer.load(directory / index.tokenizer.file, self.tokenizer_hash).encode(text)
+    def _single_token(self, text: str) -> int:
+        ids = Tokenizer.load(self.tokenizer_file, self.tokenizer_hash).encode(text)
         if len(ids) != 1:
             raise ValueError(
-                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {directory}: choose a text that is one token, or "
+                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self.tokenizer_file.parent}: choose a text that is one token, or "
                 "other data"
             )
         return ids[0]

@@ -1,15 +1,33 @@
 """The data of a run: both splits of data.path, checked against the configuration."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.config import Config
 from megatape.data.dataset import Dataset, DocumentDataset, TokenDataset
-from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 
 
-def open_data(config: Config) -> tuple[Dataset, Dataset]:
-    """Training and validation split of data.path. Raises ValueError or FileNotFoundError if they do not fit the configuration."""
+@dataclass(frozen=True)
+class RunData:
+    """What a run reads."""
+
+    train: Dataset
+    validation: Dataset
+
+    @property
+    def tokenizer(self) -> Path:
+        """The SentencePiece model that made the tokens."""
+        return self.train.tokenizer_file
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes that a checkpoint records: a run resumes on the same training data only."""
+        return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
+
+
+def open_data(config: Config) -> RunData:
+    """The data in data.path. Raises ValueError or FileNotFoundError if it does not fit the configuration."""
     data, vocab_size = config.data, config.model.vocab_size
     cache = Path(data.cache) if data.cache else None
 
@@ -24,6 +42,5 @@ def open_data(config: Config) -> tuple[Dataset, Dataset]:
             f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use shards of another tokenizer"
         )
-    tokenizer = load_index(Path(data.path)).tokenizer
-    Tokenizer.load(Path(data.path) / tokenizer.file, tokenizer.sha256)
-    return train, split("validation")
+    Tokenizer.load(train.tokenizer_file, train.tokenizer_hash)
+    return RunData(train, split("validation"))

@@ -150,9 +150,9 @@ def compare(
     environments = _environments(jobs, launcher)
     start = [*(shlex.split(launcher) if launcher else [sys.executable]), str(SCRIPT), "pretrain"]
     runs = _runs(file, settings, variants, range(base.training.seed, base.training.seed + seeds), out, start)
-    train_data, _ = open_data(base)
+    data = open_data(base)
     for run in runs:
-        run.check({"data": train_data.fingerprint, "tokenizer": train_data.tokenizer_hash})
+        run.check(data.fingerprints)
 
     failures = []
     with interruptible(), locked(out) as lock, ThreadPoolExecutor(jobs) as pool:

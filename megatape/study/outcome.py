@@ -40,7 +40,7 @@ class Outcome:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote. Raises ValueError if it is damaged."""
+        """What `write` wrote. Raises ValueError if it is corrupted."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             for name in ("losses", "curve"):
@@ -48,4 +48,4 @@ class Outcome:
             content["axes"] = tuple(content["axes"])
             return cls(**content | {"config": parse_config(content["config"], str(path))})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged ({error}): remove it, and the same command measures again") from None
+            raise ValueError(f"{path} is corrupted ({error}): remove it, and the same command measures again") from None

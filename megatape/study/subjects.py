@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.checkpoint.manifest import check_hashes
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.model import load_model
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import load_config
 from megatape.data.dataset import TokenDataset
 from megatape.data.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ def _random(file: str, encodings: str, samples: int, length: int | None) -> list
 
 
 def _trained(folders: list[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
-    checkpoints = [CheckpointReader(folder) for folder in folders]
+    checkpoints = [verified_checkpoint(folder) for folder in folders]
     names = [checkpoint.config.model.encoding for checkpoint in checkpoints]
     subjects = []
     for checkpoint, name in zip(checkpoints, names, strict=True):
@@ -91,23 +91,8 @@ def _trained(folders: list[Path], data: Path | None, samples: int, length: int |
         directory = data or Path(checkpoint.config.data.path)
         tokens, bos = _text(checkpoint, directory, samples, length or checkpoint.config.data.sequence_length)
         source = f"{label}: {checkpoint.directory}, {checkpoint.tokens:,} tokens of training; validation text of {directory}"
-        subjects.append(Subject(label, source, model_of(checkpoint), tokens, bos))
+        subjects.append(Subject(label, source, load_model(checkpoint), tokens, bos))
     return subjects
-
-
-def model_of(checkpoint: CheckpointReader) -> Transformer:
-    """The checkpoint's model with its float32 master weights. Raises ValueError if the files are damaged or another model's."""
-    check_hashes(checkpoint.directory, checkpoint.manifest)
-    model = Transformer(checkpoint.config.model)
-    for name, parameter in model.named_parameters():
-        value = checkpoint.tensor(name)
-        if value.shape != parameter.shape:
-            raise ValueError(
-                f"{checkpoint.directory}: {name} has shape {tuple(value.shape)}, its configuration says {tuple(parameter.shape)}: "
-                "the checkpoint is damaged, use another one"
-            )
-        parameter.data = value
-    return model
 
 
 def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:

@@ -7,6 +7,7 @@ from megatape.training.interrupt import Interrupt
 from megatape.training.metrics import Metrics
 from megatape.training.profile import Profile
 from megatape.training.run import Run
+from megatape.training.step import StepMetrics
 from megatape.zero.engine import TrainingDiverged
 
 
@@ -19,11 +20,13 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
     config, steps = run.config, run.config.training.steps
     with (
         Interrupt() as interrupt,
-        Metrics(config, run.topology, run.step, run.train_data.unigram_entropy) as metrics,
+        Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
         Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
     ):
         if run.step >= steps:
-            metrics.say(f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to go on")
+            metrics.say(
+                f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to continue"
+            )
         while run.step < steps:
             profile.step()
             started = time.perf_counter()
@@ -38,12 +41,13 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
 
             stop = run.engine.sum_over_ranks(interrupt.requested) > 0
             evaluate = run.step == steps or (not stop and run.step % config.evaluation.interval == 0)
-            metrics.step(run.step, loss, grad_norm, lr, run.samples, seconds, run.evaluate() if evaluate else None)
+            validation = run.evaluate() if evaluate else None
+            metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
 
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
                 metrics.say(f"checkpoint {run.save()}")
             if stop:
-                metrics.say(f"stopped on request after step {run.step}; --resume auto goes on")
+                metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
                 return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
     return False
 
@@ -51,6 +55,6 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
 def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:
     return (
         f"step {run.step + 1} (learning rate {lr:.2e}, samples {run.samples} to "
-        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.folder.checkpoints} are sound; lower "
-        "optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and go on with --resume auto"
+        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.folder.checkpoints} are valid; lower "
+        "optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
     )

@@ -34,11 +34,11 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
         config.accumulation(topology.world_size)
         if resume not in (None, "auto"):
             load_manifest(Path(resume))
-        open_data(config)
+        data = open_data(config)
         initialize_distributed(topology)
         speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
         with Watch(topology):
-            run = Run(config, topology, resume)
+            run = Run(config, data, topology, resume)
             if topology.is_main:
                 print(introduction(run), flush=True)
             unfinished = train(run, profiled_steps)
@@ -64,7 +64,7 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
 
 def introduction(run: Run) -> str:
     """What is about to be trained, in a few lines."""
-    config, model, data = run.config, run.config.model, run.train_data
+    config, model, data = run.config, run.config.model, run.data.train
     count = count_parameters(model)
     return "\n".join(
         [
@@ -72,7 +72,7 @@ def introduction(run: Run) -> str:
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
                 f"{model.num_layers} layers, attention by {backend(run.engine.device.type, encoding_of(model).attends, model.head_dim)}"
             ),
-            f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.validation_data.num_tokens:,} validation tokens",
+            f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.data.validation.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
             (
                 f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "

@@ -17,7 +17,7 @@ from megatape.zero.engine import Engine
 def newest_valid(folder: RunFolder, engine: Engine, topology: Topology) -> CheckpointReader | None:
     """The newest checkpoint of the run whose files all have their size and hash; says which ones it had to skip.
 
-    None if there is no checkpoint at all. Raises ValueError if there are some but none is sound: starting afresh would
+    None if there is no checkpoint at all. Raises ValueError if there are some but none is valid: starting afresh would
     overwrite what may be saved yet."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = exchange([path.name for path in folder.list_checkpoints()] if topology.is_main else None, topology)[0]
@@ -28,16 +28,18 @@ def newest_valid(folder: RunFolder, engine: Engine, topology: Topology) -> Check
             return reader
     if found:
         raise ValueError(
-            f"{folder.checkpoints}: none of the {len(found)} checkpoints is sound (above); repair or remove them, or choose another run.directory"
+            f"{folder.checkpoints}: none of the {len(found)} checkpoints is valid (above); repair or remove them, or choose another run.directory"
         )
     return None
 
 
 def open_checkpoint(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader:
-    """The checkpoint in `directory`. Raises FileNotFoundError or ValueError if there is none or it is damaged."""
+    """The checkpoint in `directory`. Raises FileNotFoundError or ValueError if there is none or it is corrupted."""
     reader = CheckpointReader(directory)
     if _open_verified(directory, engine, topology) is None:
-        raise ValueError(f"{directory} is damaged (above); give another checkpoint, or --resume auto for the newest sound one")
+        raise ValueError(
+            f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one"
+        )
     return reader
 
 

@@ -10,10 +10,9 @@ from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.same_run import check_same_run
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config, save_config
-from megatape.data.index import load_index
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
-from megatape.data.splits import open_data
+from megatape.data.splits import RunData
 from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
@@ -29,21 +28,19 @@ from megatape.zero.state import WEIGHT, Reader
 
 
 class Run:
-    """Everything that training needs, ready to go on from `step`. Collective over the ranks, like all its methods.
+    """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
-    resume: "auto" for the newest sound checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
-    None for a new run. Raises ValueError or FileNotFoundError for whatever in configuration, data and checkpoint does not fit
-    together."""
+    resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
+    None for a new run. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
 
-    def __init__(self, config: Config, topology: Topology, resume: str | None) -> None:
-        self.config, self.topology = config, topology
+    def __init__(self, config: Config, data: RunData, topology: Topology, resume: str | None) -> None:
+        self.config, self.data, self.topology = config, data, topology
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
             self.folder.check_new()
         self.mesh = make_mesh(topology, config.parallel.tp)
-        self.train_data, self.validation_data = open_data(config)
         self.loader = Loader(
-            self.train_data,
+            data.train,
             seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
             micro_batch_size=config.training.micro_batch_size,
@@ -64,6 +61,11 @@ class Run:
         if topology.is_main:
             save_config(config, self.folder.config)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the samples seen so far."""
+        return self.samples * self.config.data.sequence_length
+
     def next_batches(self) -> list[Inputs]:
         """This rank's micro-batches of the next step."""
         return [self._inputs(batch) for batch in self.loader.step(self.samples)]
@@ -79,7 +81,7 @@ class Run:
 
     def _validation_batches(self, samples: int) -> Iterator[Batch]:
         return evaluation_batches(
-            self.validation_data,
+            self.data.validation,
             self.config.training.micro_batch_size,
             samples,
             self.mesh.data.rank,
@@ -94,15 +96,13 @@ class Run:
         state = {
             "step": self.step,
             "samples": self.samples,
-            "tokens": self.samples * self.config.data.sequence_length,
+            "tokens": self.tokens,
             "world_size": self.topology.world_size,
-            "fingerprints": self._fingerprints,
+            "fingerprints": self.data.fingerprints,
             "config": self.config.model_dump(),
         }
-        data = Path(self.config.data.path)
-        tokenizer = data / load_index(data).tokenizer.file
         keep = self.config.checkpoint.keep
-        return write_checkpoint(self.folder, self.step, self.engine.state, self.topology, state, tokenizer, keep)
+        return write_checkpoint(self.folder, self.step, self.engine.state, self.topology, state, self.data.tokenizer, keep)
 
     def _start(self, resume: str | None) -> None:
         """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""
@@ -117,12 +117,12 @@ class Run:
             if newer:
                 raise ValueError(
                     f"run.directory {self.folder.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
-                    "going on from there would mix with its own: choose another run.directory, or remove them"
+                    "resuming there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
             self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), step=0)
             return
-        check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self._fingerprints)
+        check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         self.engine.state.load(reader.read, reader.step)
         self.step, self.samples = reader.step, reader.samples
         snapshot = reader.rng_state(self.topology.rank)
@@ -132,11 +132,11 @@ class Run:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
 
     def _set_aside(self, step: int) -> None:
-        """Rename the damaged checkpoints behind `step`: the run will write its own there, and keeping must not count them."""
+        """Rename the corrupted checkpoints after `step`: the run will write its own there, and keeping must not count them."""
         for path in self._newer_than(step):
-            aside = path.with_name(path.name + ".damaged")
-            while aside.exists():  # the same step was damaged before
-                aside = aside.with_name(aside.name + ".damaged")
+            aside = path.with_name(path.name + ".corrupted")
+            while aside.exists():  # the same step was corrupted before
+                aside = aside.with_name(aside.name + ".corrupted")
             path.rename(aside)
 
     def _newer_than(self, step: int) -> list[Path]:
@@ -145,10 +145,6 @@ class Run:
     @property
     def _positions(self) -> Positions:
         return encoding_of(self.config.model).positions(self.config.data.random_offset)
-
-    @property
-    def _fingerprints(self) -> dict[str, str]:
-        return {"data": self.train_data.fingerprint, "tokenizer": self.train_data.tokenizer_hash}
 
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets")}

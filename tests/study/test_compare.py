@@ -122,7 +122,7 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     rows[0][1][0].write(kept)
     assert Outcome.read(kept) == rows[0][1][0]
     kept.write_text(kept.read_text()[:-10])
-    with pytest.raises(ValueError, match="outcome.json is damaged"):
+    with pytest.raises(ValueError, match="outcome.json is corrupted"):
         Outcome.read(kept)
 
     text = report(rows, "the command", tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config
+from megatape.data.splits import open_data
 from megatape.runtime.topology import Topology
 from megatape.training.loop import train
 from megatape.training.run import Run
@@ -28,7 +29,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
     print(f"case {case['name']}", flush=True)
     try:
         config = parse_config(raw, case["name"])
-        run = Run(config, topology, case.get("resume"))
+        run = Run(config, open_data(config), topology, case.get("resume"))
         start = {"step": run.step, "samples": run.samples}
         if case.get("only_save"):
             run.save()

@@ -1,4 +1,4 @@
-"""Damaged checkpoints, runs that do not fit together, damaged data, divergence: told clearly, and nothing is lost."""
+"""Corrupted checkpoints, runs that do not fit together, corrupted data, divergence: told clearly, and nothing is lost."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
+def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
     root = Path(finished["run"]["directory"])
     newest: dict[str, Path] = {}
     for name in ("flipped", "short", "missing", "unfinished", "given", "version", "hopeless"):
@@ -64,11 +64,11 @@ def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Pat
     assert results[: len(newest)] == [{"step": 3, "samples": 24}] * len(newest)
     for path in newest.values():
         found = sorted(entry.name for entry in path.parent.iterdir())
-        assert found == ["step-00000004", "step-00000004.damaged", "step-00000005"], "passed over: neither lost nor counted"
+        assert found == ["step-00000004", "step-00000004.corrupted", "step-00000005"], "passed over: neither lost nor counted"
     explicit, other, none, older = (result["error"] for result in results[len(newest) :])
-    assert str(given) in explicit and "damaged" in explicit
+    assert str(given) in explicit and "corrupted" in explicit
     assert "format 99" in other, "what another version wrote is not skipped as if it were broken"
-    assert "none of the 2 checkpoints is sound" in none
+    assert "none of the 2 checkpoints is valid" in none
     assert len(list(hopeless.parent.iterdir())) == 2, "and nothing of it is removed"
     assert "newer than" in older and "step-00000004" in older
     said = "".join((tmp_path / "workers" / f"rank{rank}.log").read_text() for rank in (0, 1))
@@ -76,13 +76,13 @@ def test_damaged_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Pat
         "flipped/checkpoints/step-00000004/exp_avg_sq-00000.safetensors": "sha256",
         "short/checkpoints/step-00000004/weight-00000.safetensors": "bytes instead of",
         "missing/checkpoints/step-00000004/state.json": "missing",
-        "unfinished/checkpoints/step-00000004": "no finished checkpoint",
+        "unfinished/checkpoints/step-00000004": "no complete checkpoint",
     }.items():
         assert any(line.startswith("checkpoint not used") and name in line and part in line for line in said.splitlines()), name
 
 
 def test_any_flipped_byte_of_the_small_files_is_noticed(finished: dict[str, Any]) -> None:
-    """Every byte of the manifest and the state in turn: refused as damaged, or (white space) read as before."""
+    """Every byte of the manifest and the state in turn: refused as corrupted, or (white space) read as before."""
     checkpoint = Path(finished["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
     sound = CheckpointReader(checkpoint)
     for name in ("manifest.json", "state.json"):

@@ -1,4 +1,4 @@
-"""Resuming: bit for bit at a fixed topology, exact masters on another, and never from a damaged checkpoint."""
+"""Resuming: bit for bit at a fixed topology, exact masters on another, and never from a corrupted checkpoint."""
 
 import json
 import shutil

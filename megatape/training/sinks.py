@@ -1,0 +1,113 @@
+"""Where the metrics of a run go: metrics.jsonl, TensorBoard, the console."""
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+from torch.utils.tensorboard import SummaryWriter
+
+from megatape.training.hardware import peak_memory
+from megatape.training.speed import Speed
+from megatape.training.step import StepMetrics
+
+
+class Sink(Protocol):
+    """Takes the metrics of steps, in order. every_step: of all of them, not only of those that logging.interval picks."""
+
+    every_step: bool
+
+    def write(self, metrics: StepMetrics) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One object per step: step, loss, grad_norm, lr, tokens, samples, seconds, and validation_loss where the step was evaluated."""
+
+    every_step = True
+
+    def __init__(self, path: Path, start_step: int) -> None:
+        """Continue the file after `start_step`: what a run wrote after its checkpoint will be written again."""
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= start_step]
+            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, metrics: StepMetrics) -> None:
+        self._file.write(json.dumps(metrics.record()) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard:
+    """Losses, gradient norm, learning rate, speed, memory, and the size of the position tensor after each layer."""
+
+    every_step = False
+
+    def __init__(self, folder: Path, start_step: int, speed: Speed) -> None:
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
+        self._speed = speed
+
+    def write(self, metrics: StepMetrics) -> None:
+        values = {
+            "loss/train": metrics.loss,
+            "gradient norm": metrics.grad_norm,
+            "learning rate": metrics.lr,
+            "speed/tokens per second": self._speed.tokens_per_second(metrics.seconds),
+            "memory/peak GiB": peak_memory() / 2**30,
+        }
+        if (utilization := self._speed.utilization(metrics.seconds)) is not None:
+            values["speed/MFU"] = utilization
+        if metrics.validation:
+            values["loss/validation"] = metrics.validation.loss
+            values |= {f"position norm/layer {layer}": norm for layer, norm in enumerate(metrics.validation.position_norms)}
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, metrics.step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Console:
+    """One line: progress, loss, gradient norm, mean speed since this process started, and the time that is left."""
+
+    every_step = False
+
+    def __init__(self, steps: int, unigram_entropy: float, speed: Speed) -> None:
+        self._steps, self._unigram_entropy, self._speed = steps, unigram_entropy, speed
+
+    def write(self, metrics: StepMetrics) -> None:
+        step, steps, mean = metrics.step, self._steps, self._speed.mean_seconds
+        filled = 20 * step // steps
+        parts = [
+            f"step {step:>{len(str(steps))}}/{steps} [{'#' * filled}{'.' * (20 - filled)}]",
+            f"loss {metrics.loss:.4f}",
+            f"grad norm {metrics.grad_norm:.3f}",
+            f"lr {metrics.lr:.2e}",
+            f"{_short(self._speed.tokens_per_second(mean))} tokens/s",
+        ]
+        if (utilization := self._speed.utilization(mean)) is not None:
+            parts.append(f"MFU {utilization:.1%}")
+        parts.append(f"{_clock(mean * (steps - step))} left")
+        if metrics.validation:
+            parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self._unigram_entropy:.4f})")
+        print("  ".join(parts), flush=True)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _short(value: float) -> str:
+    for unit in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}G"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,76 @@
+"""A checkpoint's list of files: what it accepts, and how each fault is reported."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatape.checkpoint.manifest import MANIFEST, UnknownFormat, check_hashes, describe, load_manifest, save_manifest
+
+FILES = {"a": b"first", "b": b"second", "c": b"third"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    directory = tmp_path / "run" / "checkpoints" / "step-00000002"
+    directory.mkdir(parents=True)
+    for name, content in FILES.items():
+        (directory / name).write_bytes(content)
+    save_manifest(directory, {name: describe(directory / name) for name in FILES}, {"weight": {"w": "a"}})
+    return directory
+
+
+def test_round_trip(checkpoint: Path) -> None:
+    manifest = load_manifest(checkpoint)
+    assert manifest["tensors"] == {"weight": {"w": "a"}}
+    assert {name: entry["bytes"] for name, entry in manifest["files"].items()} == {"a": 5, "b": 6, "c": 5}
+    check_hashes(checkpoint, manifest)
+
+
+def test_what_is_no_checkpoint(checkpoint: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        load_manifest(checkpoint / "missing")
+    with pytest.raises(FileNotFoundError, match="is a run, not a checkpoint; its newest checkpoint is .*step-00000002"):
+        load_manifest(checkpoint.parents[1])
+    (checkpoint / MANIFEST).unlink()
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        load_manifest(checkpoint)
+
+
+def test_faults_of_files(checkpoint: Path) -> None:
+    """Opening sees sizes; hashing sees content."""
+    (checkpoint / "b").write_bytes(b"secant")
+    manifest = load_manifest(checkpoint)
+    with pytest.raises(ValueError, match="b: its sha256 is not the one in the manifest"):
+        check_hashes(checkpoint, manifest)
+    (checkpoint / "b").write_bytes(b"sec")
+    with pytest.raises(ValueError, match="b: 3 bytes instead of 6; the checkpoint is truncated"):
+        load_manifest(checkpoint)
+    (checkpoint / "b").unlink()
+    with pytest.raises(ValueError, match="b: missing"):
+        load_manifest(checkpoint)
+
+
+def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
+    """Of two ranks, one looks at files 0 and 2, the other at file 1."""
+    manifest = load_manifest(checkpoint)
+    (checkpoint / "b").write_bytes(b"secant")
+    check_hashes(checkpoint, manifest, share=0, shares=2)
+    with pytest.raises(ValueError, match="sha256"):
+        check_hashes(checkpoint, manifest, share=1, shares=2)
+
+
+def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = checkpoint / MANIFEST
+    content = json.loads(path.read_text())
+    for corrupted in ("{", "[]", json.dumps({key: value for key, value in content.items() if key != "sha256"})):
+        path.write_text(corrupted)
+        with pytest.raises(ValueError, match="corrupted"):
+            load_manifest(checkpoint)
+    path.write_text(json.dumps(content | {"tensors": {}}))
+    with pytest.raises(ValueError, match="sha256 is not the one it records"):
+        load_manifest(checkpoint)
+    path.write_text(json.dumps(content))
+    monkeypatch.setattr("megatape.checkpoint.manifest.FORMAT", 2)
+    with pytest.raises(UnknownFormat, match="checkpoint format 1, this version of MegaTAPE reads 2"):
+        load_manifest(checkpoint)

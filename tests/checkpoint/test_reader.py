@@ -1,0 +1,68 @@
+"""Reading parts of a checkpoint, on the one that the tests of compatibility keep."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatape.checkpoint.model import load_model
+from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot, verified_checkpoint
+
+FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
+MATRIX, VECTOR = "blocks.0.mlp.up.weight", "norm.weight"
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> CheckpointReader:
+    return CheckpointReader(FIXTURE)
+
+
+@pytest.mark.parametrize("kind", ["weight", "exp_avg", "exp_avg_sq"])
+def test_slices(checkpoint: CheckpointReader, kind: str) -> None:
+    """Rows and columns of a matrix; a vector is a matrix of one column."""
+    rows, columns = tuple(checkpoint.tensor(MATRIX).shape)
+    whole = checkpoint.read(kind, MATRIX, (rows, columns), slice(0, rows), slice(0, columns))
+    assert whole.shape == (rows, columns)
+    part = checkpoint.read(kind, MATRIX, (rows, columns), slice(3, 7), slice(2, 5))
+    assert torch.equal(part, whole[3:7, 2:5])
+    (size,) = checkpoint.tensor(VECTOR).shape
+    vector = checkpoint.read("weight", VECTOR, (size,), slice(1, 4), slice(0, 1))
+    assert torch.equal(vector, checkpoint.tensor(VECTOR)[1:4, None])
+
+
+def test_what_is_not_there(checkpoint: CheckpointReader) -> None:
+    rows, columns = tuple(checkpoint.tensor(MATRIX).shape)
+    with pytest.raises(ValueError, match=f"{MATRIX} has shape .* the model's is"):
+        checkpoint.read("weight", MATRIX, (rows + 1, columns), slice(0, 1), slice(0, 1))
+    for kind, name in (("weight", "other"), ("momentum_buffer", MATRIX)):
+        with pytest.raises(ValueError, match=f"no {kind} of {name}"):
+            checkpoint.read(kind, name, (rows, columns), slice(0, 1), slice(0, 1))
+    assert checkpoint.rng_state(0) is not None and checkpoint.rng_state(1) is None
+
+
+def test_model(checkpoint: CheckpointReader) -> None:
+    weights = dict(load_model(checkpoint).named_parameters())
+    assert set(weights) == set(checkpoint.names())
+    assert all(torch.equal(weight, checkpoint.tensor(name)) for name, weight in weights.items())
+
+
+def test_verified_checkpoint(tmp_path: Path) -> None:
+    copy = tmp_path / "step-00000004"
+    shutil.copytree(FIXTURE, copy)
+    assert verified_checkpoint(copy).step == 4
+    file = copy / "exp_avg-00000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    CheckpointReader(copy)  # sizes and state are as recorded
+    with pytest.raises(ValueError, match=f"{file.name}: its sha256"):
+        verified_checkpoint(copy)
+
+
+def test_generator_state_comes_back() -> None:
+    snapshot = rng_snapshot()
+    drawn = torch.rand(4)
+    assert not torch.equal(torch.rand(4), drawn)
+    restore_rng(snapshot)
+    assert torch.equal(torch.rand(4), drawn)

@@ -1,0 +1,48 @@
+"""What a run may change when it resumes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.checkpoint.same_run import check_same_run
+from megatape.config import parse_config
+from tests.test_config import RAW, parse
+
+PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model__num_layers": 3}, "model.num_layers 2, the configuration says 3: use the former"),
+        ({"model__scaling": {"kind": "linear", "factor": 2.0}}, "model.scaling None, the configuration says kind='linear'"),
+        ({"data__mask_documents": True}, "data.mask_documents False, the configuration says True: it would see other samples"),
+        ({"training__seed": 5}, "training.seed 1234, the configuration says 5: it would see other samples"),
+    ],
+)
+def test_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check_same_run(Path("origin"), parse(), PRINTS, parse(**changes), PRINTS)
+    assert f"origin was trained with {told}" in str(error.value)
+
+
+def test_allowed() -> None:
+    """The recipe, the ranks, the paths and what is logged; and a field that an earlier version did not have."""
+    changes = {
+        "training__steps": 99,
+        "optimizer__learning_rate": 1.0,
+        "zero__stage": 0,
+        "run__directory": "y",
+        "logging__interval": 3,
+    }
+    check_same_run(Path("origin"), parse(), PRINTS, parse(**changes), PRINTS)
+    earlier = parse_config(RAW, "earlier").model_dump()
+    del earlier["optimizer"]["kind"]
+    check_same_run(Path("origin"), parse_config(earlier, "earlier"), PRINTS, parse(optimizer__kind="adamw"), PRINTS)
+
+
+@pytest.mark.parametrize(("name", "told"), [("data", "another set of shards"), ("tokenizer", "another tokenizer")])
+def test_other_data(name: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_same_run(Path("origin"), parse(), PRINTS, parse(), PRINTS | {name: "x" * 64})

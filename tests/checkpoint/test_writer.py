@@ -1,0 +1,46 @@
+"""Which files a checkpoint has, and which checkpoints stay. tests/training writes whole ones from several ranks."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from megatape.checkpoint import writer
+from megatape.checkpoint.manifest import describe, save_manifest
+from megatape.run_folder import RunFolder
+from megatape.zero.state import ZeroState
+
+
+def test_parameters_are_grouped_into_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, up to FILE_BYTES each; a larger tensor has a file of its own; every kind has the same groups."""
+    monkeypatch.setattr(writer, "FILE_BYTES", 4 * 10)
+    shapes: dict[str, tuple[int, ...]] = {"a": (4,), "b": (2, 3), "c": (1,), "huge": (5, 5), "d": (2,)}
+    state: Any = SimpleNamespace(parameters=shapes, shape=shapes.__getitem__, kinds=("weight", "momentum"))
+    groups = [["a", "b"], ["c"], ["huge"], ["d"]]
+    assert writer._plan(cast(ZeroState, state)) == [
+        (kind, f"{kind}-{number:05d}.safetensors", names) for number, names in enumerate(groups) for kind in state.kinds
+    ]
+
+
+def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
+    """A corrupted one is neither counted nor removed."""
+    folder = RunFolder(tmp_path)
+    for step in range(1, 6):
+        directory = folder.checkpoint(step)
+        directory.mkdir(parents=True)
+        (directory / "file").write_text(str(step))
+        save_manifest(directory, {"file": describe(directory / "file")}, {})
+    (folder.checkpoint(4) / "file").write_text("longer")
+    writer._prune(folder, 2, folder.checkpoint(5))
+    assert folder.list_checkpoints() == [folder.checkpoint(step) for step in (5, 4, 3)]
+
+
+def test_the_one_just_written_stays(tmp_path: Path) -> None:
+    """Also when others have higher numbers."""
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.checkpoint(step).mkdir(parents=True)
+        save_manifest(folder.checkpoint(step), {}, {})
+    writer._prune(folder, 1, folder.checkpoint(1))
+    assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]
