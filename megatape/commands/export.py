@@ -12,12 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify the checkpoint, then write the folder."""
-    from megatape.checkpoint.manifest import check_hashes
-    from megatape.checkpoint.reader import CheckpointReader
+    from megatape.checkpoint.reader import verified_checkpoint
     from megatape.hf.export import export
 
-    checkpoint = CheckpointReader(args.checkpoint)
-    check_hashes(checkpoint.directory, checkpoint.manifest)
+    checkpoint = verified_checkpoint(args.checkpoint)
     export(checkpoint, args.out)
     print(f"exported step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {args.out}")
     return 0

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from megatape.checkpoint.manifest import MANIFEST, check_hashes
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.manifest import MANIFEST
+from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.hf.export import export
 
@@ -47,8 +47,7 @@ def load_trained(folder: Path, model: ModelConfig | None = None) -> Iterator[Loa
     if not (folder / MANIFEST).is_file():
         yield load_exported(folder)
         return
-    checkpoint = CheckpointReader(folder)
-    check_hashes(folder, checkpoint.manifest)
+    checkpoint = verified_checkpoint(folder)
     if model is not None:
         checkpoint.config = checkpoint.config.model_copy(update={"model": model})
     with TemporaryDirectory() as temporary:
