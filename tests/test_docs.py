@@ -91,6 +91,7 @@ def test_pages_have_commands() -> None:
 
 @pytest.mark.parametrize(("command", "words"), TYPED, ids=[str(command) for command, _ in TYPED])
 def test_command_parses(commands: argparse.ArgumentParser, command: Command, words: list[str]) -> None:
+    assert words[0] in NAMES or words[0].startswith("-"), f"{command}: there is no such command"
     if not command.complete and "--config" not in words:
         words = [*itertools.takewhile(lambda word: word in NAMES, words), "--help"]
     try:
