@@ -1,6 +1,6 @@
 """Picture of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """What attention did in a forward pass, found again from its inputs: the model itself returns no probabilities.
 
-Shapes as in model/block.py, on one rank.
+Shapes as in model/transformer.py, on one rank.
 """
 
 import math

@@ -3,7 +3,7 @@
 added tokens   S more <s> before the sequence: the same tokens at positions S, S + 1, ..., with S more tokens to attend to
 shifted ids    the same sequence at positions S, S + 1, ...: what is a function of relative positions does not change
 
-Shapes as in model/block.py; S is the shift.
+Shapes as in model/transformer.py; S is the shift.
 """
 
 from collections.abc import Iterator
