@@ -23,6 +23,7 @@ ENVIRONMENT = ROOT / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 CONFIG = "configs/tape_tiny.json"
 PROMPT = "def read_file("
+DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")  # accelerators, hostfiles, process ids
 
 
 def main() -> int:
@@ -30,6 +31,9 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
     parser.add_argument("--steps", type=int, help="train this many steps instead of the configuration's")
     parser.add_argument("--c4", metavar="FOLDER", help="train on C4 files (c4-train.*.json.gz) instead of Python's own library")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show the log of DeepSpeed and its launcher too, not only errors"
+    )
     args = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 (run by whatever Python the user has)
         print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
@@ -39,7 +43,7 @@ def main() -> int:
         if args.what == "test":
             run("python", "-m", "pytest")
         elif args.what == "demo":
-            demo(args.steps, args.c4)
+            demo(args.steps, args.c4, args.verbose)
     except subprocess.CalledProcessError as error:
         print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
         return 1
@@ -63,7 +67,7 @@ def install() -> None:
     done.write_text(wanted)
 
 
-def demo(steps: int | None, c4: str | None) -> None:
+def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     """Corpus to sample, each part by the command that a user types."""
     started = time.monotonic()
     name = "c4" if c4 else "python"
@@ -71,25 +75,34 @@ def demo(steps: int | None, c4: str | None) -> None:
     if not (ROOT / data).exists():
         print("== corpus, tokenizer, shards", flush=True)
         source = ["--source", "c4", "--input", c4] if c4 else ["--source", "python"]
-        run("python", "data_prep/prepare_corpus.py", *source, "--output", data, "--validation-share", "0.05")
-    run("python", "data_prep/report.py", data)
+        run("megatape", "prepare", "corpus", *source, "--output", data, "--validation-share", "0.05")
+    run("megatape", "data", "report", data)
     print("== training with DeepSpeed ZeRO-3 in two processes", flush=True)
     changes = [f"data.path={data}", f"run.directory={directory}"] + ([f"training.steps={steps}"] if steps else [])
     options = [part for change in changes for part in ("--set", change)]
-    run("deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", CONFIG, "--resume", "auto", *options)
+    options += ["--verbose"] if verbose else []
+    train = ("deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", CONFIG, "--resume", "auto", *options)
+    run(*train, hidden=None if verbose else DEEPSPEED_LOG)
     print("== export and sample", flush=True)
     newest = max((ROOT / directory / "checkpoints").glob("step-????????"))
     exported = f"{directory}/hf-{newest.name}"
     if not (ROOT / exported).exists():
-        run("python", "launch/export_hf.py", str(newest.relative_to(ROOT)), exported)
-    run("python", "launch/generate.py", exported, "--prompt", "The" if c4 else PROMPT)
+        run("megatape", "export", str(newest.relative_to(ROOT)), exported)
+    run("megatape", "generate", exported, "--prompt", "The" if c4 else PROMPT)
     print(f"== done in {time.monotonic() - started:.0f} s; try: tensorboard --logdir {directory}/tensorboard", flush=True)
 
 
-def run(command: str, *arguments: str) -> None:
-    """Run a program of the environment in the repository's root."""
-    path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
-    subprocess.run([BIN / command, *arguments], cwd=ROOT, env=os.environ | {"PATH": path}, check=True)
+def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) -> None:
+    """Run a program of the environment in the repository's root; lines of its output that begin with `hidden` are not shown."""
+    words = [str(BIN / command), *arguments]
+    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    output = subprocess.PIPE if hidden else None
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
+        for line in process.stdout or ():
+            if not (hidden and hidden.match(line)):
+                print(line, end="", flush=True)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A check of all ranks before a run: who is there, what each has, whether they can talk, and what to mend.
+"""A check of all ranks before a run: who is there, what each has, whether they can talk, and what to fix.
 
 The ranks meet at a key-value store first and report through it, so that a host that is missing, or a network on which the
 collectives fail, ends in a table and a reason instead of silence.
@@ -29,6 +29,7 @@ from megatape.runtime.launchers import discover
 from megatape.runtime.network import choose_interface
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
+from megatape.tables import columns
 from megatape.units import size
 from megatape.zero.distributed import initialize_distributed, shut_down
 
@@ -70,7 +71,7 @@ class MissingRanks(RuntimeError):
 
 
 def preflight(config: Config) -> int:
-    """Check all ranks, and print one table on rank 0. Returns the exit status: 0, or 2 if something has to be mended."""
+    """Check all ranks, and print one table on rank 0. Returns the exit status: 0, or 2 if something has to be fixed."""
     speaks = True
     try:
         topology = discover()
@@ -134,30 +135,38 @@ def find_faults(reports: list[Report]) -> list[str]:
 
 def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     """What rank 0 prints."""
+    header = (
+        "rank",
+        "host",
+        "python/torch/deepspeed",
+        "code",
+        "config",
+        "device",
+        "interface",
+        "clock",
+        "run.directory",
+        "free",
+    )
     rows = [
-        ("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory", "free")
-    ]
-    for report in reports:
-        shared = "shared" if report.shared else "NOT SEEN"
-        clock = f"{1000 * report.clock:+.0f} ms"
-        rows.append(
-            (
-                str(report.rank),
-                report.host,
-                report.versions,
-                report.code,
-                report.config,
-                report.device,
-                report.interface,
-                clock,
-                shared,
-                size(report.free),
-            )
+        (
+            str(report.rank),
+            report.host,
+            report.versions,
+            report.code,
+            report.config,
+            report.device,
+            report.interface,
+            f"{1000 * report.clock:+.0f} ms",
+            "shared" if report.shared else "NOT SEEN",
+            size(report.free),
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += [f"{rate.name:<15} {'correct' if rate.correct else 'WRONG'}  {size(rate.bandwidth)}/s a rank" for rate in rates]
-    lines += ["to mend:", *(f"  {fault}" for fault in faults)] if faults else ["all well"]
+        for report in reports
+    ]
+    lines = [columns(rows, header)]
+    if rates:
+        found = [(rate.name, "correct" if rate.correct else "WRONG", f"{size(rate.bandwidth)}/s a rank") for rate in rates]
+        lines.append(columns(found))
+    lines += ["to fix:", *(f"  {fault}" for fault in faults)] if faults else ["all well"]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from megatape.config.section import FixedSamples, Free, Section
 class DataConfig(Section):
     """What is read, and how it is cut into samples."""
 
-    path: Free[str] = Field(min_length=1, description="folder that data_prep/prepare_corpus.py wrote (it holds index.json)")
+    path: Free[str] = Field(min_length=1, description="folder that `megatape prepare corpus` wrote (it holds index.json)")
     cache: Free[str] = Field(
         "",
         description="folder on each node's own disk: shards are copied there once per node and read from there; empty: read in place",

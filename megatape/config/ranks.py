@@ -41,7 +41,7 @@ class ClusterConfig(Section):
 
     nodes: Free[PositiveInt] = Field(description="machines")
     gpus_per_node: Free[PositiveInt] = Field(description="GPUs of each")
-    gpu: Free[str] = Field(min_length=1, description="what they are: a name that `launch/plan.py --help` lists, or a JSON file")
+    gpu: Free[str] = Field(min_length=1, description="what they are: a name that `megatape plan --help` lists, or a JSON file")
 
     @property
     def world_size(self) -> int:

@@ -69,7 +69,7 @@ class AdditionTask:
         if source.get("kind") != KIND:
             raise ValueError(
                 f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
-                "data_prep/prepare_addition.py wrote"
+                "`megatape prepare addition` wrote"
             )
         return cls(**{name: value for name, value in source.items() if name != "kind"})
 

@@ -85,7 +85,7 @@ def load_index(directory: Path) -> Index:
     """
     path = directory / INDEX_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found: {directory} is no data directory, run data_prep/prepare_corpus.py")
+        raise FileNotFoundError(f"{path}: not found: {directory} is no data directory, make one with `megatape prepare corpus`")
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:

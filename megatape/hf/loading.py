@@ -61,9 +61,9 @@ def load_trained(folder: Path, model: ModelConfig | None = None) -> Iterator[Loa
 def check_exported(folder: Path) -> None:
     """Raises FileNotFoundError if `folder` is no exported model."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder: give one that launch/export_hf.py wrote")
+        raise FileNotFoundError(f"{folder}: no such folder: give one that `megatape export` wrote")
     if (folder / MANIFEST).is_file() and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} is a training checkpoint: export it first with launch/export_hf.py {folder} OUT")
+        raise FileNotFoundError(f"{folder} is a training checkpoint: export it first with `megatape export {folder} OUT`")
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"{folder}: no {file}: give a folder that launch/export_hf.py wrote")
+            raise FileNotFoundError(f"{folder}: no {file}: give a folder that `megatape export` wrote")

@@ -66,7 +66,7 @@ def load_sentencepiece(path: Path) -> ModelProto:
         if present:
             raise ValueError(
                 f"{path}: {fault}, so tokenizer.json could not give the same ids: "
-                "train the tokenizer with data_prep/train_tokenizer.py"
+                "train the tokenizer with `megatape data tokenizer`"
             )
     return proto
 

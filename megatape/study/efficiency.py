@@ -143,7 +143,7 @@ def time_part(subjects: dict[str, Subject], part: str, rounds: int, device: torc
 def study(
     file: str | None, layers: int | None, length: int | None, batch: int, encodings: str | None, rounds: int
 ) -> Iterator[str]:
-    """The study on this machine's GPU, or its CPU without one; arguments as launch/study.py takes them.
+    """The study on this machine's GPU, or its CPU without one; arguments as `megatape study efficiency` takes them.
 
     Raises FileNotFoundError or ValueError for what cannot be measured."""
     for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):

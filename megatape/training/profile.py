@@ -14,6 +14,7 @@ from megatape.model.encodings.encoding import LayerBias, StateUpdate
 from megatape.model.mlp import MLP
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
+from megatape.tables import columns
 from megatape.units import size
 from megatape.zero.engine import Engine
 
@@ -130,6 +131,5 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     rows += [("bytes sent", "", "")]
     for group, sent in traffic.sent.items():
         rows += [(f"{group} ranks, {collective}", "", size(count / steps)) for collective, count in sent.items()]
-    width = max(len(name) for name, *_ in rows)
-    lines = [f"{name:<{width}}  {calls:>7}  {value:>12}".rstrip() for name, calls, value in rows]
-    return "\n".join([f"profile of {steps} steps, for one step on this rank:", *lines])
+    table = columns(rows, align=("left", "right", "right"))
+    return f"profile of {steps} steps, for one step on this rank:\n{table}"

@@ -25,11 +25,11 @@ def report(rank: int, **changes: Any) -> Report:
     return dataclasses.replace(well, **changes)
 
 
-def test_nothing_to_mend() -> None:
+def test_nothing_to_fix() -> None:
     reports = [report(0), report(1, clock=-0.3)]
     assert find_faults(reports) == []
     text = table(reports, [Rate("all-reduce", True, 2**30)], [])
-    assert text.splitlines()[-1] == "all well" and "all-reduce      correct  1.00 GiB/s a rank" in text and "-300 ms" in text
+    assert text.splitlines()[-1] == "all well" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
 
 
 @pytest.mark.parametrize(

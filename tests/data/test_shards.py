@@ -135,7 +135,7 @@ def test_more_shards_than_may_be_mapped(make_directory, documents, monkeypatch):
 
 
 def test_no_index(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="index.json: not found: .* run data_prep/prepare_corpus.py"):
+    with pytest.raises(FileNotFoundError, match="index.json: not found: .* make one with `megatape prepare corpus`"):
         load_index(tmp_path)
 
 

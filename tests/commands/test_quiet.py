@@ -1,0 +1,55 @@
+"""What DeepSpeed logs is shown only if it is an error, or asked for."""
+
+import logging
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.commands.options import silence_deepspeed
+from tests.workers import ROOT
+
+# What DeepSpeed 0.19.8 writes, and what a run does.
+LINES = {
+    "[2026-11-21 21:40:02,074] [WARNING] [real_accelerator.py:213:get_accelerator] Setting accelerator to CPU.": False,
+    "[2026-11-21 21:40:06,528] [INFO] [launch.py:170:main] dist_world_size=2": False,
+    "[2026-11-21 21:40:06,528] [ERROR] [launch.py:259:main] exits with return code = 2": True,
+    "step  1/20 [#...................]  loss 8.3041": True,
+    "error: no configuration at nowhere.json": True,
+}
+
+
+@pytest.fixture
+def quickstart(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Names of launch/quickstart.py, which runs programs beside this interpreter."""
+    names = runpy.run_path(str(ROOT / "launch" / "quickstart.py"))
+    monkeypatch.setitem(names["run"].__globals__, "BIN", Path(sys.executable).parent)
+    return names
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_quickstart_hides_log_lines(quickstart: dict[str, Any], verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    code = f"print(*{list(LINES)!r}, sep=chr(10))"
+    quickstart["run"](Path(sys.executable).name, "-c", code, hidden=None if verbose else quickstart["DEEPSPEED_LOG"])
+    assert capfd.readouterr().out.splitlines() == [line for line, shown in LINES.items() if shown or verbose]
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("DeepSpeed")
+    filters = list(logger.filters)
+    yield logger
+    logger.filters = filters
+
+
+def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
+    """Set before DeepSpeed is imported, which then configures the same logger."""
+    silence_deepspeed()
+    from deepspeed.utils import logger as theirs
+
+    assert theirs is logger
+    for level, shown in ((logging.WARNING, False), (logging.ERROR, True)):
+        assert bool(theirs.filter(theirs.makeRecord("DeepSpeed", level, "file", 1, "text", (), None))) == shown
