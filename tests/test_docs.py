@@ -183,4 +183,6 @@ def test_architecture_lists_every_arrow() -> None:
         floors[room] = 1 + max((floors[other] for other in below), default=0)
         rows.append(f"| {floors[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
     page = (ROOT / "docs/architecture.md").read_text()
-    assert re.findall(r"^\| \d+ \| `.*$", page, re.MULTILINE) == rows
+    assert re.findall(r"^\| \d+ \| `.*$", page, re.MULTILINE) == rows, "the rows of docs/architecture.md are\n" + "\n".join(
+        rows
+    )

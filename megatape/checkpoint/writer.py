@@ -40,8 +40,8 @@ def write_checkpoint(
     final = folder.checkpoint(step)
     partial = final.with_name(final.name + ".tmp")
     if topology.is_main:
-        for uncomplete in folder.checkpoints.glob("step-*.tmp"):
-            shutil.rmtree(uncomplete)
+        for unfinished in folder.checkpoints.glob("step-*.tmp"):
+            shutil.rmtree(unfinished)
         partial.mkdir(parents=True)
     dist.barrier()
 
