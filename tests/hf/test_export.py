@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 import megatape.hf.weights
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.hf.export import export
-from megatape.hf.families.tape import CHOICE, CODE
+from megatape.hf.families.tape import CHOICE, CODE, NAME
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS
 from tests.conftest import Command
@@ -36,7 +36,7 @@ COMMON = {
 
 def test_files(exported: Callable[..., Exported]):
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
-    model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "model_encoding.py"}
+    model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "encoding_name.py", "model_encoding.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"encoding_tape.py", "rotary.py"}
     assert {path.name for path in exported("grouped", "fire").folder.iterdir()} == COMMON | model | {"encoding_fire.py"}
     vector = {path.name for path in exported("grouped", "tape_vector").folder.iterdir()}
@@ -108,8 +108,18 @@ def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str
 
 def test_the_choice_in_the_package_is_that_of_tape(exported: Callable[..., Exported]):
     """What export writes is what type checkers and readers see in the package."""
-    file = f"{CHOICE}.py"
-    assert (exported("grouped").folder / file).read_text() == (CODE / file).read_text()
+    for file in (f"{NAME}.py", f"{CHOICE}.py"):
+        assert (exported("grouped").folder / file).read_text() == (CODE / file).read_text()
+
+
+def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path):
+    """In one process, where transformers remembers model classes by configuration class."""
+    for encoding in ("alibi", "fire", "alibi"):
+        folder = tmp_path / encoding / "exported"
+        if not folder.exists():
+            export(memory_checkpoint(sentencepiece_model, encoding=encoding)[0], folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        assert type(model.model.encoding).__name__.lower() == model.config.encoding == encoding
 
 
 def test_exported_code_imports_only_torch_and_transformers():

@@ -17,7 +17,7 @@ from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
-from megatape.plan.report import describe
+from megatape.plan.report import report
 from megatape.registry import ENCODINGS, EncodingEntry
 from megatape.runtime.topology import Topology
 from tests.training.cases import train_cases
@@ -95,11 +95,18 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     assert slope.shape == (8,) and slope.unique().numel() == 8  # each head's went its own way
     assert 1e-3 < float((slope - START).abs().max()) < 4 * 3 * 1e-2  # four Adam steps at three times the learning rate
 
-    assert "parameters" in describe(parse_config(raw_config, "test"), 2)
+    assert "parameters" in report(parse_config(raw_config, "test"))
 
     export(checkpoint, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").glob("*.py")}
-    assert names == {"configuration_tape.py", "encoding.py", "model_encoding.py", "modeling_tape.py", f"{FILE}.py"}
+    assert names == {
+        "configuration_tape.py",
+        "modeling_tape.py",
+        "encoding.py",
+        "encoding_name.py",
+        "model_encoding.py",
+        f"{FILE}.py",
+    }
     model = Transformer(checkpoint.config.model)
     model.load_state_dict({name: checkpoint.tensor(name) for name in checkpoint.names()})
     tokens = torch.arange(3, 33)[None]

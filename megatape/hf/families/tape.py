@@ -20,7 +20,9 @@ from megatape.registry import ENCODINGS
 
 CODE = Path(modeling.__path__[0])
 MODEL = "modeling_tape"
-CHOICE = "model_encoding"  # the file that says which encoding the model has
+# The files that say which encoding the model has. The configuration imports the name, which makes it a class of its own for each
+# encoding: transformers remembers one model class for each configuration class and would run the first model's code for all.
+NAME, CHOICE = "encoding_name", "model_encoding"
 
 # What belongs to a position encoding keeps the end of its name.
 _PREFIXES = {"position.": "position.", "attention.bias.": "self_attn.bias."}
@@ -67,7 +69,8 @@ class Tape(Family):
         spec = find_spec(module)
         assert spec is not None and spec.origin is not None, f"{module}, named by megatape/registry.py, does not exist"
         source = Path(spec.origin)
-        (folder / f"{CHOICE}.py").write_text(_choice(source.stem, name, model.encoding, entry.scalable), encoding="utf-8")
+        (folder / f"{NAME}.py").write_text(_name(model.encoding, entry.scalable), encoding="utf-8")
+        (folder / f"{CHOICE}.py").write_text(_choice(source.stem, name), encoding="utf-8")
         shutil.copyfile(source, folder / source.name)
         needed = [CODE / f"{MODEL}.py", *_imports(source)]
         while needed:
@@ -81,12 +84,18 @@ def _imports(file: Path) -> list[Path]:
     return [CODE / f"{module}.py" for module in get_relative_imports(file)]
 
 
-def _choice(file: str, name: str, encoding: str, scalable: bool) -> str:
+def _name(encoding: str, scalable: bool) -> str:
+    return f'''"""The name of this model's position encoding."""
+
+NAME = "{encoding}"
+SCALABLE = {scalable}  # whether rope_parameters may change its frequencies
+'''
+
+
+def _choice(file: str, name: str) -> str:
     return f'''"""The position encoding of this model."""
 
 from .{file} import {name}
 
 ENCODING = {name}
-NAME = "{encoding}"
-SCALABLE = {scalable}  # whether rope_parameters may change its frequencies
 '''

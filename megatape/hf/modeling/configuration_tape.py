@@ -4,6 +4,8 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
+from .encoding_name import NAME
+
 
 class TapeConfig(PreTrainedConfig):
     """Shape of a language model with TAPE or another position encoding; names as in LlamaConfig.
@@ -16,7 +18,7 @@ class TapeConfig(PreTrainedConfig):
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
-    encoding: str = "tape"
+    encoding: str = NAME
     # None stands for a default that __post_init__ fills in.
     vocab_size: int = 32000
     hidden_size: int = 768

@@ -1,6 +1,6 @@
 """MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
 
-model_encoding.py says which one this model has; encoding.py has the questions that it answers. This folder needs only torch and
+model_encoding.py says which one this model has, encoding_name.py its name; encoding.py has the questions that it answers. This folder needs only torch and
 transformers.
 
 Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the encoding's
@@ -26,7 +26,8 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_tape import TapeConfig
 from .encoding import Encoding, LayerBias, StateUpdate
-from .model_encoding import ENCODING, NAME, SCALABLE
+from .encoding_name import NAME, SCALABLE
+from .model_encoding import ENCODING
 
 
 def eager_attention(
