@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from megatape.attention.operation import attend, attend_and_move
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import gather_tokens, gathered_again, tokens_to_channels
-from megatape.parallel.layers import ColumnLinear, RowLinear
+from megatape.parallel.collectives import tokens_to_channels
+from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.mesh import SINGLE, Axis
 
 
@@ -23,8 +23,6 @@ class Attention(nn.Module):
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
         self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
         self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis)
-        # Held here because ZeRO-3 would gather a weight, one by one, for whoever asks its layer for it.
-        self.input_weights = [self.query.weight, self.key.weight, self.value.weight]
         self.bias = encoding.bias(axis)
 
     def forward(self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
@@ -32,9 +30,8 @@ class Attention(nn.Module):
         each token may see; move: whether anything reads how attention moves the state.
 
         Returns the output [B, N/T, C] and A e of this rank's query heads [B, N, H/T, W], if attention moves it."""
-        whole = gather_tokens(h, self.axis)
-        with gathered_again(h, whole, self.input_weights, self.axis):
-            q, k, v = (layer(whole).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
+        heads = column_parallel(h, self.query, self.key, self.value)
+        q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in heads)
         if e is not None and self.encoding.carries_state:
             e = tokens_to_channels(e, self.axis)
         attended_positions = None

@@ -12,10 +12,7 @@ With one rank T is 1: N/T, H/T and L/T are N, H and L, and the functions of para
 a rank holds N/T tokens between the sublayers, and all N tokens of its heads inside attention and MLP.
 """
 
-from dataclasses import replace
-
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from megatape.config import ModelConfig
 from megatape.model.block import Block
@@ -25,6 +22,7 @@ from megatape.parallel.collectives import own_tokens
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import never_decay
+from megatape.parallel.recompute import recompute
 
 
 class Transformer(nn.Module):
@@ -38,8 +36,7 @@ class Transformer(nn.Module):
         self.encoding = encoding_of(config)
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        inside = replace(axis, keeps_gathered=activation_checkpointing)
-        blocks = [Block(config, self.encoding, inside) for _ in range(config.num_layers)]
+        blocks = [Block(config, self.encoding, axis) for _ in range(config.num_layers)]
         # Nothing reads the state after the last block. Its update gets no gradient, so only weight decay would ever change it.
         if blocks[-1].position is not None:
             never_decay(blocks[-1].position)
@@ -66,7 +63,7 @@ class Transformer(nn.Module):
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:
-                x, e = checkpoint(block, x, e, document_starts, move, use_reentrant=False, preserve_rng_state=False)
+                x, e = recompute(block, x, e, document_starts, move)
             else:
                 x, e = block(x, e, document_starts, move)
             if states is not None:

@@ -1,27 +1,86 @@
-"""The layers that know of tensor ranks; at T = 1 they are the plain ones.
+"""The tensor-parallel layers; at T = 1 they are the plain ones.
 
-B batch, N tokens, T tensor ranks. Between sublayers activations hold N/T tokens; inside attention and MLP all N tokens of a share of
-the features.
+B batch, N tokens, T tensor-parallel ranks. Between sublayers activations hold N/T tokens; inside attention and MLP all N tokens of a
+share of the features.
 """
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from megatape.parallel.collectives import gather_tokens, own_rows, scatter_sum_tokens
+from megatape.parallel.collectives import all_gather, gather_tokens, own_rows, scatter_sum_tokens
 from megatape.parallel.loss import cross_entropy, mask_padding
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
+from megatape.parallel.recompute import recomputed
 
 
 class ColumnLinear(nn.Module):
-    """y = x W^T without bias, every rank making its share of the outputs. weight: [out_features / T, in_features]."""
+    """y = x W^T without bias, every rank making its share of the outputs; see `column_parallel`.
+
+    weight: [out_features / T, in_features]."""
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
         super().__init__()
+        self.axis = axis
         self.weight = parameter((out_features, in_features), 0, axis)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+    def forward(self, whole: Tensor, *, part: Tensor | None = None, again: "_GatherAgain | None" = None) -> Tensor:
+        """whole: [B, N, in_features]. With this rank's `part` of it, the backward pass takes the whole from `again`."""
+        if again is None:
+            return F.linear(whole, self.weight)
+        return _GatheredLinear.apply(whole, self.weight, part, again)  # type: ignore[no-any-return]
+
+
+def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
+    """What each layer makes of all tokens: [B, N/T, C] -> [B, N, out_features / T] each.
+
+    The input is gathered once for all layers. They keep this rank's part of it, and the backward pass gathers it again, once."""
+    axis = layers[0].axis
+    whole = gather_tokens(x, axis)
+    if axis.size == 1 or recomputed():
+        return [layer(whole) for layer in layers]
+    part, again = x.detach(), _GatherAgain(axis, len(layers))
+    # By keyword, past the hooks that ZeRO stage 3 puts around a layer's positional inputs.
+    return [layer(whole, part=part, again=again) for layer in layers]
+
+
+class _GatherAgain:
+    """Gathers an input for the backward passes of `uses` layers, and lets go of it after the last."""
+
+    def __init__(self, axis: Axis, uses: int) -> None:
+        self.axis, self.uses = axis, uses
+        self.left = 0
+        self.whole: Tensor | None = None
+
+    def __call__(self, part: Tensor) -> Tensor:
+        if self.whole is None:
+            self.whole, self.left = all_gather(part, self.axis), self.uses
+        whole = self.whole
+        self.left -= 1
+        if not self.left:
+            self.whole = None
+        return whole
+
+
+class _GatheredLinear(torch.autograd.Function):
+    """F.linear that keeps a part of its input and the weight itself, whose storage ZeRO stage 3 frees and refills."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, weight: Tensor, part: Tensor, again: _GatherAgain) -> Tensor:
+        ctx.again = again
+        ctx.save_for_backward(part, weight)
+        return F.linear(whole, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        part, weight = ctx.saved_tensors
+        whole = ctx.again(part)
+        return grad @ weight, grad.flatten(0, 1).T @ whole.flatten(0, 1), None, None
 
 
 class RowLinear(nn.Module):

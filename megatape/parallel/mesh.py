@@ -19,7 +19,6 @@ class Axis:
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
-    keeps_gathered: bool = False  # inside activation checkpointing, which frees and recomputes gathered inputs itself
 
 
 SINGLE = Axis("tensor")  # the tensor axis of a model that one rank holds

@@ -1,13 +1,10 @@
-"""Bytes that ranks send each other, by collective: counted in a real run, or on shapes alone where there are no processes.
+"""Bytes that ranks send each other, by collective: in a real run, or on shapes alone in a group of torch's fake backend.
 
-One convention for both: what one of n ranks sends when the collective runs around a ring. With S bytes in the whole (gathered,
+The convention: what one of n ranks sends when the collective runs around a ring. With S bytes in the whole (gathered,
 scattered or exchanged) tensor an all-gather, a reduce-scatter and an all-to-all send (n - 1) / n S, an all-reduce twice that.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -41,27 +38,6 @@ Sent = Counter[str]  # collective -> bytes
 def sent_bytes(collective: str, whole: int, size: int) -> int:
     """Bytes that one of `size` ranks sends; whole: bytes of the whole tensor."""
     return (2 if collective == ALL_REDUCE else 1) * whole * (size - 1) // size
-
-
-_planned: ContextVar[Sent | None] = ContextVar("planned", default=None)
-
-
-def plan(collective: str, whole: Tensor, size: int) -> None:
-    """Note a collective that would run here if there were other processes."""
-    counter = _planned.get()
-    if counter is not None:
-        counter[collective] += sent_bytes(collective, whole.nbytes, size)
-
-
-@contextmanager
-def planned_traffic() -> Iterator[Sent]:
-    """Count what the tensor ranks of a model without processes (`Axis` without a group) would send inside the block."""
-    counter: Sent = Counter()
-    token = _planned.set(counter)
-    try:
-        yield counter
-    finally:
-        _planned.reset(token)
 
 
 class CountTraffic(TorchDispatchMode):

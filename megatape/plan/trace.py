@@ -1,5 +1,6 @@
 """A model run on shapes alone, as one tensor rank would run it: no memory, no processes, any size."""
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +8,16 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import FakeProcessGroup
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import saved_bytes
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis
-from megatape.parallel.traffic import Sent, planned_traffic
+from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
 
 
@@ -32,33 +35,38 @@ class Pass:
 def run_pass(config: Config) -> Pass:
     """The pass of config's micro-batch. Modules, parameters and events are those of a short sequence.
 
-    Bytes are an affine function of the sequence's length, with a slope that is one of the depth: all layers but the last are alike.
-    So the whole depth runs on a short sequence only, and two shallow models tell the slope; the result is exact."""
+    Bytes are an affine function of the sequence's length, and each of its coefficients one of the depth: all layers but the last are
+    alike. So the whole depth runs on a short sequence only, and two shallow models tell the bytes; the result is exact."""
     short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
-    whole = _run(config, depth, short)
-    at_two, at_three = _sent_per_token(config, 2, short), _sent_per_token(config, 3, short)
-    sent: Sent = Counter()
-    for collective, count in whole.sent.items():
-        slope = at_two[collective] + (at_three[collective] - at_two[collective]) * (depth - 2)
-        sent[collective] = count + slope * (length - short)
-    return Pass(whole.model, whole.trained, whole.events, sent)
+    model, events = _run(config, depth, short)
+    trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    at_two, at_three = (_sent(config, num_layers, short, length) for num_layers in (2, 3))
+    sent = Counter({collective: two + (at_three[collective] - two) * (depth - 2) for collective, two in at_two.items()})
+    return Pass(model, trained, events, sent)
 
 
-def _sent_per_token(config: Config, num_layers: int, short: int) -> Sent:
-    once, twice = (_run(config, num_layers, length).sent for length in (short, 2 * short))
-    return Counter({collective: (twice[collective] - count) // short for collective, count in once.items()})
+def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
+    """Bytes sent at `length` tokens, from runs of `short` and twice as many."""
+    counts = []
+    for tokens in (short, 2 * short):
+        with CountTraffic(_tensor_axis(config.parallel.tp)) as traffic:
+            _run(config, num_layers, tokens)
+        counts.append(traffic.sent["tensor"])
+    once, twice = counts
+    return Counter(
+        {collective: count + (twice[collective] - count) // short * (length - short) for collective, count in once.items()}
+    )
 
 
-def _run(config: Config, num_layers: int, length: int) -> Pass:
+def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
+    """A forward and backward pass of `length` tokens: the model with its gradients, and what its modules did."""
     with shapes_only(config):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
         document_starts = tokens if config.data.mask_documents else None
-        with planned_traffic() as sent:
-            model(tokens, tokens, document_starts, tokens).backward()
-        trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    return Pass(model, trained, events, sent)
+        model(tokens, tokens, document_starts, tokens).backward()
+    return model, events
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,20 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     """One tensor rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    return Transformer(model, checkpointing, Axis("tensor", config.parallel.tp))
+    return Transformer(model, checkpointing, _tensor_axis(config.parallel.tp))
+
+
+@cache
+def _tensor_axis(size: int) -> Axis:
+    """Rank 0 of `size` tensor-parallel ranks that do not exist: torch's fake backend sends nothing.
+
+    The group stands by itself: it needs no default process group, and leaves alone the one that there may be."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    group._register_backend(torch.device("cpu"), kind, FakeProcessGroup._create_internal(0, size))
+    group._set_default_backend(kind)
+    group._set_group_name("planned")  # type: ignore[arg-type]
+    return Axis("tensor", size, 0, group)
 
 
 @contextmanager
@@ -100,7 +121,9 @@ def shapes_only(config: Config) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.precision))
     try:
-        with FakeTensorMode():
+        with FakeTensorMode(), warnings.catch_warnings():
+            # Collectives go by the names that the oldest supported torch has for them; newer ones warn.
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
             yield
     finally:
         torch.set_default_dtype(before)

@@ -1,0 +1,92 @@
+"""Column-parallel layers on two ranks against plain ones, and what they keep for the backward pass."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.model.accounting import record_saved
+from megatape.parallel.layers import ColumnLinear, column_parallel
+from megatape.parallel.mesh import make_mesh
+from megatape.parallel.recompute import recompute
+from megatape.parallel.traffic import ALL_GATHER, REDUCE_SCATTER, CountTraffic
+from megatape.runtime.topology import Topology
+from tests.workers import run_workers
+
+BATCH, TOKENS, HIDDEN, OUT, RANKS = 2, 6, 5, (8, 4, 4), 2
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    """Small whole numbers, so that sums are exact in any order."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_workers("tests.parallel.test_layers:measure", RANKS, None, tmp_path_factory.mktemp("layers"))
+
+
+def measure(_: Any, topology: Topology) -> dict[str, Any]:
+    """Exact equality of three layers over one input with plain ones, bytes kept and bytes sent, on this rank."""
+    axis, rank = make_mesh(topology, RANKS).tensor, topology.rank
+    x, weights = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_(), [draw(size, HIDDEN, seed=size) for size in OUT]
+    for weight in weights:
+        weight.requires_grad_()
+    d_out = [draw(BATCH, TOKENS, size, seed=10 + size) for size in OUT]
+    expected = [F.linear(x, weight) for weight in weights]
+    wanted = torch.autograd.grad([(d * out).sum() for d, out in zip(d_out, expected, strict=True)], [x, *weights])
+    layers = [ColumnLinear(HIDDEN, size, axis) for size in OUT]
+    for layer, weight in zip(layers, weights, strict=True):
+        layer.weight.data.copy_(weight.chunk(RANKS)[rank])
+    own_weights = [layer.weight for layer in layers]
+    found: dict[str, Any] = {}
+    for name in ("plain", "recomputed"):
+        own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
+        with CountTraffic(axis) as traffic, record_saved(exclude=list(own_weights)) as saved:
+            out = column_parallel(own, *layers) if name == "plain" else recompute(column_parallel, own, *layers)
+        kept = saved.bytes
+        with CountTraffic(axis) as back:
+            loss = torch.stack([(d.chunk(RANKS, dim=2)[rank] * part).sum() for d, part in zip(d_out, out, strict=True)]).sum()
+            grads = torch.autograd.grad(loss, [own, *own_weights])
+        shares = [wanted[0].chunk(RANKS, dim=1)[rank], *(grad.chunk(RANKS)[rank] for grad in wanted[1:])]
+        found[name] = {
+            "outputs": all(
+                torch.equal(part, whole.chunk(RANKS, dim=2)[rank]) for part, whole in zip(out, expected, strict=True)
+            ),
+            "gradients": all(torch.equal(*pair) for pair in zip(grads, shares, strict=True)),
+            "kept": kept,
+            "sent": [dict(traffic.sent["tensor"]), dict(back.sent["tensor"])],
+        }
+    own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
+    outputs = column_parallel(own, *layers)
+    gone = [weakref.ref(part) for part in outputs]
+    del outputs, part
+    return found | {"freed": all(reference() is None for reference in gone)}
+
+
+@pytest.mark.parametrize("name", ["plain", "recomputed"])
+def test_equal_to_plain_layers(results: list[dict[str, Any]], name: str) -> None:
+    for result in results:
+        assert result[name]["outputs"] and result[name]["gradients"]
+
+
+def test_keep_their_part_of_the_input_alone(results: list[dict[str, Any]]) -> None:
+    """Three layers, one part of the input among them, gathered once in each direction and reduce-scattered once."""
+    part = BATCH * TOKENS // RANKS * HIDDEN * 4
+    for result in results:
+        assert result["plain"]["kept"] == part
+        assert result["plain"]["sent"] == [{ALL_GATHER: part}, {ALL_GATHER: part, REDUCE_SCATTER: part}]
+
+
+def test_recomputation_gathers_once_more_not_twice(results: list[dict[str, Any]]) -> None:
+    part = BATCH * TOKENS // RANKS * HIDDEN * 4
+    for result in results:
+        assert result["recomputed"]["sent"] == [{ALL_GATHER: part}, {ALL_GATHER: part, REDUCE_SCATTER: part}]
+
+
+def test_keep_no_graph_alive(results: list[dict[str, Any]]) -> None:
+    """The output of a layer goes when nobody holds it: its graph must not hold itself."""
+    assert all(result["freed"] for result in results)
