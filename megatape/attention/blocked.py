@@ -18,10 +18,26 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from megatape.attention.backend import Backend, Need
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import rotate, rotate_backward
 
 BLOCK = 128  # query rows; measured best of 64, 128, 256 and 512 at 512 and 1024 tokens, 12 heads of 64
+
+
+class Blocked(Backend):
+    """Does everything, anywhere."""
+
+    def refusal(self, need: Need) -> str | None:
+        return None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+        return blocked_biased_attention(q, k, v, bias, document_starts)
+
+    def attend_and_move(
+        self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return blocked_attention(q, k, v, e, document_starts)
 
 
 def blocked_attention(
@@ -35,11 +51,14 @@ def blocked_attention(
     return content, attended_positions
 
 
-def blocked_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias, document_starts: Tensor | None = None) -> Tensor:
-    """Causal attention with a bias on the scores, over the values v alone.
+def blocked_biased_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None = None
+) -> Tensor:
+    """Causal attention with a bias on the scores, or without, over the values v alone.
 
     Shapes and precision as above. Returns A v [B, N, H, R]."""
-    content, _ = _BlockedAttention.apply(q, k, v, None, document_starts, bias, *bias.weights)
+    weights = () if bias is None else bias.weights
+    content, _ = _BlockedAttention.apply(q, k, v, None, document_starts, bias, *weights)
     return content
 
 

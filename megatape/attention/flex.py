@@ -11,9 +11,30 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from megatape.attention.bias import DistanceBias
+from megatape.attention.backend import Backend, Need
+from megatape.attention.bias import DistanceBias, ScoreBias
 
 MIN_HEAD_DIM = 16  # head_dim below which the compiler refuses
+
+
+class Flex(Backend):
+    """A bias by distance is a lookup, which the compiler fuses into the scores.
+
+    Not a bias by pairs: every number of its network takes part in every score, and fused, its gradient would be one atomic addition
+    for each of them."""
+
+    def refusal(self, need: Need) -> str | None:
+        if need.attends != "distance bias":
+            return f"knows biases by distance only, and the encoding asks for attention that is {need.attends}"
+        if need.device_type != "cuda":
+            return f"is compiled for GPUs, and the device is a {need.device_type}"
+        if need.head_dim < MIN_HEAD_DIM:
+            return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
+        return None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+        assert isinstance(bias, DistanceBias)
+        return flex_biased_attention(q, k, v, bias, document_starts)
 
 
 def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: DistanceBias, document_starts: Tensor | None) -> Tensor:

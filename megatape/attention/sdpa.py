@@ -7,19 +7,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megatape.attention.backend import Backend, Need, Sizes
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import rotate
 
 
+class Sdpa(Backend):
+    """Plain attention anywhere; on a GPU also over values that are wider than the keys, [v | e]."""
+
+    def refusal(self, need: Need) -> str | None:
+        if need.attends in ("distance bias", "pair bias"):
+            return "would hold a bias for all pairs of tokens"
+        if need.attends == "moving" and need.device_type == "cpu":
+            return "would hold the weights of all pairs of tokens: on a CPU it has no kernel for values wider than the keys"
+        return None
+
+    def copied_bytes(self, sizes: Sizes) -> int:
+        """Queries and keys rotated and repeated, values repeated."""
+        values = sizes.head_dim + sizes.state_width
+        return sizes.tokens * (sizes.heads * (2 * sizes.head_dim + values) - sizes.channels * values) * sizes.element_bytes
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+        return sdpa_attention(q, k, v, bias, document_starts)
+
+    def attend_and_move(
+        self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return sdpa_moving_attention(q, k, v, e, document_starts)
+
+
 def sdpa_moving_attention(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`attend_and_move` by one call of PyTorch's scaled dot product attention over [v | e]; also the reference for the kernels."""
+    """One call over [v | e]; arguments and results as those of Backend.attend_and_move."""
     values = torch.cat([v, e.to(v.dtype)], dim=-1)
     out = sdpa_attention(rotate(q, e).to(v.dtype), rotate(k, e).to(v.dtype), values, None, document_starts)
     return out[..., : v.shape[-1]], out[..., v.shape[-1] :]
 
 
 def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-    """`attend` by PyTorch's scaled dot product attention. With a bias it holds N x N numbers: only as a reference for the kernels."""
+    """Arguments and result as those of Backend.attend. With a bias it holds N x N numbers: only as a reference for the kernels."""
     groups, length = q.shape[2] // k.shape[2], q.shape[1]
     # [B, heads, N, .]; keys and values are repeated because not every backend of SDPA knows grouped queries.
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PositiveInt
 
 from megatape.config.section import Compared, Fixed, FixedSamples, Free, Registered, Section
-from megatape.registry import OPTIMIZERS, SCHEDULES
+from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
+BackendName = Annotated[str, AfterValidator(Registered({AUTO: Entry("", "the first that can"), **BACKENDS}))]
 ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 
 
@@ -22,6 +23,9 @@ class TrainingConfig(Section):
         "float32", description="of weights and activations in compute; master weights and moments are float32 in both"
     )
     gradient_clip: Compared[float] = Field(1.0, ge=0, description="largest norm of the gradient; 0 turns clipping off")
+    attention: Free[BackendName] = Field(
+        AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
+    )
     activation_checkpointing: Free[bool] = Field(False, description="keep only each block's input and compute the rest again")
 
 

@@ -1,24 +1,28 @@
-"""One causal attention over content and, where an encoding asks for it, the position state; picks the backend.
+"""The attention of a block.
 
 Shapes as in model/block.py.
 """
 
+import torch
 from torch import Tensor, nn
 
+from megatape.attention.backend import Need
 from megatape.attention.operation import attend, attend_and_move
-from megatape.config import ModelConfig
+from megatape.config import Config, ModelConfig
+from megatape.model.encodings import encoding_of
 from megatape.model.encodings.encoding import Encoding
 from megatape.parallel.collectives import tokens_to_channels
 from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.mesh import SINGLE, Axis
+from megatape.registry import AUTO
 
 
 class Attention(nn.Module):
     """Grouped-query attention, with queries, keys, scores and state as the position encoding wants them (docs/model.md)."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
         super().__init__()
-        self.head_dim, self.encoding, self.axis = config.head_dim, encoding, axis
+        self.head_dim, self.encoding, self.axis, self.backend = config.head_dim, encoding, axis, backend
         self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis)
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
         self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
@@ -36,9 +40,16 @@ class Attention(nn.Module):
             e = tokens_to_channels(e, self.axis)
         attended_positions = None
         if e is not None and move and self.encoding.attends == "moving":
-            content, attended_positions = attend_and_move(q, k, v, e, document_starts)
+            content, attended_positions = attend_and_move(q, k, v, e, document_starts, self.backend)
         else:
             q, k = self.encoding.rotate_qk(q, k, e)
             bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
-            content = attend(q, k, v, bias, document_starts)
+            content = attend(q, k, v, bias, document_starts, self.backend)
         return self.output(content.flatten(2)), attended_positions
+
+
+def attention_need(config: Config, device_type: str) -> Need:
+    """What the encoding of a configuration asks of attention on this kind of device."""
+    attends = encoding_of(config.model).attends
+    dtype = getattr(torch, config.training.precision)
+    return Need(device_type, attends, config.model.head_dim, dtype, config.data.mask_documents)

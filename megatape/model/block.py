@@ -20,15 +20,16 @@ from megatape.model.encodings.encoding import Encoding
 from megatape.model.mlp import MLP
 from megatape.model.norm import RMSNorm
 from megatape.parallel.mesh import SINGLE, Axis
+from megatape.registry import AUTO
 
 
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each of which moves both streams."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
-        self.attention = Attention(config, encoding, axis)
+        self.attention = Attention(config, encoding, axis, backend)
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)

@@ -23,20 +23,24 @@ from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import never_decay
 from megatape.parallel.recompute import recompute
+from megatape.registry import AUTO
 
 
 class Transformer(nn.Module):
     """Decoder-only transformer with one of the position encodings.
 
-    activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass."""
+    activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass.
+    attention: the backend that runs where it can (training.attention)."""
 
-    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False, axis: Axis = SINGLE) -> None:
+    def __init__(
+        self, config: ModelConfig, activation_checkpointing: bool = False, axis: Axis = SINGLE, attention: str = AUTO
+    ) -> None:
         super().__init__()
         self.config, self.axis = config, axis
         self.encoding = encoding_of(config)
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        blocks = [Block(config, self.encoding, axis) for _ in range(config.num_layers)]
+        blocks = [Block(config, self.encoding, axis, attention) for _ in range(config.num_layers)]
         # Nothing reads the state after the last block. Its update gets no gradient, so only weight decay would ever change it.
         if blocks[-1].position is not None:
             never_decay(blocks[-1].position)

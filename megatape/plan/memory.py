@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 
+from megatape.attention.backend import Sizes
+from megatape.attention.operation import check, choose, load
 from megatape.config import Config
+from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
+from megatape.zero.settings import stage3_limits
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
     if zero.stage == 3:
-        device["gathered weights"] = gathered(one.events, ranks, zero.bucket_size, config.model.hidden_size).live * size
+        device["gathered weights"] = gathered(one.events, ranks, stage3_limits(config)).live * size
     if zero.stage:  # what waits to be reduced, and its copy on the way
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
     return Memory(device | _activations(config, on_gpu), host)
@@ -68,12 +72,19 @@ def _activations(config: Config, on_gpu: bool) -> dict[str, float]:
 
 
 def attention_copies(config: Config) -> int:
-    """Bytes that a GPU's attention keeps in one layer beyond the CPU's: queries and keys rotated and repeated, values repeated."""
-    model, tokens = config.model, config.training.micro_batch_size * config.data.sequence_length
-    encoding = encoding_of(model)
-    values = model.head_dim + (encoding.state_width if encoding.attends == "moving" else 0)
-    copied = model.num_heads * (2 * model.head_dim + values) - model.num_kv_heads * values
-    return tokens * copied // config.parallel.tp * element_bytes(config)
+    """Bytes that a GPU's attention keeps in one layer beyond the CPU's. Raises ValueError if training.attention cannot run there."""
+    model, ranks, encoding = config.model, config.parallel.tp, encoding_of(config.model)
+    need = attention_need(config, "cuda")
+    check(need, config.training.attention)
+    sizes = Sizes(
+        tokens=config.training.micro_batch_size * config.data.sequence_length,
+        heads=model.num_heads // ranks,
+        channels=model.num_kv_heads // ranks,
+        head_dim=model.head_dim,
+        state_width=encoding.state_width if encoding.attends == "moving" else 0,
+        element_bytes=element_bytes(config),
+    )
+    return load(choose(need, config.training.attention)).copied_bytes(sizes)
 
 
 def _logits(config: Config) -> int:

@@ -11,6 +11,7 @@ from megatape.config import Config
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 from megatape.plan.trace import Pass
 from megatape.plan.zero3 import gathered
+from megatape.zero.settings import stage3_limits
 
 GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the precision
 
@@ -43,7 +44,7 @@ def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
         sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, trained * GRADIENT_BYTES, ranks)
         sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(parameters) * weight_bytes, ranks)
     else:
-        moved = micro_batches * gathered(one.events, ranks, config.zero.bucket_size, config.model.hidden_size).elements
+        moved = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
         moved += padded(always_whole(parameters, config), ranks)  # gathered after the optimizer has changed them
         sent[ALL_GATHER] = sent_bytes(ALL_GATHER, moved * weight_bytes, ranks)
         sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, padded(one.trained, ranks) * GRADIENT_BYTES, ranks)
@@ -51,13 +52,14 @@ def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
 
 
 def padded(parameters: list[nn.Parameter], ranks: int) -> int:
-    """Elements when each parameter is filled up to a multiple of the ranks."""
+    """Elements when each parameter is padded to a multiple of the ranks."""
     return sum(-(-parameter.numel() // ranks) * ranks for parameter in parameters)
 
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
-    """Those that stage 3 leaves whole on every rank (deepspeed_config in zero/engine.py)."""
-    return [parameter for parameter in parameters if parameter.numel() <= config.model.hidden_size]
+    """Those that stage 3 leaves whole on every rank."""
+    largest = stage3_limits(config).always_whole
+    return [parameter for parameter in parameters if parameter.numel() <= largest]
 
 
 def element_bytes(config: Config) -> int:

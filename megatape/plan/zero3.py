@@ -1,8 +1,8 @@
-"""What ZeRO stage 3 gathers in a micro-batch: DeepSpeed's coordinator of gathering, prefetching and letting go, on paper.
+"""What ZeRO stage 3 gathers in a micro-batch: DeepSpeed's coordinator of gathering, prefetching and releasing, on paper.
 
 DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the weights that are not there, then those
-of the next modules up to a bucket of elements; after the pass it lets the module's weights go, unless the
-prefetch has already counted on finding them. So at the turn from forward to backward pass the last weights stay, and how many
+of the next modules up to a bucket of elements; after the pass it releases the module's weights, unless the
+prefetch already relies on finding them. So at the turn from forward to backward pass the last weights stay, and how many
 bytes move depends on the order of the modules. The rules are those of the pinned version's
 runtime/zero/partitioned_param_coordinator.py; tests/plan compares the result with the bytes counted in a real run.
 """
@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+
+from megatape.zero.settings import Stage3Limits
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,11 @@ def _hook(module: nn.Module, events: list[Event]) -> None:
     module.register_forward_hook(after)
 
 
-def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int) -> Gathered:
-    """events: of one micro-batch; bucket: elements gathered ahead at a time, two buckets in all; persistent: weights up to this
-    size always stay whole (see deepspeed_config in zero/engine.py)."""
+def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gathered:
+    """events: of one micro-batch. Assumes that weights are never kept for a reuse (max_reuse_distance 0)."""
+    assert limits.max_reuse_distance == 0
     weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
-    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > persistent}
+    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > limits.always_whole}
     fetches = [event.module for event in events if event.kind == "fetch"]
     queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
     needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # last use that prefetching has looked at
@@ -114,7 +116,7 @@ def gathered(events: list[Event], data_ranks: int, bucket: int, persistent: int)
                 parameter, use = queue.popleft()
                 needed_at[parameter] = use
                 expected.discard(parameter)
-            coming, limit = 0, min(2 * bucket - live, bucket)
+            coming, limit = 0, min(limits.max_live - live, limits.prefetch)
             while queue and coming < limit:
                 parameter, use = queue.popleft()
                 needed_at[parameter] = max(needed_at[parameter], use)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from torch.distributed import DistNetworkError
 
-from megatape.attention.operation import backend
+from megatape.attention.operation import check
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
-from megatape.model.encodings import encoding_of
+from megatape.model.attention import attention_need
 from megatape.runtime.launchers import discover
 from megatape.runtime.watch import STATUS, RankFailed, Watch
 from megatape.training.interrupt import UNFINISHED
@@ -35,9 +35,10 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
         if resume not in (None, "auto"):
             load_manifest(Path(resume))
         data = open_data(config)
-        initialize_distributed(topology)
+        device = initialize_distributed(topology)
         speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
         with Watch(topology):
+            check(attention_need(config, device.type), config.training.attention)
             run = Run(config, data, topology, resume)
             if topology.is_main:
                 print(introduction(run), flush=True)
@@ -70,7 +71,7 @@ def introduction(run: Run) -> str:
         [
             (
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
-                f"{model.num_layers} layers, attention by {backend(run.engine.device.type, encoding_of(model).attends, model.head_dim)}"
+                f"{model.num_layers} layers, attention by {run.attention}"
             ),
             f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.data.validation.num_tokens:,} validation tokens",
             f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from megatape.attention.operation import choose
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.same_run import check_same_run
 from megatape.checkpoint.writer import write_checkpoint
@@ -13,6 +14,7 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
+from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
 from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
@@ -53,8 +55,9 @@ class Run:
             config,
             topology,
             self.mesh,
-            lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
+            lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis, config.training.attention),
         )
+        self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = 0
         check_shared(self.folder.directory, topology)
         self._start(resume)
@@ -99,6 +102,7 @@ class Run:
             "tokens": self.tokens,
             "world_size": self.topology.world_size,
             "fingerprints": self.data.fingerprints,
+            "attention": self.attention,
             "config": self.config.model_dump(),
         }
         keep = self.config.checkpoint.keep

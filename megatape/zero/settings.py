@@ -1,25 +1,44 @@
-"""DeepSpeed's own configuration, derived from ours: nobody writes a value twice."""
+"""DeepSpeed's own configuration, derived from ours: nobody writes a value twice. Without deepspeed, so that the planner reads it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from megatape.config import Config
 
 
+@dataclass(frozen=True)
+class Stage3Limits:
+    """When ZeRO stage 3 gathers and releases weights, in elements.
+
+    prefetch: gathered ahead at a time. max_live: gathered at once. max_reuse_distance: weights used again within this many are not
+    released. always_whole: weights up to this size stay whole on every rank."""
+
+    prefetch: int
+    max_live: int
+    max_reuse_distance: int
+    always_whole: int
+
+
+def stage3_limits(config: Config) -> Stage3Limits:
+    """DeepSpeed's own defaults keep a billion weights gathered, ahead of their use and between forward and backward pass: for most
+    models that is all of them, and stage 3 would save nothing. Two buckets ahead hide the gathering as well. Vectors stay whole:
+    gathering them would cost more in latency than dividing them saves."""
+    bucket = config.zero.bucket_size
+    return Stage3Limits(bucket, 2 * bucket, max_reuse_distance=0, always_whole=config.model.hidden_size)
+
+
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     """DeepSpeed's own configuration, derived from ours: nobody writes a value twice."""
-    zero = config.zero
+    zero, limits = config.zero, stage3_limits(config)
     section: dict[str, Any] = {
         "stage": zero.stage,
         "reduce_bucket_size": zero.bucket_size,
         "allgather_bucket_size": zero.bucket_size,
-        "stage3_prefetch_bucket_size": zero.bucket_size,
+        "stage3_prefetch_bucket_size": limits.prefetch,
         "sub_group_size": zero.sub_group_size,
-        # DeepSpeed would keep a billion weights gathered ahead of their use and between forward and backward pass: for most models
-        # that is all of them, and stage 3 would save nothing. Two buckets ahead hide the gathering as well.
-        "stage3_max_live_parameters": 2 * zero.bucket_size,
-        "stage3_max_reuse_distance": 0,
-        # Vectors stay whole on every rank: gathering them would cost more in latency than dividing them saves.
-        "stage3_param_persistence_threshold": config.model.hidden_size,
+        "stage3_max_live_parameters": limits.max_live,
+        "stage3_max_reuse_distance": limits.max_reuse_distance,
+        "stage3_param_persistence_threshold": limits.always_whole,
     }
     if zero.offload_optimizer:
         section["offload_optimizer"] = {"device": "cpu"}

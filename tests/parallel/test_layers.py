@@ -63,7 +63,7 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
     own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
     outputs = column_parallel(own, *layers)
     gone = [weakref.ref(part) for part in outputs]
-    del outputs, part
+    del outputs
     return found | {"freed": all(reference() is None for reference in gone)}
 
 

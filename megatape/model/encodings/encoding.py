@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from megatape.attention.backend import Attends
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.operation import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.parallel.mesh import Axis

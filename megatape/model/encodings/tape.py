@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from megatape.attention.operation import Attends
+from megatape.attention.backend import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
