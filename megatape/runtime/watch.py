@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -18,11 +19,20 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from megatape.runtime.topology import Topology
 
-PERIOD = 2.0  # seconds between signs of life
-SILENCE = 30.0  # seconds without one until a rank counts as dead
-SUSPICION = 8.0  # the same once a collective has failed somewhere
-GRACE = 10.0  # seconds that a rank has to end by itself when it is known why
-STATUS = 1  # exit status of a rank that did not
+STATUS = 1  # exit status of a rank that did not end by itself
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds. All ranks need the same.
+
+    period: between signs of life. silence: without one until a rank counts as dead. suspicion: the same once a collective has failed
+    somewhere. grace: that a rank has to end by itself when it is known why."""
+
+    period: float = 2.0
+    silence: float = 30.0
+    suspicion: float = 8.0
+    grace: float = 10.0
 
 
 class RankFailed(RuntimeError):
@@ -35,8 +45,8 @@ class Watch:
     An exception that leaves the block is told to the other ranks, unless it is itself a failed exchange: then RankFailed, which
     names the rank at fault, is raised in its place. A rank that is stuck in an exchange is ended from the thread."""
 
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+    def __init__(self, topology: Topology, limits: Limits = Limits()) -> None:
+        self.topology, self.limits = topology, limits
         self.watched = list(range(topology.world_size)) if topology.is_main else [0]
         self.verdict: str | None = None
         self.over, self.decided = threading.Event(), threading.Event()
@@ -57,7 +67,7 @@ class Watch:
                 self._explain(error)
         finally:
             self.over.set()
-            self.thread.join(GRACE)
+            self.thread.join(self.limits.grace)
 
     def _explain(self, error: Exception) -> None:
         """Tell the other ranks what happened here, or learn from them what happened there."""
@@ -66,12 +76,12 @@ class Watch:
         failed_exchange = _exchange_failed(error)
         if failed_exchange:
             self._tell("watch/suspicion", "yes")
-            self.decided.wait(SILENCE + 2 * PERIOD)
+            self.decided.wait(self.limits.silence + 2 * self.limits.period)
         else:
             line = str(error).strip().split("\n")[0]
             self._tell("watch/verdict", f"rank {self.topology.rank} failed: {type(error).__name__}: {line}")
         if self.topology.is_main:
-            time.sleep(2 * PERIOD)  # with this process the store ends: first the others must have read it
+            time.sleep(2 * self.limits.period)  # with this process the store ends: first the others must have read it
         if failed_exchange and self.verdict:
             raise RankFailed(self.verdict) from error
 
@@ -86,7 +96,7 @@ class Watch:
         signs = dict.fromkeys(self.watched, "")
         changed = dict.fromkeys(self.watched, time.monotonic())
         count = 0
-        while not self.over.wait(PERIOD):
+        while not self.over.wait(self.limits.period):
             count += 1
             try:
                 self.store.set(f"watch/sign/{self.topology.rank}", str(count))
@@ -96,7 +106,7 @@ class Watch:
             if self.verdict:
                 self.decided.set()
                 break
-        if self.verdict and not self.over.wait(GRACE):
+        if self.verdict and not self.over.wait(self.limits.grace):
             print(f"error on rank {self.topology.rank}: {self.verdict}", file=sys.stderr, flush=True)
             os._exit(STATUS)
 
@@ -108,7 +118,7 @@ class Watch:
             sign = self.store.get(key).decode() if self.store.check([key]) else ""
             if sign != signs[rank]:
                 signs[rank], changed[rank] = sign, now
-        limit = SUSPICION if self.store.check(["watch/suspicion"]) else SILENCE
+        limit = self.limits.suspicion if self.store.check(["watch/suspicion"]) else self.limits.silence
         for rank, moment in changed.items():
             if now - moment > limit:
                 self._tell(

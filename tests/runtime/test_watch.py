@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import RankFailed, Watch
+from megatape.runtime.watch import Limits, RankFailed, Watch
 from tests.workers import run_workers
 
 
@@ -20,7 +20,7 @@ def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
 
 def fail_on_one(_: Any, topology: Topology) -> str:
     try:
-        with Watch(topology):
+        with Watch(topology, Limits(period=0.2, silence=20.0, suspicion=5.0, grace=5.0)):
             dist.all_reduce(torch.ones(1))
             if topology.rank == 1:
                 raise ValueError("its disk is full")
