@@ -49,7 +49,7 @@ def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
 
 
 class _GatherAgain:
-    """Gathers an input for the backward passes of `uses` layers, and lets go of it after the last."""
+    """Gathers an input for the backward passes of `uses` layers, and releases it after the last."""
 
     def __init__(self, axis: Axis, uses: int) -> None:
         self.axis, self.uses = axis, uses

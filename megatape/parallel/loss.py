@@ -1,6 +1,6 @@
-"""Cross entropy of a vocabulary that is divided among tensor ranks, over chunks of tokens: all logits are never there at once.
+"""Cross entropy of a vocabulary that is divided among tensor-parallel ranks, over chunks of tokens: all logits are never there at once.
 
-B batch, N tokens, C hidden, V vocabulary, T tensor ranks.
+B batch, N tokens, C hidden, V vocabulary, T tensor-parallel ranks.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ CHUNK_ELEMENTS = 2**25
 
 
 def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """Float32 sum of the cross entropies of all targets that are not IGNORE_INDEX, the same on all tensor ranks.
+    """Float32 sum of the cross entropies of all targets that are not IGNORE_INDEX, the same on all tensor-parallel ranks.
 
     x: [B, N/T, C]; weight: [ceil(V / T), C], this rank's rows of the output matrix, of which those beyond `vocab_size` are
     padding; targets: [B, N].

@@ -28,7 +28,7 @@ class Pass:
     model: nn.Module
     trained: list[nn.Parameter]  # those that get a gradient
     events: list[Event]  # when modules use their weights
-    sent: Sent  # bytes to the other tensor ranks
+    sent: Sent  # bytes to the other tensor-parallel ranks
 
 
 @cache

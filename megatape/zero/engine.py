@@ -116,7 +116,7 @@ class Engine:
         return self.sum_over_replicas(loss) / max(1.0, self.sum_over_replicas(targets))
 
     def sum_over_replicas(self, value: float) -> float:
-        """The sum of one number over the data-parallel ranks, where all tensor ranks of a replica have the same."""
+        """The sum of one number over the data-parallel ranks, where all tensor-parallel ranks of a replica have the same."""
         return self.sum_over_ranks(value) / self.mesh.tensor.size
 
     def sum_over_ranks(self, value: float) -> float:
