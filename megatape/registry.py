@@ -113,7 +113,7 @@ SCHEDULES: dict[str, Entry] = {
 
 # In order of preference: without a choice of training.attention the first that can do what an encoding asks for runs.
 AUTO = "auto"
-BACKENDS: Mapping[str, Entry] = {
+BACKENDS: dict[str, Entry] = {
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: biases by distance, on GPUs"),
     "sdpa": Entry("megatape.attention.sdpa:Sdpa", "PyTorch's scaled dot product attention: without biases"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "by blocks of query rows in plain PyTorch: everything, anywhere"),

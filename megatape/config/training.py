@@ -1,5 +1,6 @@
 """The sections of an optimizer step: training, optimizer, schedule."""
 
+from collections import ChainMap
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
@@ -8,7 +9,7 @@ from megatape.config.section import Compared, Fixed, FixedSamples, Free, Registe
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
-BackendName = Annotated[str, AfterValidator(Registered({AUTO: Entry("", "the first that can"), **BACKENDS}))]
+BackendName = Annotated[str, AfterValidator(Registered(ChainMap(BACKENDS, {AUTO: Entry("", "the first that can")})))]
 ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 
 
