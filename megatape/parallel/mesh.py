@@ -1,10 +1,12 @@
 """The ranks of a run as a mesh of named axes: each axis divides one thing, such as the samples or the model."""
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 from megatape.runtime.topology import Topology
 
@@ -38,6 +40,19 @@ def make_mesh(topology: Topology, tensor_size: int) -> Mesh:
     """This rank's axes with their process groups. Collective: every rank of the run makes all groups in the same order."""
     sizes = {"data": topology.world_size // tensor_size, "tensor": tensor_size}
     return Mesh(**{name: _make_axis(name, sizes, topology.rank) for name in sizes})
+
+
+@cache
+def fake_axis(name: str, size: int) -> Axis:
+    """Rank 0 of `size` ranks that do not exist: torch's fake backend sends nothing, so that a run on shapes alone can be counted.
+
+    The group stands by itself: it needs no default process group, and leaves alone the one that there may be."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    group._register_backend(torch.device("cpu"), kind, FakeProcessGroup._create_internal(0, size))
+    group._set_default_backend(kind)
+    group._set_group_name(f"fake {name}")  # type: ignore[arg-type]
+    return Axis(name, size, 0, group)
 
 
 def lines(name: str, sizes: dict[str, int]) -> list[list[int]]:

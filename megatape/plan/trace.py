@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import FakeProcessGroup
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import saved_bytes
 from megatape.model.transformer import Transformer
-from megatape.parallel.mesh import Axis
+from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
 
@@ -49,7 +47,7 @@ def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
     """Bytes sent at `length` tokens, from runs of `short` and twice as many."""
     counts = []
     for tokens in (short, 2 * short):
-        with CountTraffic(_tensor_axis(config.parallel.tp)) as traffic:
+        with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
             _run(config, num_layers, tokens)
         counts.append(traffic.sent["tensor"])
     once, twice = counts
@@ -99,20 +97,7 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     """One tensor rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    return Transformer(model, checkpointing, _tensor_axis(config.parallel.tp))
-
-
-@cache
-def _tensor_axis(size: int) -> Axis:
-    """Rank 0 of `size` tensor-parallel ranks that do not exist: torch's fake backend sends nothing.
-
-    The group stands by itself: it needs no default process group, and leaves alone the one that there may be."""
-    group = dist.ProcessGroup(dist.HashStore(), 0, size)
-    kind = dist.ProcessGroup.BackendType.CUSTOM
-    group._register_backend(torch.device("cpu"), kind, FakeProcessGroup._create_internal(0, size))
-    group._set_default_backend(kind)
-    group._set_group_name("planned")  # type: ignore[arg-type]
-    return Axis("tensor", size, 0, group)
+    return Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
 
 
 @contextmanager

@@ -1,8 +1,12 @@
 """Which ranks an axis of the mesh joins."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from megatape.parallel.mesh import lines
+from megatape.parallel.collectives import all_gather
+from megatape.parallel.mesh import fake_axis, lines
+from megatape.parallel.traffic import ALL_GATHER, CountTraffic
 
 SIZES = {"data": 2, "sequence": 3, "tensor": 4}
 
@@ -17,3 +21,13 @@ def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
         places = [{"data": rank // 12, "sequence": rank // 4 % 3, "tensor": rank % 4} for rank in line]
         assert [place.pop(name) for place in places] == list(range(SIZES[name]))
         assert all(place == places[0] for place in places)
+
+
+def test_fake_ranks_leave_no_default_group() -> None:
+    """Collectives of a planned run are counted where there are no processes."""
+    axis = fake_axis("tensor", 4)
+    with CountTraffic(axis) as traffic:
+        gathered = all_gather(torch.zeros(2, 3, 5), axis)
+    assert gathered.shape == (2, 12, 5)
+    assert traffic.sent["tensor"] == {ALL_GATHER: 3 * 2 * 3 * 5 * 4}
+    assert not dist.is_initialized()
