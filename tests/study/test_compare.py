@@ -33,6 +33,7 @@ from megatape.tasks import perplexity
 from megatape.tasks.addition import AdditionGrid
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests.conftest import VOCAB_SIZE
+from tests.study.cells import cells
 
 
 def test_variants() -> None:
@@ -127,8 +128,8 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
     text = report(rows, "the command", tmp_path)
     assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
-    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
-    spreads = [[name, *others] for name, _, *others in cells]  # without the parameters
+    lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
+    spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
     assert spreads == [
         ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
         ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
