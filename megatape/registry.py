@@ -111,10 +111,16 @@ SCHEDULES: dict[str, Entry] = {
     "constant": Entry("megatape.optim.schedules:constant", "the peak"),
 }
 
+
 # In order of preference: without a choice of training.attention the first that can do what an encoding asks for runs.
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: biases by distance, on GPUs"),
     "sdpa": Entry("megatape.attention.sdpa:Sdpa", "PyTorch's scaled dot product attention: without biases"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "by blocks of query rows in plain PyTorch: everything, anywhere"),
+}
+
+# Ways to measure a trained model: subclasses of megatape.tasks.task.Task.
+TASKS: dict[str, Entry] = {
+    "addition": Entry("megatape.tasks.addition:Addition", "exact match over the grid of operand lengths"),
 }

@@ -31,7 +31,6 @@ COMMANDS = {
     "export": "write a checkpoint as a folder that transformers loads",
     "generate": "continue a prompt with an exported model",
     "evaluate": "measure a trained model",
-    "evaluate addition": "exact match over the grid of operand lengths: addition.json, addition.png",
     "study": "the paper's studies and this system's benchmarks",
     "study efficiency": "parameters, operations, memory and time of every encoding",
     "study shift": "what added tokens and shifted position ids change",

@@ -1,17 +1,20 @@
 """Exact match of greedy answers to addition problems, over the grid of operand lengths."""
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
-from megatape.hf.loading import LoadedModel
+from megatape.tasks.heat_map import draw_heat_map
+from megatape.tasks.task import Task
+
+if TYPE_CHECKING:
+    from megatape.hf.loading import LoadedModel
 
 BATCH_SIZE = 512  # prompts that are answered at a time
 
@@ -65,13 +68,41 @@ class AdditionGrid:
             for digits in range(1, len(shares) + 1)
         }
 
+    @property
+    def summary(self) -> str:
+        """The means in one line."""
+        size = len(self.correct)
+        beyond = "" if self.beyond is None else f", beyond {self.beyond:.2%}"
+        return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
+
+    def draw(self, title: str, path: Path) -> None:
+        """Write a PNG of the grid, with a frame around the trained lengths."""
+        labels = "digits of the second operand", "digits of the first operand"
+        draw_heat_map(self.accuracy, self.trained_digits, labels, "exact match (%)", title, path)
+
     def describe(self) -> dict[str, Any]:
         """Everything, for a JSON file."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
 
-def evaluate_addition(loaded: LoadedModel, data: Path, max_digits: int | None = None) -> AdditionGrid:
+@dataclass(frozen=True)
+class Addition(Task):
+    """The task on its own; arguments as evaluate_addition takes them."""
+
+    data: Path
+    max_digits: int | None
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--data", type=Path, required=True, help="folder that `megatape prepare addition` wrote")
+        parser.add_argument("--max-digits", type=int, metavar="M", help="size of the grid (default: twice the trained digits)")
+
+    def evaluate(self, loaded: "LoadedModel") -> AdditionGrid:
+        return evaluate_addition(loaded, self.data, self.max_digits)
+
+
+def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None = None) -> AdditionGrid:
     """Ask an exported model the test problems of every cell up to `max_digits` digits (None: twice the trained ones).
 
     data: the directory that it was trained on. Raises ValueError if that is no addition data, if its tokenizer is not the
@@ -99,9 +130,10 @@ def evaluate_addition(loaded: LoadedModel, data: Path, max_digits: int | None = 
     )
 
 
-@torch.no_grad()
-def _answer(loaded: LoadedModel, tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
+def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
     """Whether each problem is answered exactly; their prompts have the same number of tokens."""
+    import torch
+
     model = loaded.model
     prompts = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(problem.prompt)] for problem in problems])
     expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
@@ -115,7 +147,7 @@ def _answer(loaded: LoadedModel, tokenizer: Tokenizer, problems: list[Problem]) 
         yield found[: len(answer)] == answer
 
 
-def _tokenizer(loaded: LoadedModel, data: Path) -> Tokenizer:
+def _tokenizer(loaded: "LoadedModel", data: Path) -> Tokenizer:
     """The data's tokenizer, if it is the model's too."""
     entry = load_index(data).tokenizer
     tokenizer = Tokenizer.load(data / entry.file, entry.sha256)
@@ -129,7 +161,7 @@ def _tokenizer(loaded: LoadedModel, data: Path) -> Tokenizer:
     return tokenizer
 
 
-def _check_lengths(loaded: LoadedModel, size: int) -> None:
+def _check_lengths(loaded: "LoadedModel", size: int) -> None:
     if size < 1:
         raise ValueError(f"--max-digits is {size}: give at least 1")
     needed, limit = longest_document(size) - 1, loaded.model.config.max_position_embeddings

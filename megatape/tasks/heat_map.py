@@ -1,24 +1,24 @@
-"""A picture of an addition grid."""
+"""A picture of shares over a grid of two lengths."""
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
 
-from megatape.tasks.addition import AdditionGrid
+def draw_heat_map(
+    shares: list[list[float]], num_trained: int, labels: tuple[str, str], measure: str, title: str, path: Path
+) -> None:
+    """Write a PNG of `shares` (0 to 1), with a frame around the first `num_trained` rows and columns, which were trained.
 
+    labels: of columns and rows; measure: of the colours."""
+    from matplotlib.figure import Figure
 
-def draw_heat_map(grid: AdditionGrid, title: str, path: Path) -> None:
-    """Write a PNG: exact match by operand lengths, with a frame around the trained ones."""
-    size, trained = len(grid.correct), grid.trained_digits
+    size = len(shares)
     figure = Figure(figsize=(6, 5), layout="constrained")
     axes = figure.add_subplot()
     extent = (0.5, size + 0.5, 0.5, size + 0.5)
-    image = axes.imshow(
-        [[100 * share for share in row] for row in grid.accuracy], vmin=0, vmax=100, origin="lower", extent=extent
-    )
-    edge = min(trained, size) + 0.5
+    image = axes.imshow([[100 * share for share in row] for row in shares], vmin=0, vmax=100, origin="lower", extent=extent)
+    edge = min(num_trained, size) + 0.5
     axes.plot([0.5, edge, edge], [edge, edge, 0.5], color="red")
-    axes.set(xlabel="digits of the second operand", ylabel="digits of the first operand")
+    axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.set_title(title, fontsize="small")
-    figure.colorbar(image, label="exact match (%)")
+    figure.colorbar(image, label=measure)
     figure.savefig(path, dpi=150)

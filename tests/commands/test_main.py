@@ -28,7 +28,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "data tokenizer": (["--source", "python", "--output", "nowhere/file"], "there is no folder nowhere"),
     "export": (["nowhere", "out"], "nowhere: no such folder"),
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
-    "evaluate addition": (["nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
+    "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),

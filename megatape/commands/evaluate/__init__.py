@@ -1,1 +1,0 @@
-"""megatape evaluate: measurements of a trained model."""
