@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test slow cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +26,9 @@ golden: ## the authors' outputs
 
 test: ## tests of every change
 	$(PYTEST)
+
+numerics: ## numerical tests with the CPU's oldest instruction set
+	ATEN_CPU_CAPABILITY=default $(PYTEST) -m "numerics and not slow"
 
 slow: ## tests that take minutes
 	$(PYTEST) -m slow

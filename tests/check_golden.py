@@ -3,7 +3,7 @@
     python tests/check_golden.py FILE [FILE ...]
 
 A golden file is one forward and backward pass of the authors' code; its metadata says kind and sizes. Prints the largest
-difference of logits, loss, hidden states, position states and gradients, and exits with 1 beyond the tolerance.
+difference of logits, loss, hidden states, position states and gradients, and exits with 1 beyond the bound.
 """
 
 import argparse
@@ -19,14 +19,12 @@ from torch import Tensor
 from megatape.hf import authors
 from megatape.model.transformer import Transformer
 
-# Both sides compute in float32 and sum in different orders. A logit is a sum of some hundred products of size 1, each rounded
-# to 6e-8, through three layers: 5e-7 is usual. Any change of the mathematics is far larger (a dropped gain moves logits by 1e-1).
-# Differences are relative to the largest value of the compared tensor.
-TOLERANCE = 2e-6
-# Gradients pass through all layers again, and where large terms cancel their rounding remains: up to 5e-6 is seen (against float64, ours and
-# theirs are off by as much). A gradient that is zero in exact arithmetic is nothing but rounding (FIRE's output bias: softmax ignores
-# it), so the scale is at least a hundredth of the largest gradient in the file; a tenth of the smallest real gradient still shows.
-GRADIENT_TOLERANCE = 1e-5
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it is run as a script, too
+from tests import bounds
+from tests.bounds import relative_difference
+
+# A gradient that is zero in exact arithmetic is nothing but rounding (FIRE's output bias: softmax ignores it), so gradients are compared
+# relative to at least a hundredth of the largest gradient in the file; a tenth of the smallest real gradient still shows.
 GRADIENT_FLOOR = 0.01
 
 
@@ -50,17 +48,17 @@ def differences(path: Path) -> dict[str, float]:
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
 
-    result = {"logits": difference(logits, golden["logits"]), "loss": difference(loss[None], golden["loss"])}
+    result = {"logits": relative_difference(logits, golden["logits"]), "loss": relative_difference(loss[None], golden["loss"])}
     for layer, (x, e) in enumerate(states):
         if f"layers.{layer}.hidden_states" in golden:
-            result[f"hidden_states.{layer}"] = difference(x, golden[f"layers.{layer}.hidden_states"])
+            result[f"hidden_states.{layer}"] = relative_difference(x, golden[f"layers.{layer}.hidden_states"])
         if f"layers.{layer}.position_cos" in golden:
             assert e is not None
             # Theirs are [B, L, N, R]. Where ours has each angle once, theirs has it twice: both must agree with our one.
             for part, ours in zip(("cos", "sin"), e.chunk(2, dim=-1), strict=True):
                 expected = golden[f"layers.{layer}.position_{part}"].transpose(1, 2)
                 ours = ours.repeat(1, 1, 1, expected.shape[-1] // ours.shape[-1])
-                result[f"position.{layer}.{part}"] = difference(ours, expected)
+                result[f"position.{layer}.{part}"] = relative_difference(ours, expected)
     # Through the conversion our gradients become theirs: it is linear, and part of what is compared.
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
@@ -77,7 +75,7 @@ def differences(path: Path) -> dict[str, float]:
     expected_gradients = {name.removeprefix("grads."): tensor for name, tensor in golden.items() if name.startswith("grads.")}
     largest = max(float(tensor.abs().max()) for tensor in expected_gradients.values())
     for name, expected in expected_gradients.items():
-        result[f"grads.{name}"] = difference(ours_as_theirs[name], expected, floor=GRADIENT_FLOOR * largest)
+        result[f"grads.{name}"] = relative_difference(ours_as_theirs[name], expected, floor=GRADIENT_FLOOR * largest)
     if "drawn" not in metadata and (more := ours_as_theirs.keys() ^ expected_gradients.keys()):
         raise ValueError(f"gradients on one side only: {', '.join(sorted(more))}")
     return result
@@ -94,14 +92,9 @@ def drawn_weights(drawn: list[tuple[str, list[int]]]) -> dict[str, Tensor]:
     return weights
 
 
-def tolerance(name: str) -> float:
-    """Largest allowed difference of the quantity `name`."""
-    return GRADIENT_TOLERANCE if name.startswith("grads.") else TOLERANCE
-
-
-def difference(ours: Tensor, expected: Tensor, floor: float = 0.0) -> float:
-    """Largest absolute difference over the largest expected value, or over `floor` if that is larger."""
-    return float((ours.detach() - expected).abs().max() / expected.abs().max().clamp(min=floor))
+def bound(name: str) -> bounds.Bound:
+    """The bound of the quantity `name`."""
+    return bounds.GOLDEN_GRADIENTS if name.startswith("grads.") else bounds.GOLDEN
 
 
 def main() -> int:
@@ -119,11 +112,11 @@ def main() -> int:
         for name, value in found.items():
             group = name.partition(".")[0]
             groups[group] = max(groups.get(group, 0.0), value)
-        worst = max(found, key=lambda name: found[name] / tolerance(name))
-        ok = found[worst] <= tolerance(worst)
+        worst = max(found, key=lambda name: found[name] / bound(name).limit)
+        ok = found[worst] <= bound(worst).limit
         failed |= not ok
         print(f"{path.name}: " + ", ".join(f"{group} {value:.1e}" for group, value in groups.items()))
-        print(f"  {'ok' if ok else 'FAILED'}: largest {found[worst]:.1e} ({worst}), tolerance {tolerance(worst):.0e}")
+        print(f"  {'ok' if ok else 'FAILED'}: largest {found[worst]:.1e} ({worst}), bound {bound(worst).limit:.0e}")
     return int(failed)
 
 

@@ -30,6 +30,13 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a module that uses tests/bounds.py are numerical: CI runs them for more than one instruction set."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item.module, "bounds"):
+            item.add_marker("numerics")
+
+
 @pytest.fixture(scope="session")
 def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """150 documents of a few made-up words, prepared by the public command's function, about 20,000 tokens."""

@@ -77,7 +77,8 @@ class Server:
         return int(answer)
 
     def close(self) -> None:
-        self.process.kill()
+        assert self.process.stdin
+        self.process.stdin.close()
         self.process.wait()
 
 
@@ -119,11 +120,15 @@ def main() -> None:
     import megatape.training.run  # noqa: F401 (with all that it imports)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they leave their status in a file
+    child = 0
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             _run_call(json.loads(line))
         print(child, file=answers, flush=True)
+    if child:  # whoever asked has ended, perhaps in the middle of a call
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
 
 
 def _run_call(request: dict[str, Any]) -> NoReturn:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests import bounds
+from tests.bounds import assert_close
 from tests.cluster.hosts import Hosts, missing
 from tests.cluster.slurm_cluster import COMMANDS, Slurm
 from tests.conftest import small_config
@@ -32,7 +34,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="session")
 def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Trains in a few seconds on 1, 2 or 4 ranks. eps and the tolerance of `check_losses` as in tests/training/test_stages.py."""
+    """Trains in a few seconds on 1, 2 or 4 ranks. eps as in tests/training/test_stages.py."""
     config = small_config(data_directory, tmp_path_factory.mktemp("cluster") / "unused")
     config["training"]["steps"] = 3
     config["optimizer"]["eps"] = 1e-3
@@ -54,7 +56,7 @@ def losses(run: Path) -> list[float]:
 
 
 def check_losses(run: Path, expected: list[float]) -> None:
-    assert losses(run) == pytest.approx(expected, rel=2e-6)
+    assert_close(losses(run), expected, bounds.TRAINED)
 
 
 def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import ModelConfig
@@ -24,6 +23,8 @@ from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
+from tests import bounds
+from tests.bounds import assert_close
 from tests.workers import run_workers
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -31,17 +32,6 @@ DATA, RUN, EXPORT = FIXTURES / "data", FIXTURES / "run", FIXTURES / "export"
 FIRST, LAST = RUN / "checkpoints" / "step-00000002", RUN / "checkpoints" / "step-00000004"
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 INITIAL: dict[str, dict[str, dict[str, Any]]] = json.loads((FIXTURES / "initial.json").read_text())
-
-# Two optimizer steps repeat those of another processor up to the order of float32 sums: 6e-7 of the largest element under
-# ATEN_CPU_CAPABILITY=default, 5e-7 under avx2; zero under avx512, which made the fixtures. Resuming without moments, or with
-# other samples, gives 1e-1 and more.
-RESUMED = 5e-6
-# One forward pass of two layers.
-LOGITS = 1e-5
-
-
-def relative_difference(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 def test_a_data_folder_opens_and_verifies() -> None:
@@ -69,7 +59,7 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
         assert ours.keys() == theirs.keys()
         for name, tensor in theirs.items():
             if tensor.any():  # the moments of the last layer's position update, which nothing reads, are zero
-                assert relative_difference(ours[name], tensor) < RESUMED, (kind, name)
+                assert_close(ours[name], tensor, bounds.TRAINED, what=(kind, name))
             else:
                 assert not ours[name].any()
     ours, theirs = (
@@ -79,14 +69,14 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
         for key in ("step", "lr", "tokens", "samples"):
             assert entry[key] == expected[key]
         for key in ("loss", "grad_norm"):
-            assert entry[key] == pytest.approx(expected[key], rel=RESUMED)
+            assert_close([entry[key]], [expected[key]], bounds.TRAINED, what=key)
 
 
 def test_an_export_loads() -> None:
     recorded = load_file(FIXTURES / "export-logits.safetensors")
     with torch.no_grad():
         logits = load_exported(EXPORT).model(input_ids=recorded["tokens"]).logits
-    assert relative_difference(logits, recorded["logits"]) < LOGITS
+    assert_close(logits, recorded["logits"], bounds.EXPORTED)
 
 
 def test_a_checkpoint_exports_the_same_weights(tmp_path: Path) -> None:
@@ -107,5 +97,6 @@ def test_initial_weights_are_the_same(encoding: str) -> None:
     }
     for name, entry in INITIAL[encoding].items():
         weight = initial_weight(name, parameters[name], 0.02, 1234)
-        assert weight.flatten()[:3].tolist() == pytest.approx(entry["first"], rel=1e-5, abs=1e-7), name
-        assert float(weight.double().square().sum()) == pytest.approx(entry["sum_of_squares"], rel=1e-5), name
+        assert_close(weight.flatten()[:3].tolist(), entry["first"], bounds.INITIAL, floor=1e-12, what=name)
+        sum_of_squares = float(weight.double().square().sum())
+        assert_close([sum_of_squares], [entry["sum_of_squares"]], bounds.INITIAL, floor=1e-12, what=name)

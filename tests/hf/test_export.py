@@ -19,6 +19,8 @@ from megatape.hf.export import export
 from megatape.hf.families.tape import CHOICE, CODE, NAME
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS
+from tests import bounds
+from tests.bounds import assert_close
 from tests.conftest import Command
 from tests.hf.checkpoint import memory_checkpoint
 from tests.hf.conftest import SHAPES, Exported
@@ -103,7 +105,7 @@ def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str
     assert answer["ids"][0] == 1 and 1 not in answer["ids"][1:]
     with torch.no_grad():
         expected = found.ours(tokens, torch.arange(15).expand(2, 15))
-    torch.testing.assert_close(torch.tensor(answer["logits"]), expected, atol=1e-4, rtol=1e-5)
+    assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
 
 
 def test_the_choice_in_the_package_is_that_of_tape(exported: Callable[..., Exported]):
@@ -163,7 +165,7 @@ def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypat
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
         expected = ours(tokens, torch.arange(15).expand(2, 15))
-        assert (model(tokens).logits - expected).abs().max() < 1e-5 * expected.abs().max()
+        assert_close(model(tokens).logits, expected, bounds.EXPORTED)
 
 
 def test_refusals(sentencepiece_model: Path, tmp_path: Path):
@@ -214,7 +216,7 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
         expected = ours(tokens, torch.arange(15).expand(2, 15))
-        assert (model(tokens).logits - expected).abs().max() < 1e-5 * expected.abs().max()
+        assert_close(model(tokens).logits, expected, bounds.EXPORTED)
 
     code, printed, errors = command("generate", out, "--prompt", "abc de", "--max-new-tokens", "5")
     assert code == 0, errors

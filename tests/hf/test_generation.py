@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, StaticCache
 
 from megatape.hf.generation import generate_text
+from tests import bounds
+from tests.bounds import assert_close, relative_difference
 from tests.hf.checkpoint import VOCAB_SIZE
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
@@ -80,7 +82,7 @@ def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: s
         for cache in (DynamicCache(config=model.config), StaticCache(config=model.config, max_cache_len=32)):
             for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
                 part = model(tokens[:, begin:end], past_key_values=cache).logits
-                torch.testing.assert_close(part, expected[:, begin:end], atol=2e-5, rtol=0)
+                assert_close(part, expected[:, begin:end], bounds.EXPORTED)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -99,7 +101,7 @@ def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]):
         logits = [model(*padded(rows, value)).logits[0, -4:] for value in (0, 17)]
         unmasked = [model(padded(rows, value)[0]).logits[0, -4:] for value in (0, 17)]
     assert torch.equal(*logits)
-    assert not torch.allclose(*unmasked, atol=1e-3)
+    assert relative_difference(*unmasked) > 100 * bounds.EXPORTED.limit
 
 
 @pytest.mark.parametrize("shape", ["grouped", "odd"])
@@ -126,8 +128,8 @@ def test_cached_logits_token_by_token(exported: Callable[..., Exported], static:
             seen = None if given is None else given[:, :end]
             part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
             real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
-            torch.testing.assert_close(part[0, real.start - begin :], expected[0, real], atol=2e-5, rtol=0)
-            torch.testing.assert_close(part[1], expected[1, begin:end], atol=2e-5, rtol=0)
+            assert_close(part[0, real.start - begin :], expected[0, real], bounds.EXPORTED)
+            assert_close(part[1], expected[1, begin:end], bounds.EXPORTED)
             begin = end
 
 

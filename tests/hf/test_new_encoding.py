@@ -20,6 +20,8 @@ from megatape.parallel.parameters import parameter
 from megatape.plan.report import report
 from megatape.registry import ENCODINGS, EncodingEntry
 from megatape.runtime.topology import Topology
+from tests import bounds
+from tests.bounds import assert_close
 from tests.training.cases import train_cases
 from tests.workers import run_workers
 
@@ -112,7 +114,7 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     tokens = torch.arange(3, 33)[None]
     with torch.no_grad():
         expected = model(tokens, torch.arange(30)[None])
-        torch.testing.assert_close(load_exported(tmp_path / "out").model(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+        assert_close(load_exported(tmp_path / "out").model(tokens).logits, expected, bounds.EXPORTED)
 
 
 def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any]) -> None:

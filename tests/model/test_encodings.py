@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -16,6 +15,8 @@ from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis
 from megatape.registry import ENCODINGS
+from tests import bounds
+from tests.bounds import assert_close, relative_difference
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 NAMES: tuple[str, ...] = ENCODINGS
@@ -36,20 +37,16 @@ ABSOLUTE = (
 )
 
 
-def relative_difference(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
-
-
 def test_every_name_has_an_encoding() -> None:
     assert set(ENCODINGS) == set(NAMES)
 
 
 @pytest.mark.parametrize("changes", RELATIVE, ids=str)
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
-    """Offset 1024; angles are computed in float64, and rounding is all that is left."""
+    """Angles are computed in float64, so an offset of 131072 leaves the rounding of all else."""
     model = random_model(**changes, num_kv_heads=2)
-    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=1024))
-    assert relative_difference(far, near) < 1e-6
+    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))
+    assert_close(far, near, bounds.OFFSET)
 
 
 @pytest.mark.parametrize("encoding", ABSOLUTE)
@@ -74,8 +71,11 @@ def test_nope_sees_order_only_through_the_mask() -> None:
     exchanged = tokens[:, [3, 1, 2, 0, 4, 5, 6, 7, 8]]
     for encoding in NAMES:
         model = random_model(encoding=encoding, num_layers=1)
-        difference = relative_difference(model(exchanged, positions)[:, -1], model(tokens, positions)[:, -1])
-        assert (difference < 1e-6) if encoding == "nope" else (difference > 1e-4), encoding
+        found, expected = model(exchanged, positions)[:, -1], model(tokens, positions)[:, -1]
+        if encoding == "nope":
+            assert_close(found, expected, bounds.LOGITS)
+        else:
+            assert relative_difference(found, expected) > 10 * bounds.LOGITS.limit, encoding
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -91,11 +91,11 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
     ]
     alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
     packed = model(tokens, positions, document_starts)
-    assert relative_difference(packed, alone) < 2e-6
+    assert_close(packed, alone, bounds.LOGITS)
     for name, weight in model.named_parameters():
         if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
             gradients = [torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)]
-            assert relative_difference(*gradients) < 2e-5, name
+            assert_close(*gradients, bounds.PACKED_GRADIENTS, what=name)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -112,7 +112,7 @@ def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
             weights[name].copy_(weight.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1))
         elif ".position." not in name:
             weights[name].copy_(weight)
-    assert relative_difference(grouped(*tokens_and_positions()), whole(*tokens_and_positions())) < 1e-6
+    assert_close(grouped(*tokens_and_positions()), whole(*tokens_and_positions()), bounds.LOGITS)
 
 
 @pytest.mark.parametrize("encoding", [name for name in NAMES if name.startswith("tape")])
@@ -135,7 +135,7 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
         "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
     }.get(encoding, lambda head: update.gain[head])
     sums = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
-    assert relative_difference(update(e, attended_positions, m), e + torch.stack(sums, dim=2)) < 1e-6
+    assert_close(update(e, attended_positions, m), e + torch.stack(sums, dim=2), bounds.UPDATE)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -181,21 +181,22 @@ def test_xpos_products_decay_with_the_distance() -> None:
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
     ours = encoding.rotate_qk(q, k, encoding.state(positions))
     plain = rope.rotate_qk(q, k, rope.state(positions))
+    found, expected = [], []
     for plane in range(4):
         pair = [plane, plane + 4]
         zeta = (2 * plane / 8 + 0.4) / 1.4
         for row, column in ((0, 1), (0, 2), (2, 1), (0, 0)):
             distance = int(positions[0, row] - positions[0, column])
-            found = (ours[0][0, row, 0, pair] * ours[1][0, column, 0, pair]).sum()
-            expected = (plain[0][0, row, 0, pair] * plain[1][0, column, 0, pair]).sum() * zeta ** (distance / 2048)
-            assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+            found.append((ours[0][0, row, 0, pair] * ours[1][0, column, 0, pair]).sum())
+            expected.append((plain[0][0, row, 0, pair] * plain[1][0, column, 0, pair]).sum() * zeta ** (distance / 2048))
+    assert_close(torch.stack(found), torch.stack(expected), bounds.DEFINITION)
 
 
 def test_sinusoidal() -> None:
     x = encoding_of(ModelConfig(**SHAPE | {"encoding": "sinusoidal"})).embed(torch.zeros(1, 1, 32), torch.tensor([[7]]))
-    for column in range(32):
-        angle = 7 * 10000 ** (-(column // 2 * 2) / 32)
-        assert float(x[0, 0, column]) == pytest.approx(math.cos(angle) if column % 2 else math.sin(angle), abs=1e-6)
+    angles = [7 * 10000 ** (-(column // 2 * 2) / 32) for column in range(32)]
+    expected = [math.cos(angle) if column % 2 else math.sin(angle) for column, angle in enumerate(angles)]
+    assert_close(x[0, 0].double(), torch.tensor(expected, dtype=torch.float64), bounds.ANGLES)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any], h
     config = LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4, rope_parameters=parameters)
     expected, size = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, torch.device("cpu"))
     thetas, modulus = frequencies(head_dim, base, ScalingConfig(**scaling))
-    assert torch.allclose(thetas.float(), expected, rtol=1e-5)
+    assert_close(thetas / expected, torch.ones(head_dim // 2), bounds.FREQUENCIES)
     assert modulus == pytest.approx(size)
 
 
@@ -231,7 +232,7 @@ def test_a_fresh_scaled_tape_gives_the_logits_of_the_scaled_rope(scaling: dict[s
     shared = {name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name}
     rope.load_state_dict(shared)
     inputs = tokens_and_positions()
-    assert relative_difference(tape(*inputs), rope(*inputs)) < 1e-6
+    assert_close(tape(*inputs), rope(*inputs), bounds.LOGITS)
     assert relative_difference(plain(*inputs), rope(*inputs)) > 1e-3
 
 
@@ -245,7 +246,7 @@ def test_our_own_ablation_contains_the_authors_one() -> None:
         elif name.endswith(("position.up", "position.down")):
             weights[name] = weight.repeat(2, 1)
     separate.load_state_dict(weights)
-    assert relative_difference(separate(*tokens_and_positions()), vector(*tokens_and_positions())) < 1e-6
+    assert_close(separate(*tokens_and_positions()), vector(*tokens_and_positions()), bounds.LOGITS)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -258,9 +259,9 @@ def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
             continue
         kept = weight.data.clone()
         weight.data.add_(torch.randn(kept.shape, generator=torch.Generator().manual_seed(3)))
-        difference = relative_difference(model(*inputs), before)
+        after = model(*inputs)
         weight.data = kept
         if name.startswith("blocks.2.position") or name.endswith("outer_bias"):
-            assert difference < 1e-5, name
+            assert_close(after, before, bounds.LOGITS, what=name)
         else:
-            assert difference > 1e-6, name
+            assert relative_difference(after, before) > 10 * bounds.LOGITS.limit, name

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from megatape.hf import authors
-from tests import check_golden
+from tests import bounds, check_golden
+from tests.bounds import assert_within
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))
 
@@ -22,7 +23,7 @@ def test_equals_the_authors(path: Path) -> None:
     compared = {name.partition(".")[0] for name in found}
     assert compared >= {"logits", "loss", "hidden_states", "grads"} | ({"position"} if path.stem.startswith("ada") else set())
     for name, difference in found.items():
-        assert difference <= check_golden.tolerance(name), (name, difference)
+        assert_within(difference, check_golden.bound(name), name)
 
 
 def test_notices_a_wrong_gain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,7 @@ def test_notices_a_wrong_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(authors, "_our_weight", wrong)
     found = check_golden.differences(next(path for path in FILES if path.stem == "adape"))
-    assert found["logits"] > 100 * check_golden.TOLERANCE
+    assert found["logits"] > 100 * bounds.GOLDEN.limit
 
 
 def test_another_threshold_is_refused() -> None:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from megatape.attention.rotation import rotate
 from megatape.model.encodings.rotary import rotary_state
+from tests import bounds
+from tests.bounds import assert_close
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 
@@ -21,8 +23,7 @@ def test_fresh_model_gives_the_logits_of_rope() -> None:
     rope.load_state_dict(shared)
     inputs = tokens_and_positions()
     ours, expected = tape(*inputs).detach(), rope(*inputs).detach()
-    # The two run different attention code: 1e-6 is ten roundings of logits of size 1.
-    assert float((ours - expected).abs().max()) < 1e-6 * float(expected.abs().max())
+    assert_close(ours, expected, bounds.LOGITS)
 
 
 def test_trained_position_weights_matter() -> None:
@@ -35,10 +36,10 @@ def test_trained_position_weights_matter() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2}, {"num_heads": 3, "head_dim": 10, "position_size": 5}], ids=str)
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
-    """Rotation equivariance (paper, section 3.2): an offset of 2048 changes logits by rounding only, thanks to float64 angles."""
+    """Rotation equivariance (paper, section 3.2): an offset changes logits by rounding only, thanks to float64 angles."""
     model = random_model(**changes)
-    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=2048))
-    assert float(((near - far).abs().max() / near.abs().max()).detach()) < 1e-6
+    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))
+    assert_close(far, near, bounds.OFFSET)
 
 
 def test_position_states_rotate_with_the_offset() -> None:
@@ -49,15 +50,16 @@ def test_position_states_rotate_with_the_offset() -> None:
         model(*tokens_and_positions(offset=start), states=collected)
     rotate_qk = rotary_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
+        assert here is not None and there is not None
         expected = rotate(here, rotate_qk)
-        assert float((there - expected).abs().max() / expected.abs().max()) < 2e-6
+        assert_close(there, expected, bounds.STATES)
 
 
 def test_angles_are_computed_in_float64() -> None:
     position = 131_072
     state = rotary_state(torch.tensor([[position]]), 1, 64, 1e4)[0, 0, 0]
     angles = position * 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
-    assert float((state - torch.cat([angles.cos(), angles.sin()])).abs().max()) < 1e-7
+    assert_close(state.double(), torch.cat([angles.cos(), angles.sin()]), bounds.ANGLES)
 
 
 def test_last_update_is_dead_unless_states_are_asked_for() -> None:
@@ -83,11 +85,11 @@ def test_documents_packed_together_are_as_if_alone() -> None:
         )[None]
         alone = torch.cat([model(piece, torch.arange(piece.shape[1])[None]) for piece in pieces], dim=1)
         packed = model(tokens, positions, document_starts)
-        assert float((packed - alone).abs().max() / alone.abs().max()) < 2e-6
+        assert_close(packed, alone, bounds.LOGITS)
         gradients = [
             torch.autograd.grad(logits.square().sum(), model.blocks[0].attention.key.weight)[0] for logits in (packed, alone)
         ]
-        assert float((gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max()) < 1e-5
+        assert_close(*gradients, bounds.PACKED_GRADIENTS)
 
 
 def test_update_equals_the_equations() -> None:
@@ -103,9 +105,7 @@ def test_update_equals_the_equations() -> None:
     active = torch.nn.functional.silu(m @ update.content.T)
     expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
     expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
-    assert float((update(e, attended_positions, m) - expected).detach().abs().max()) < 1e-6 * float(
-        expected.detach().abs().max()
-    )
+    assert_close(update(e, attended_positions, m), expected, bounds.UPDATE)
 
 
 def test_shape_of_the_state() -> None:

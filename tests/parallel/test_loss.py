@@ -13,12 +13,13 @@ from megatape.parallel.collectives import own_tokens
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import IGNORE_INDEX
+from tests import bounds
+from tests.bounds import assert_close, assert_within, relative_difference
 from tests.workers import run_workers
 
 VOCAB, HIDDEN = 301, 16
 # Elements of the logits that a rank makes at a time: one token, some that do not divide the tokens, all.
 CHUNKS = (1, 5 * VOCAB, 10**9)
-TOLERANCE = 1e-6  # relative to the largest element: sums of float32 in another order; seen: 3e-7
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,10 +37,6 @@ def plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
 
 
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
-
-
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the loss is scaled afterwards, as training does, and without gradients."""
@@ -48,9 +45,9 @@ def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(x, weight, targets)
     wanted = torch.autograd.grad(expected * 0.125, (x, weight))
     found = loss.cross_entropy(x, weight, targets, VOCAB, SINGLE)
-    assert found.item() == pytest.approx(expected.item(), rel=TOLERANCE)
+    assert_close(found, expected, bounds.CROSS_ENTROPY)
     for ours, theirs in zip(torch.autograd.grad(found * 0.125, (x, weight)), wanted, strict=True):
-        assert difference(ours, theirs) < TOLERANCE
+        assert_close(ours, theirs, bounds.CROSS_ENTROPY)
     with pytest.raises(RuntimeError, match="differentiated once"):
         found.backward()
     with torch.no_grad():
@@ -67,13 +64,13 @@ def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatc
     for chunk in (10**9, 1):
         monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
         gradients.append(torch.autograd.grad(loss.cross_entropy(x, weight, targets, 8, SINGLE), weight)[0].float())
-    assert difference(gradients[1], gradients[0]) < 2**-8  # the roundings of 1024 parts average out; that of the sum remains
+    assert_close(gradients[1], gradients[0], bounds.CHUNKS_IN_BFLOAT16)
 
 
 def test_tensor_ranks(tmp_path: Path) -> None:
     """Four ranks, the last with padding: loss, gradient of x (by tokens) and of the weight (by rows), for every chunk size."""
     for result in run_workers("tests.parallel.test_loss:compare_with_plain", 4, None, tmp_path):
-        assert max(result) < TOLERANCE, result
+        assert_within(max(result), bounds.CROSS_ENTROPY, result)
 
 
 def compare_with_plain(_: Any, topology: Topology) -> list[float]:
@@ -93,9 +90,9 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
         found.backward()
         assert own_x.grad is not None and own_weight.grad is not None
         differences += [
-            abs(found.item() - expected.item()) / expected.item(),
-            difference(own_x.grad, own_tokens(grad_x, axis)),
-            difference(own_weight.grad, padded_grad[mine]),
+            relative_difference(found, expected),
+            relative_difference(own_x.grad, own_tokens(grad_x, axis)),
+            relative_difference(own_weight.grad, padded_grad[mine]),
         ]
     return differences
 

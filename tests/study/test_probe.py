@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from megatape.model.attention import Attention
 from megatape.registry import ENCODINGS
 from megatape.study.probe import dot_products, probabilities, run
+from tests import bounds
+from tests.bounds import assert_close
 from tests.model.builder import random_model, tokens_and_positions
 
 
@@ -31,10 +33,10 @@ def test_probabilities_are_those_of_the_model(encoding: str) -> None:
     for layer, expected in zip(layers, returned, strict=False):
         weights = probabilities(layer)
         assert weights.shape == (2, 4, 40, 40) and not weights.triu(1).any()
-        assert float((weights.sum(-1) - 1).abs().max()) < 1e-6
+        assert_close(weights.sum(-1), torch.ones(2, 4, 40), bounds.PROBABILITIES)
         values = layer.attention.value(layer.h).unflatten(-1, (2, 8)).transpose(1, 2).repeat_interleave(2, 1)
         ours = layer.attention.output((weights @ values).transpose(1, 2).flatten(2))
-        assert float((ours - expected).detach().abs().max() / expected.detach().abs().max()) < 1e-5
+        assert_close(ours, expected, bounds.LOGITS)
 
 
 @pytest.mark.parametrize("encoding", ["rope", "tape", "tape_vector"])
@@ -46,7 +48,7 @@ def test_dot_products_of_rotary_positions(encoding: str) -> None:
     expected = (distance[..., None] * thetas).cos().mean(-1)
     found = dot_products(layers[0])
     assert found is not None and found.shape == (2, 1 if encoding == "rope" else 4, 40, 40)  # rope: the same for all channels
-    assert float((found - expected).abs().max()) < 1e-5
+    assert_close(found, expected.expand_as(found), bounds.LOGITS)
 
 
 def test_no_dot_products_without_position_tensors() -> None:

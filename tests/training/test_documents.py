@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from megatape.data.addition import AdditionTask, prepare_addition
+from tests import bounds
+from tests.bounds import assert_close
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"
@@ -43,9 +45,9 @@ def test_ranks_and_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     results = run_workers(CASES, 2, {"config": config, "cases": cases}, tmp_path / "w2")[0]
     straight = losses(config, "one")
     for name in ("data", "tensor"):
-        assert losses(config, name) == pytest.approx(straight, rel=2e-6)
+        assert_close(losses(config, name), straight, bounds.TRAINED, what=name)
     assert results[2] == {"step": 3, "samples": 24}
-    assert losses(config, "resumed") == pytest.approx(straight[3:], rel=2e-6)
+    assert_close(losses(config, "resumed"), straight[3:], bounds.TRAINED)
     assert "data.prompt_end =, the configuration says +" in results[3]["error"]
     assert "has no '2'" in results[4]["error"]
     assert "data.samples documents, the configuration says packed" in results[5]["error"]

@@ -1,0 +1,168 @@
+"""Every numerical bound of the tests: how far two ways to compute one thing may differ, and why no further.
+
+A bound is at least five times the largest difference seen under any of PyTorch's CPU instruction sets (ATEN_CPU_CAPABILITY=default,
+avx2, avx512), so that no test is one of a processor, and at most a third of what the named fault gives, so that the fault is noticed.
+tests/test_bounds.py holds the constants to that. To measure again, for each instruction set:
+
+    ATEN_CPU_CAPABILITY=avx2 MEGATAPE_RECORD_BOUNDS=seen.jsonl python -m pytest -m numerics
+    python -m tests.bounds seen.jsonl
+"""
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+RECORD = "MEGATAPE_RECORD_BOUNDS"
+
+
+class Seen(NamedTuple):
+    """The largest difference under each instruction set, by the name that PyTorch gives it."""
+
+    default: float
+    avx2: float
+    avx512: float
+
+
+class Bound(NamedTuple):
+    """How far two ways to compute one thing may differ, relative to the largest element unless its comment says otherwise."""
+
+    limit: float
+    seen: Seen
+    fault: str  # made on purpose, it fails the tests that use this bound ...
+    fault_gives: float  # ... with this difference, the least of those tests
+
+
+# Float32 rounds each operation to 6e-8 of its result, and sums of some hundred products of size 1 in another order differ by some of
+# those. Where nothing else is said, that is the reason of a bound. The largest differences come from sums that cancel in part.
+
+# One model run two ways that are the same function: packed documents and each alone, grouped queries and repeated keys, TAPE without
+# updates and RoPE.
+LOGITS = Bound(1e-5, Seen(7.4e-7, 7.1e-7, 7.1e-7), "attention scores rounded to bfloat16", 4.7e-4)
+# Gradients of weights in those: sums over all tokens that cancel in part.
+PACKED_GRADIENTS = Bound(
+    5e-5, Seen(5.9e-6, 5.8e-6, 5.8e-6), "a backward mask that shows each document the token before it", 2.4e-1
+)
+# Logits at an offset of 131072 positions. Angles are computed in float64, so the offset itself costs nothing.
+OFFSET = Bound(1e-5, Seen(9.2e-7, 1.2e-6, 8.5e-7), "float32 angles: 3e-4, and with YaRN's longer waves", 6.1e-5)
+# Position states after each layer, rotated by an offset.
+STATES = Bound(5e-6, Seen(2.7e-7, 2.7e-7, 2.7e-7), "position states rounded to bfloat16", 5.5e-3)
+# One update of position states against its equations: a few operations, no long sums.
+UPDATE = Bound(1e-6, Seen(7.1e-8, 4.1e-8, 4.1e-8), "position states rounded to bfloat16", 2.6e-3)
+# Cosines and sines against float64: rounded once.
+ANGLES = Bound(2e-7, Seen(3.0e-8, 3.0e-8, 3.0e-8), "float32 angles at position 131072", 1.1e-3)
+# Frequencies against those of transformers, which are computed in float32.
+FREQUENCIES = Bound(2e-6, Seen(3.4e-7, 3.4e-7, 3.4e-7), "an end of YaRN's ramp not rounded", 3.6e-2)
+# Biases and products of single pairs against their published formula in float64.
+DEFINITION = Bound(2e-6, Seen(3.1e-7, 2.9e-7, 2.9e-7), "FIRE's 1e-6 as 1e-4", 1.4e-5)
+
+# A backend's values, and gradients of its heads and position states, against the formula in float64.
+ATTENTION = Bound(2e-5, Seen(2.6e-6, 2.5e-6, 2.5e-6), "scores rounded to bfloat16", 1.6e-3)
+# Gradients of a bias's weights: sums over all pairs that cancel in part.
+BIAS_GRADIENTS = Bound(2e-4, Seen(2.0e-5, 1.6e-5, 1.6e-5), "gradients of the scores rounded to bfloat16", 7.2e-4)
+# Rows of attention weights sum to one.
+PROBABILITIES = Bound(2e-6, Seen(2.4e-7, 2.4e-7, 2.4e-7), "probabilities rounded to bfloat16", 2.0e-3)
+
+# Logits, loss and states against the authors' implementation.
+GOLDEN = Bound(1e-5, Seen(1.3e-6, 6.3e-7, 6.3e-7), "position states rounded to bfloat16", 4.1e-4)
+# Gradients pass through all layers again; against float64 ours and theirs are off by as much.
+GOLDEN_GRADIENTS = Bound(6e-5, Seen(1.1e-5, 7.4e-6, 7.8e-6), "gradients of the scores rounded to bfloat16", 3.4e-4)
+
+# Logits of an exported model, through any cache, against training's, up to eleven layers deep.
+EXPORTED = Bound(2e-5, Seen(1.3e-6, 1.4e-6, 1.9e-6), "position states rounded to bfloat16", 1.6e-3)
+# The same in bfloat16, as a share of the logits' variance: they round to 2^-9 in different places.
+EXPORTED_BFLOAT16 = Bound(1e-3, Seen(1.6e-4, 1.6e-4, 1.6e-4), "the gain of one layer lost", 1.9e-2)
+
+# Loss and gradients in chunks and over vocabulary-parallel ranks, against torch's cross entropy.
+CROSS_ENTROPY = Bound(6e-6, Seen(9.4e-7, 1.0e-6, 1.0e-6), "logits rounded to bfloat16", 3.7e-5)
+# A gradient summed over 1024 chunks and rounded to bfloat16 once: at most another rounding, 2^-8.
+CHUNKS_IN_BFLOAT16 = Bound(2**-8, Seen(0.0, 0.0, 0.0), "the sum rounded at every chunk", 0.45)
+
+# Losses, gradient norms, weights and moments of one training on other ranks, stages and micro-batches, after three steps.
+TRAINED = Bound(
+    1e-5, Seen(1.4e-6, 7.3e-7, 1.1e-6), "a replicated parameter's gradient not summed over tensor-parallel ranks", 4.9e-5
+)
+# FIRE's two scalars, which have no larger element beside them; their gradient cancels in part.
+TRAINED_SCALARS = Bound(2e-5, Seen(1.1e-6, 7.1e-7, 7.1e-7), "the same", 4.9e-5)
+# Weights that a run starts from, against those that an earlier version drew on another processor.
+INITIAL = Bound(1e-6, Seen(0.0, 0.0, 0.0), "another seed", 1.0)
+
+# What shifted token ids change in the study of shifts: nothing, where the encoding is equivariant.
+SHIFTED = Bound(1e-5, Seen(6.5e-7, 6.5e-7, 6.5e-7), "position states rounded to bfloat16", 1.7e-3)
+# A perplexity from float32 logits against float64.
+PERPLEXITY = Bound(1e-6, Seen(8.7e-8, 8.7e-8, 8.7e-8), "one token of the text predicted twice", 9.9e-5)
+# A GPU in float32 against the CPU. TF32, which rounds factors to 2^-11, would give 5e-4.
+GPU_LOGITS = 1e-5
+GPU_GRADIENTS = 1e-4
+
+
+def all_bounds() -> dict[str, Bound]:
+    return {name: value for name, value in globals().items() if isinstance(value, Bound)}
+
+
+def relative_difference(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
+    """Largest absolute difference over the largest absolute value of `theirs`, or over `floor` if that is larger. Both of one shape."""
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    difference, scale = (ours.detach() - theirs.detach()).abs().max(), theirs.detach().abs().max()
+    return float(difference / scale.clamp(min=floor))
+
+
+def assert_close(
+    ours: Tensor | Sequence[float], theirs: Tensor | Sequence[float], bound: Bound, *, floor: float = 0.0, what: object = ""
+) -> None:
+    """Hold the relative difference of two tensors, or series of numbers, to a bound. `what` is shown where it fails."""
+    pair = [
+        numbers if isinstance(numbers, Tensor) else torch.tensor(numbers, dtype=torch.float64) for numbers in (ours, theirs)
+    ]
+    assert_within(relative_difference(*pair, floor=floor), bound, what)
+
+
+def assert_within(difference: float, bound: Bound, what: object = "") -> None:
+    """Hold a difference to a bound, and record it where MEGATAPE_RECORD_BOUNDS names a file."""
+    name = next(name for name, value in all_bounds().items() if value is bound)
+    if file := os.environ.get(RECORD):
+        line = {
+            "bound": name,
+            "difference": difference,
+            "capability": capability(),
+            "test": os.environ.get("PYTEST_CURRENT_TEST"),
+        }
+        with open(file, "a") as record:
+            record.write(json.dumps(line) + "\n")
+    assert difference <= bound.limit, (
+        f"{what}: difference {difference:.2g} > {bound.limit:.2g}, bounds.{name} (seen: {max(bound.seen):.2g})"
+    )
+
+
+def capability() -> str:
+    """The instruction set that PyTorch's kernels use here: default, avx2 or avx512."""
+    return torch.backends.cpu.get_cpu_capability().lower()
+
+
+def main() -> None:
+    """Print the largest differences in a record beside each bound."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("record", type=Path)
+    largest: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, ""))
+    for line in parser.parse_args().record.read_text().splitlines():
+        entry = json.loads(line)
+        key = entry["bound"], entry["capability"]
+        largest[key] = max(largest[key], (entry["difference"], entry["test"] or ""))
+    print(f"{'bound':26}" + "".join(f"{name:>10}" for name in Seen._fields) + f"{'limit':>10}{'fault':>10}  largest in")
+    for name, bound in all_bounds().items():
+        found = [largest[name, capability] for capability in Seen._fields]
+        print(
+            f"{name:26}"
+            + "".join(f"{value:10.1e}" for value, _ in found)
+            + f"{bound.limit:10.1e}{bound.fault_gives:10.1e}  {max(found)[1]}"
+        )
+
+
+if __name__ == "__main__":
+    main()
