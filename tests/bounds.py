@@ -88,8 +88,6 @@ CHUNKS_IN_BFLOAT16 = Bound(2**-8, Seen(0.0, 0.0, 0.0), "the sum rounded at every
 TRAINED = Bound(
     1e-5, Seen(1.4e-6, 7.3e-7, 1.1e-6), "a replicated parameter's gradient not summed over tensor-parallel ranks", 4.9e-5
 )
-# FIRE's two scalars, which have no larger element beside them; their gradient cancels in part.
-TRAINED_SCALARS = Bound(2e-5, Seen(1.1e-6, 7.1e-7, 7.1e-7), "the same", 4.9e-5)
 # Weights that a run starts from, against those that an earlier version drew on another processor.
 INITIAL = Bound(1e-6, Seen(0.0, 0.0, 0.0), "another seed", 1.0)
 
