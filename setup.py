@@ -53,6 +53,8 @@ setup(
             "codespell>=2.4",
             "matplotlib>=3.9",
             "pytest>=8.0",
+            "pytest-timeout",
+            "pytest-xdist",
             "ruff>=0.9",
             "mypy>=1.14",
             "openmpi>=5.0",

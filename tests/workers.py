@@ -5,6 +5,10 @@
 calls `train_cases(payload, topology)` in every process, with a gloo process group set up, and returns what each returned
 (JSON). A worker that outlives the limit is killed together with the others, and the error names it and shows its output.
 
+    with Workers(["pretrain", "--config", path], world_size=2, folder=tmp_path) as workers: ...
+
+runs a command of megatape in every process, as a launcher would start it.
+
 Importing takes longer than most of what the workers do. So one server per test run, `python -m tests.workers`, imports everything
 once, and each call forks its ranks from it: server -> a process for the call, which leads a process group -> one per rank.
 """
@@ -23,39 +27,88 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
+
+
+class Workers:
+    """Ranks 0 .. world_size - 1, which write FOLDER/rank<r>.log. Context manager: what still runs at its end is killed.
+
+    work: words of a command of megatape, or "module:function", which is called as `run_workers` says."""
+
+    def __init__(self, work: list[str] | str, world_size: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in ("status", "pid"):  # of an earlier call
+            for file in folder.glob(f"*.{kind}"):
+                file.unlink()
+        places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": free_port()}
+        environment = os.environ | {name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        self.folder, self.ranks = folder, range(world_size)
+        self.group = _server().ask({"work": work, "folder": str(folder), "environment": dict(environment)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all ranks, as a terminal does."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.group, number)
+
+    def kill(self, rank: int) -> None:
+        """Kill one rank."""
+        os.kill(int((self.folder / f"rank{rank}.pid").read_text()), signal.SIGKILL)
+
+    def status(self, rank: int) -> int | None:
+        """What the rank ended with, None while it runs. Raises AssertionError if the ranks could not be started."""
+        file, call = self.folder / f"rank{rank}.status", self.folder / "call.status"
+        if not file.exists() and call.exists() and call.read_text() != "0":
+            raise AssertionError(f"the ranks were not started\n{_tail(self.folder, 'call')}")
+        return int(file.read_text()) if file.exists() else None
+
+    def running(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [rank for rank in self.ranks if self.status(rank) is None]
+
+    def logs(self, ranks: list[int] | None = None) -> str:
+        """The end of what these ranks printed, or all."""
+        return "\n".join(_tail(self.folder, f"rank{rank}") for rank in (self.ranks if ranks is None else ranks))
+
+    def wait(self, condition: Callable[[], object], what: str, timeout: float) -> None:
+        """Wait until the condition holds. Raises AssertionError with the output of the ranks that run by then."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                running = self.running()
+                raise AssertionError(
+                    f"{what}: ranks {running} still running after {timeout:.0f} s, killed\n{self.logs(running)}"
+                )
+            time.sleep(0.02)
+
+    def statuses(self, timeout: float = 90.0) -> list[int | None]:
+        """Wait for the end of all ranks; their exit statuses."""
+        self.wait(lambda: not self.running(), "the end", timeout)
+        return [self.status(rank) for rank in self.ranks]
 
 
 def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0) -> list[Any]:
     """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank at fault."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "payload.json").write_text(json.dumps(payload))
-    for file in folder.glob("*.status"):  # of an earlier call
-        file.unlink()
-    environment = os.environ | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    group = _server().ask({"target": target, "folder": str(folder), "environment": dict(environment)})
-    ranks = range(world_size)
-    deadline = time.monotonic() + timeout
-    try:
-        while True:
-            over = _status(folder, "call")
-            statuses = {rank: _status(folder, f"rank{rank}") for rank in ranks}
-            failed = [rank for rank in ranks if statuses[rank] not in (None, "0")]
-            assert not failed, f"{target}: rank {failed[0]} failed\n{_tail(folder, f'rank{failed[0]}')}"
-            if over is not None:
-                assert over == "0", f"{target}: the ranks were not started\n{_tail(folder, 'call')}"
-                break
-            if time.monotonic() > deadline:
-                hung = [rank for rank in ranks if statuses[rank] is None]
-                logs = "\n".join(_tail(folder, f"rank{rank}") for rank in hung)
-                raise AssertionError(f"{target}: ranks {hung} still running after {timeout:.0f} s, killed\n{logs}")
-            time.sleep(0.02)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in ranks]
+
+    def over() -> bool:
+        statuses = {rank: workers.status(rank) for rank in workers.ranks}
+        failed = [rank for rank, status in statuses.items() if status]
+        assert not failed, f"{target}: rank {failed[0]} failed\n{workers.logs(failed[:1])}"
+        return None not in statuses.values()
+
+    with Workers(target, world_size, folder) as workers:
+        workers.wait(over, target, timeout)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
 
 
 class Server:
@@ -96,16 +149,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _status(folder: Path, process: str) -> str | None:
-    """What a rank or the call ended with, None while it runs."""
-    file = folder / f"{process}.status"
-    return file.read_text() if file.exists() else None
-
-
-def _write_status(folder: Path, process: str, status: int) -> None:
-    unfinished = folder / "status"
-    unfinished.write_text(str(status))
-    unfinished.rename(folder / f"{process}.status")
+def _write(folder: Path, name: str, number: int) -> None:
+    """Nobody sees a file that is not written yet."""
+    unfinished = folder / f"{name}.tmp"
+    unfinished.write_text(str(number))
+    unfinished.rename(folder / name)
 
 
 def _tail(folder: Path, name: str) -> str:
@@ -141,36 +189,53 @@ def _run_call(request: dict[str, Any]) -> NoReturn:
     _log_to(folder / "call.log")
     status = 1
     try:
-        module, _, function = request["target"].partition(":")
-        work = getattr(importlib.import_module(module), function)
+        work = _work(request["work"], folder)
         ranks = {}
         for rank in range(int(os.environ["WORLD_SIZE"])):
             child = os.fork()
             if child == 0:
                 _run_rank(work, folder, rank)
             ranks[child] = rank
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)  # meant for the ranks
         while ranks:
             child, ended = os.wait()
-            _write_status(folder, f"rank{ranks.pop(child)}", os.waitstatus_to_exitcode(ended))
+            _write(folder, f"rank{ranks.pop(child)}.status", os.waitstatus_to_exitcode(ended))
         status = 0
     finally:
-        _end(status, lambda: _write_status(folder, "call", status))
+        _end(status, lambda: _write(folder, "call.status", status))
 
 
-def _run_rank(work: Callable[[Any, Any], Any], folder: Path, rank: int) -> NoReturn:
-    from megatape.runtime.launchers import discover
-    from megatape.zero.distributed import initialize_distributed, shut_down
+def _work(work: list[str] | str, folder: Path) -> Callable[[], int]:
+    """What each rank does; returns its exit status."""
+    if isinstance(work, list):
+        from megatape.commands.main import main
 
+        return lambda: main(work)
+    module, _, function = work.partition(":")
+    target = getattr(importlib.import_module(module), function)
+
+    def call() -> int:
+        from megatape.runtime.launchers import discover
+        from megatape.zero.distributed import initialize_distributed, shut_down
+
+        topology = discover()
+        initialize_distributed(topology)
+        result = target(json.loads((folder / "payload.json").read_text()), topology)
+        (folder / f"rank{topology.rank}.json").write_text(json.dumps(result))
+        shut_down()
+        return 0
+
+    return call
+
+
+def _run_rank(work: Callable[[], int], folder: Path, rank: int) -> NoReturn:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    _write(folder, f"rank{rank}.pid", os.getpid())
     _log_to(folder / f"rank{rank}.log")
     status = 1
     try:
-        topology = discover()
-        initialize_distributed(topology)
-        result = work(json.loads((folder / "payload.json").read_text()), topology)
-        (folder / f"rank{rank}.json").write_text(json.dumps(result))
-        shut_down()
-        status = 0
+        status = work()
     finally:
         _end(status)
 
@@ -183,7 +248,7 @@ def _log_to(path: Path) -> None:
 
 def _end(status: int, last: Callable[[], object] = lambda: None) -> NoReturn:
     """End a forked process at once, without what its parent would do at its own end, after showing what was raised."""
-    if status:
+    if sys.exception():
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,9 +1,6 @@
 """The addition grid: against a model whose answers are known, and from the commands a user types."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +14,9 @@ from megatape.data.addition import AdditionTask, character_tokenizer, longest_do
 from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import evaluate_addition
+from tests.conftest import Command
+from tests.workers import Workers
 
-ROOT = Path(__file__).parents[2]
 TOKENIZER = character_tokenizer()
 TASK = AdditionTask(digits=2, per_cell=20, seed=3)
 
@@ -133,14 +131,8 @@ def test_wrong_arguments(data: Path, data_directory: Path) -> None:
         evaluate_addition(loaded(), data_directory)
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    call = [sys.executable, *map(str, arguments)]
-    return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
-
-
 @pytest.mark.parametrize("encoding", ["tape", pytest.param("rope", marks=pytest.mark.slow)])
-def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
+def test_commands(command: Command, data: Path, tmp_path: Path, encoding: str) -> None:
     """Train a little, evaluate the checkpoint and its export: the same table, and a picture."""
     directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
     settings = {
@@ -157,18 +149,18 @@ def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
         "optimizer.learning_rate": 0.01,
     }
     changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    trained = run("launch/pretrain.py", "--config", f"configs/{encoding}_addition_5.json", *changes)
-    assert trained.returncode == 0, trained.stderr
+    with Workers(["pretrain", "--config", f"configs/{encoding}_addition_5.json", *changes], 1, tmp_path / "workers") as workers:
+        assert workers.statuses() == [0], workers.logs()
     losses = [json.loads(line)["loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1] < losses[0] - 1
 
     checkpoint, exported = directory / "checkpoints" / "step-00000020", tmp_path / "exported"
-    assert run("launch/export_hf.py", checkpoint, exported).returncode == 0
+    assert command("export", checkpoint, exported)[0] == 0
     tables = []
     for model in (checkpoint, exported):
-        ended = run("launch/evaluate.py", "addition", model, "--data", data, "--output", evaluated / model.name)
-        assert ended.returncode == 0, ended.stderr
-        assert "all 4 x 4 lengths" in ended.stdout
+        status, printed, errors = command("evaluate", "addition", model, "--data", data, "--output", evaluated / model.name)
+        assert status == 0, errors
+        assert "all 4 x 4 lengths" in printed
         assert (evaluated / model.name / "addition.png").read_bytes().startswith(b"\x89PNG")
         tables.append(json.loads((evaluated / model.name / "addition.json").read_text()))
     assert tables[0].pop("model") == str(checkpoint) and tables[1].pop("model") == str(exported)
@@ -179,8 +171,8 @@ def test_commands(data: Path, tmp_path: Path, encoding: str) -> None:
         (checkpoint, "step-00000020", "exists: remove it or choose another name"),
         (tmp_path / "nowhere", "new", "nowhere: no such folder"),
     ]:
-        ended = run("launch/evaluate.py", "addition", given, "--data", data, "--output", evaluated / folder)
-        assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
+        status, _, errors = command("evaluate", "addition", given, "--data", data, "--output", evaluated / folder)
+        assert (status, message in errors) == (2, True), errors
     assert not (evaluated / "new").exists()
 
 
