@@ -1,8 +1,8 @@
-"""What exists by name. Each line names the file that defines a thing and says what a configuration must know of it.
+"""Everything that a configuration or a command selects by name. A line says where it is defined and what constrains its use.
 
-To add one, write its file and its line here (CONTRIBUTING.md has the table); a program of one's own adds its entries when it
-starts (examples/add_encoding.py). Nothing here imports torch, so that a configuration
-is checked, and help is printed, without it.
+To add something, write its file and its line here (the table in CONTRIBUTING.md). A program outside of this package
+adds its entries when it starts (examples/add_encoding.py). Nothing here imports torch, so checking a configuration or
+printing help does not either.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Entry:
-    """target: "package.module:attribute" of the definition. description: a phrase for tables and model cards."""
+    """A named definition.
+
+    target: its "package.module:attribute". description: a phrase for help texts, tables and model cards."""
 
     target: str
     description: str
 
     def load(self) -> Any:
-        """Import the definition."""
+        """Import and return the definition."""
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(module), attribute)
 
@@ -27,10 +29,12 @@ class Entry:
 class EncodingEntry(Entry):
     """A position encoding: a subclass of megatape.model.encodings.encoding.Encoding.
 
-    exported: "module:class" of its code in exported models, a subclass of megatape.hf.modeling.encoding.Encoding; None if no model
-    family but one of transformers' own can hold it. rotates: heads are made of planes, so that head_dim must be even. scalable:
-    model.scaling may change its frequencies. paired_embedding: it adds pairs of a sine and a cosine to the embedding, so that
-    hidden_size must be even. max_positions: the most that model.max_positions may be, None for any."""
+    exported          "module:class" of its code in exported models, a subclass of megatape.hf.modeling.encoding.Encoding;
+                      None if only an architecture of transformers itself can represent it
+    rotates           it rotates pairs of a head's channels, so head_dim must be even
+    scalable          model.scaling may rescale its frequencies
+    paired_embedding  it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even
+    max_positions     upper limit of model.max_positions, or None"""
 
     exported: str | None = None
     rotates: bool = False
@@ -41,17 +45,17 @@ class EncodingEntry(Entry):
 
 @dataclass(frozen=True)
 class OptimizerEntry(Entry):
-    """An optimizer: a function of parameter groups and the optimizer section of the configuration that returns a torch optimizer.
+    """An optimizer: a function that takes parameter groups and the optimizer section, and returns a torch optimizer.
 
-    state: kinds of float32 numbers that it keeps for each weight, by torch's names for them, which checkpoints use too.
-    counts_steps: whether it keeps the number of steps as `step` besides. Nothing else of its state is saved."""
+    state: names of the float32 tensors it keeps per weight, in torch's state_dict and in checkpoints. counts_steps: whether
+    it also keeps `step`, the number of steps. Nothing else of its state is saved."""
 
     state: tuple[str, ...] = ()
     counts_steps: bool = False
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of its state for each weight, without the float32 master weight itself."""
+        """Bytes of state per weight, without the float32 master weight."""
         return 4 * len(self.state)
 
 
@@ -59,7 +63,7 @@ _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/a
 
 
 def _encoding(target: str, description: str, exported: bool = True, **properties: Any) -> EncodingEntry:
-    """Entry of the class "file:class" of megatape/model/encodings/, and of the same class of megatape/hf/modeling/encoding_<file>.py."""
+    """Entry of "file:class" in megatape/model/encodings/, exported with "encoding_file:class" in megatape/hf/modeling/."""
     code = f"megatape.hf.modeling.encoding_{target}" if exported else None
     return EncodingEntry(f"megatape.model.encodings.{target}", description, code, **properties)
 
@@ -84,7 +88,7 @@ ENCODINGS: dict[str, EncodingEntry] = {
     ),
     "rope": _encoding("rope:Rope", "rotary position encoding", exported=False, rotates=True, scalable=True),
     "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
-    # Beyond 2^18 positions the scales of xPos leave the range of float32.
+    # Beyond 2^18 positions xPos scales overflow float32.
     "xpos": _encoding("xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
     "alibi": _encoding("alibi:Alibi", "ALiBi attention biases"),
     "t5": _encoding("t5:T5", "T5's relative attention biases"),
@@ -93,12 +97,10 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
 }
 
-# Architectures of exported models: subclasses of megatape.hf.families.family.Family. The first one that represents a model holds it.
+# Architectures of exported models, subclasses of megatape.hf.families.family.Family. The first that fits a model is used.
 FAMILIES: dict[str, Entry] = {
     "llama": Entry("megatape.hf.families.llama:Llama", "transformers' Llama"),
-    "tape": Entry(
-        "megatape.hf.families.tape:Tape", "a transformer with any position encoding, whose code lies beside its weights"
-    ),
+    "tape": Entry("megatape.hf.families.tape:Tape", "a transformer with any position encoding, exported with its code"),
 }
 
 OPTIMIZERS: dict[str, OptimizerEntry] = {
@@ -106,21 +108,23 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
 }
 
 SCHEDULES: dict[str, Entry] = {
-    "linear": Entry("megatape.optim.schedules:linear", "a straight line down to final_fraction of the peak"),
-    "cosine": Entry("megatape.optim.schedules:cosine", "half a cosine down to final_fraction of the peak"),
-    "constant": Entry("megatape.optim.schedules:constant", "the peak"),
+    "linear": Entry("megatape.optim.schedules:linear", "linear decay to final_fraction of the peak"),
+    "cosine": Entry("megatape.optim.schedules:cosine", "cosine decay to final_fraction of the peak"),
+    "constant": Entry("megatape.optim.schedules:constant", "no decay"),
 }
 
 
-# In order of preference: without a choice of training.attention the first that can do what an encoding asks for runs.
+# Attention backends in order of preference: with training.attention "auto", the first that supports the model runs.
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: biases by distance, on GPUs"),
-    "sdpa": Entry("megatape.attention.sdpa:Sdpa", "PyTorch's scaled dot product attention: without biases"),
-    "blocked": Entry("megatape.attention.blocked:Blocked", "by blocks of query rows in plain PyTorch: everything, anywhere"),
+    "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases"),
+    "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
 }
 
-# Ways to measure a trained model: subclasses of megatape.tasks.task.Task.
+# Evaluation tasks, subclasses of megatape.tasks.task.Task.
 TASKS: dict[str, Entry] = {
-    "addition": Entry("megatape.tasks.addition:Addition", "exact match over the grid of operand lengths"),
+    "addition": Entry(
+        "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
+    ),
 }

@@ -1,8 +1,8 @@
 """The JSON configuration: every section, its fields with unit, default and meaning, and all checks.
 
-One file describes a run completely. It is strict: an unknown key or a value of another type is an error that names its path, its
-value and what is allowed. Values left out get the defaults of the fields; the resolved configuration is saved with the run.
-Nothing in this package imports torch.
+One file describes a run completely. Parsing is strict: an unknown key or a value of the wrong type is an error that
+names its path, its value and what is allowed. Missing values get the defaults of their fields; the resolved
+configuration is saved with the run. Nothing in this package imports torch.
 """
 
 from megatape.config.config import Config

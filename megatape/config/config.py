@@ -33,12 +33,13 @@ class Config(Section):
         length, limit = self.data.sequence_length, self.model.max_positions
         if length > limit:
             raise ValueError(
-                f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples or raise max_positions"
+                f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples, or raise "
+                "max_positions"
             )
         if self.training.precision == "bfloat16" and self.zero.stage < 2:
             raise ValueError(
-                f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 has no float32 master weights, stage 1 sums "
-                "gradients in bfloat16; use stage 2 or 3, or float32"
+                f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 keeps no float32 master weights, and "
+                "stage 1 sums gradients in bfloat16; use stage 2 or 3, or float32"
             )
         for path, value in (
             ("model.num_heads", self.model.num_heads),
@@ -48,28 +49,31 @@ class Config(Section):
         ):
             if value % self.parallel.tp:
                 raise ValueError(
-                    f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: each tensor-parallel rank holds an equal share"
+                    f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an "
+                    "equal share"
                 )
         return self
 
     def data_ranks(self, world_size: int) -> int:
-        """Data-parallel ranks among `world_size` ranks. Raises ValueError if they do not form whole groups of tensor-parallel ranks."""
+        """Number of data-parallel ranks among `world_size` ranks.
+
+        Raises ValueError if `world_size` is not a positive multiple of parallel.tp."""
         if world_size < 1 or world_size % self.parallel.tp:
             raise ValueError(
-                f"{world_size} processes do not make whole groups of parallel.tp {self.parallel.tp} tensor-parallel ranks: start a multiple of "
-                "it, or change parallel.tp"
+                f"{world_size} processes are not a multiple of parallel.tp {self.parallel.tp}: start a multiple of it, or "
+                "change parallel.tp"
             )
         return world_size // self.parallel.tp
 
     def accumulation(self, world_size: int) -> int:
-        """Micro-batches of one step on each data-parallel rank when `world_size` ranks run.
+        """Gradient accumulation: micro-batches per step on each data-parallel rank when `world_size` ranks run.
 
-        Raises ValueError with the equation when the ranks or the global batch do not divide."""
+        Raises ValueError with the equation if the ranks or the global batch do not divide evenly."""
         batch, micro, data_ranks = self.training.global_batch_size, self.training.micro_batch_size, self.data_ranks(world_size)
         if batch % (micro * data_ranks):
             raise ValueError(
                 f"global_batch_size {batch} = micro_batch_size {micro} x data-parallel ranks {data_ranks} x accumulation "
-                f"{batch / (micro * data_ranks):.4g}: the accumulation must be a whole number; change training.global_batch_size or "
-                "training.micro_batch_size"
+                f"{batch / (micro * data_ranks):.4g}: the accumulation must be a whole number; change "
+                "training.global_batch_size or training.micro_batch_size"
             )
         return batch // (micro * data_ranks)

@@ -1,4 +1,4 @@
-"""The data section: what is read, and how it is cut into samples."""
+"""The data section: what a run reads, and how that is cut into samples."""
 
 from typing import Literal, Self
 
@@ -8,41 +8,46 @@ from megatape.config.section import FixedSamples, Free, Section
 
 
 class DataConfig(Section):
-    """What is read, and how it is cut into samples."""
+    """What a run reads, and how that is cut into samples."""
 
-    path: Free[str] = Field(min_length=1, description="folder that `megatape prepare corpus` wrote (it holds index.json)")
+    path: Free[str] = Field(
+        min_length=1, description="data directory that `megatape prepare` wrote, the folder with index.json"
+    )
     cache: Free[str] = Field(
         "",
-        description="folder on each node's own disk: shards are copied there once per node and read from there; empty: read in place",
+        description="folder on each node's local disk: each node copies the shards there once and reads the copies; "
+        "empty: read from `path`",
     )
-    sequence_length: FixedSamples[PositiveInt] = Field(description="N, tokens of a sample")
+    sequence_length: FixedSamples[PositiveInt] = Field(description="N, tokens per sample")
     samples: FixedSamples[Literal["packed", "documents"]] = Field(
         "packed",
-        description="packed cuts the stream of documents every N tokens; documents gives each a padded sample of its own",
+        description="packed cuts the stream of documents every N tokens; documents makes each a padded sample of its own",
     )
     prompt_end: FixedSamples[str | None] = Field(
         None,
         min_length=1,
-        description="text of one token, such as `=`: only what follows it in a document is a target, by default all of it is; samples `documents` only",
+        description="text of a single token, such as `=`: only the tokens after it are targets (default: all tokens are); "
+        "needs `documents` samples",
     )
     mask_documents: FixedSamples[bool] = Field(
-        False, description="attention and positions stop at document borders, and no target crosses one"
+        False, description="stop attention and positions at document boundaries, and let no target cross one"
     )
     random_offset: FixedSamples[bool] = Field(
         True,
-        description="add a random offset of 0 .. 2 max_positions to a training sample's positions (`rope` and the `tape` family)",
+        description="add a random offset from 0 .. 2 max_positions to the positions of a training sample "
+        "(`rope` and the `tape` family)",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.samples == "documents" and self.mask_documents:
             raise ValueError(
-                "mask_documents true has no meaning with samples documents, where no sample holds two: remove it, or set samples to "
-                "packed"
+                "mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
+                "set samples to packed"
             )
         if self.samples == "packed" and self.prompt_end is not None:
             raise ValueError(
-                f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is packed: "
-                "change it, or remove prompt_end"
+                f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
+                "packed: change it, or remove prompt_end"
             )
         return self

@@ -1,4 +1,4 @@
-"""Configuration files: reading, explaining what is wrong with them, and writing."""
+"""Reads and writes configuration files, and explains what is wrong with one."""
 
 import difflib
 import json
@@ -10,22 +10,22 @@ from pydantic import BaseModel, ValidationError
 from megatape.config.config import Config
 from megatape.config.section import sections_in
 
-# Settings of DeepSpeed that one might look for here, and why they are not offered.
-WITHHELD = {
+# DeepSpeed settings that users may look for here, and why they are not supported.
+UNSUPPORTED = {
     "zero_hpz_partition_size": "with tensor parallelism DeepSpeed silently trains a wrong model",
-    "mesh_param": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
-    "sequence_parallel_size": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp divides the sequence",
-    "fp16": "overflowing steps would be skipped; training.precision is float32 or bfloat16",
-    "train_batch_size": "it follows from training.global_batch_size",
-    "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the number of ranks",
+    "mesh_param": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp shards the sequence",
+    "sequence_parallel_size": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp shards the sequence",
+    "fp16": "overflowing steps would be skipped; set training.precision to float32 or bfloat16",
+    "train_batch_size": "set training.global_batch_size",
+    "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the rank count",
 }
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 
-    A value is read as JSON and, if it is none, taken as text. Raises FileNotFoundError or ValueError with what, where, which
-    value and what is allowed."""
+    A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ValueError that says what is wrong, where,
+    with which value, and what is allowed."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
@@ -43,7 +43,7 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 
 def parse_config(raw: dict[str, Any], origin: str) -> Config:
-    """Check a plain dictionary; `origin` names it in errors. Raises ValueError that lists every fault."""
+    """Validate a plain dictionary; `origin` names it in errors. Raises ValueError that lists every error."""
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
@@ -52,7 +52,7 @@ def parse_config(raw: dict[str, Any], origin: str) -> Config:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved configuration, with every default, as `load_config` reads it."""
+    """Write the resolved configuration, with every default, for `load_config` to read."""
     path.write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
 
 
@@ -82,11 +82,11 @@ def _override(raw: dict[str, Any], item: str) -> None:
 
 
 def _explain(fault: dict[str, Any]) -> str:
-    """One line for one pydantic fault: path, value, what is allowed."""
+    """One line for one pydantic error: path, value, what is allowed."""
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        if reason := WITHHELD.get(str(fault["loc"][-1])):
-            return f"{path}: not offered: {reason}"
+        if reason := UNSUPPORTED.get(str(fault["loc"][-1])):
+            return f"{path}: not supported: {reason}"
         allowed = _fields(fault["loc"][:-1])
         close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
@@ -99,7 +99,7 @@ def _explain(fault: dict[str, Any]) -> str:
 
 
 def _fields(location: tuple[Any, ...]) -> list[str]:
-    """Names of the keys that the section at `location` knows."""
+    """Keys of the section at `location`."""
     section: type[BaseModel] = Config
     for part in location:
         (section,) = sections_in(section.model_fields[part].annotation)

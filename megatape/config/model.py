@@ -1,4 +1,4 @@
-"""The model section: the shape of the transformer and its position encoding."""
+"""The model section: shape of the transformer, and its position encoding."""
 
 from typing import Annotated, Literal, Self, cast
 
@@ -11,23 +11,24 @@ EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
 
 
 class ScalingConfig(Section):
-    """Change of the rotary frequencies for a context that is `factor` times longer, for `rope` and `tape`."""
+    """Rescaling of the rotary frequencies for a context `factor` times longer (`rope` and `tape`)."""
 
     kind: Fixed[Literal["linear", "theta", "yarn"]] = Field(
-        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn treats each frequency by its wavelength"
+        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn scales each frequency by "
+        "its wavelength"
     )
     factor: Fixed[float] = Field(gt=1, description="how many times longer the context becomes")
     original_length: Fixed[int | None] = Field(
-        None, gt=0, description="longest sequence before the change; yarn only, which needs it"
+        None, gt=0, description="longest sequence before scaling; required for yarn, not allowed otherwise"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kind == "yarn" and self.original_length is None:
-            raise ValueError("scaling of kind yarn needs original_length, the longest sequence before the change")
+            raise ValueError("scaling of kind yarn needs original_length, the longest sequence before scaling")
         if self.kind != "yarn" and self.original_length is not None:
             raise ValueError(
-                f"original_length {self.original_length} has no meaning for scaling of kind {self.kind}: remove it"
+                f"original_length {self.original_length} has no effect with scaling of kind {self.kind}: remove it"
             )
         return self
 
@@ -37,30 +38,32 @@ class ModelConfig(Section):
 
     encoding: Fixed[EncodingName] = Field("tape", description="position encoding (docs/model.md)")
     scaling: Fixed[ScalingConfig | None] = Field(
-        None, description="change of the rotary frequencies, `rope` and `tape` only (below)"
+        None, description="rescaling of the rotary frequencies, `rope` and `tape` only (below)"
     )
-    num_layers: Fixed[PositiveInt] = Field(description="blocks")
+    num_layers: Fixed[PositiveInt] = Field(description="number of transformer blocks")
     hidden_size: Fixed[PositiveInt] = Field(description="C, width of the hidden state")
     num_heads: Fixed[PositiveInt] = Field(description="H, query heads")
     num_kv_heads: Fixed[PositiveInt] = Field(
         default=cast(int, None), description="L, key/value heads, which are also TAPE's position channels; default num_heads"
     )
     head_dim: Fixed[PositiveInt] = Field(
-        default=cast(int, None), description="R, size of a head; even where heads are rotated; default hidden_size / num_heads"
+        default=cast(int, None),
+        description="R, head size; even for encodings that rotate heads; default hidden_size / num_heads",
     )
-    mlp_size: Fixed[PositiveInt] = Field(description="inner width of the SwiGLU feed-forward")
-    vocab_size: Fixed[PositiveInt] = Field(description="token ids; at least that of the tokenizer that made the shards")
+    mlp_size: Fixed[PositiveInt] = Field(description="inner width of the SwiGLU feed-forward network")
+    vocab_size: Fixed[PositiveInt] = Field(description="number of token ids, at least as many as the data's tokenizer has")
     position_size: Fixed[PositiveInt] = Field(
         default=cast(int, None),
-        description="I, inner width of TAPE's feed-forward position update, unused by the others; default 4 L",
+        description="I, inner width of TAPE's feed-forward position update; other encodings ignore it; default 4 L",
     )
     max_positions: Fixed[PositiveInt] = Field(
-        description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from 0 .. 2 max_positions"
+        description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from "
+        "0 .. 2 max_positions"
     )
     rotary_base: Fixed[float] = Field(10000.0, gt=1, description="base of the rotary frequencies")
     norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
-    init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of initial weights")
-    tie_embeddings: Fixed[bool] = Field(False, description="use the embedding matrix as the output head too")
+    init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of the initial weights")
+    tie_embeddings: Fixed[bool] = Field(False, description="share the embedding matrix with the output head")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,22 +75,25 @@ class ModelConfig(Section):
             )
         if self.head_dim is None and self.hidden_size % self.num_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: give head_dim, or change one of them"
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: set head_dim, or change one "
+                "of them"
             )
         self._default("head_dim", self.hidden_size // self.num_heads)
         encoding = ENCODINGS[self.encoding]
         if self.head_dim % 2 and encoding.rotates:
             raise ValueError(
-                f"head_dim {self.head_dim} is odd: with encoding {self.encoding} a head is made of planes, each with a cosine and a sine"
+                f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so "
+                "head_dim must be even"
             )
         if self.hidden_size % 2 and encoding.paired_embedding:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is odd: embeddings of encoding {self.encoding} are pairs of a sine and a cosine"
+                f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "
+                "cosine, so hidden_size must be even"
             )
         if encoding.max_positions is not None and self.max_positions > encoding.max_positions:
             raise ValueError(
-                f"max_positions {self.max_positions} is beyond {encoding.max_positions}, the most that encoding {self.encoding} can "
-                "represent: lower it, or choose another encoding"
+                f"max_positions {self.max_positions} exceeds {encoding.max_positions}, the most that encoding {self.encoding} "
+                "can represent: lower it, or choose another encoding"
             )
         if self.scaling is not None and not encoding.scalable:
             scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
@@ -96,7 +102,7 @@ class ModelConfig(Section):
             )
         if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
             raise ValueError(
-                "scaling of kind theta needs a head_dim above 2: a single plane has the frequency 1 for every base"
+                "scaling of kind theta needs a head_dim above 2: the only frequency of a smaller head is 1, whatever the base"
             )
         self._default("position_size", 4 * self.num_kv_heads)
         return self

@@ -6,29 +6,29 @@ from megatape.config.section import Compared, Free, Section
 
 
 class RunConfig(Section):
-    """Where everything that the run writes goes."""
+    """Where the run writes."""
 
     directory: Free[str] = Field(
-        min_length=1, description="config.json, metrics.jsonl, tensorboard/ and checkpoints/ are written here"
+        min_length=1, description="folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/"
     )
 
 
 class EvaluationConfig(Section):
-    """Loss on the validation split while training."""
+    """Loss on the validation split during training."""
 
     interval: Free[PositiveInt] = Field(500, description="steps between evaluations; the last step is always evaluated")
-    samples: Compared[PositiveInt] = Field(256, description="validation samples of one evaluation, over all ranks")
+    samples: Compared[PositiveInt] = Field(256, description="validation samples per evaluation, over all ranks")
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written and how many stay."""
+    """When checkpoints are written, and how many are kept."""
 
     interval: Free[PositiveInt] = Field(1000, description="steps between checkpoints; the last step always writes one")
-    keep: Free[PositiveInt] = Field(3, description="newest checkpoints that are kept")
+    keep: Free[PositiveInt] = Field(3, description="number of checkpoints to keep, newest first")
 
 
 class LoggingConfig(Section):
-    """How often the console, metrics.jsonl and TensorBoard hear of the run."""
+    """How often metrics are logged."""
 
     interval: Free[PositiveInt] = Field(
         10, description="steps between console and TensorBoard entries; metrics.jsonl has every step"

@@ -1,4 +1,4 @@
-"""What all sections share: strictness, a field's place in the identity of a run, and keys whose values are registered names."""
+"""What all sections share: strict parsing, each field's role in the identity of a run, and keys that take registered names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from megatape.registry import Entry
 
 
 class Identity(Enum):
-    """What another value of a field means for a run. The annotation of every field carries one (Fixed[int], Free[str])."""
+    """What changing a field means for a run. Every field's annotation carries one (Fixed[int], Free[str])."""
 
-    FIXED = "fixed"  # another value is another model: a run keeps it
-    SAMPLES = "samples"  # another value shows other samples: a run keeps it
-    COMPARED = "compared"  # a run may change it when it resumes; runs that are compared must agree on it
-    FREE = "free"  # results do not depend on it, beyond rounding
+    FIXED = "fixed"  # defines the model: must not change on resume
+    SAMPLES = "samples"  # defines the samples: must not change on resume
+    COMPARED = "compared"  # may change on resume; compared runs must agree on it
+    FREE = "free"  # does not affect results, beyond rounding
 
 
 Value = TypeVar("Value")
@@ -32,14 +32,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     def _default(self, name: str, value: Any) -> None:
-        """Fill in a field that defaults to a function of others (sections are frozen for everybody else)."""
+        """Fill in a field whose default depends on other fields. Sections are frozen to everyone else."""
         if getattr(self, name) is None:
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Validator of a key whose values are the names of a registry (megatape/registry.py)."""
+    """Validator of a key that takes a name of a registry (megatape/registry.py)."""
 
     entries: Mapping[str, Entry]
 
@@ -51,7 +51,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Difference:
-    """A field, by its path, on which two configurations differ."""
+    """A field on which two configurations differ, such as model.num_layers."""
 
     path: str
     identity: Identity
@@ -60,9 +60,9 @@ class Difference:
 
 
 def differences(theirs: Section, ours: Section, prefix: str = "") -> Iterator[Difference]:
-    """Every field on which two sections of one kind differ, in the order of their declaration.
+    """Every field on which two sections of one type differ, in the order of declaration.
 
-    A section inside a field that carries an identity is compared as a whole."""
+    A subsection whose field carries an identity is compared as a whole."""
     for name, field in type(ours).model_fields.items():
         before, now = getattr(theirs, name), getattr(ours, name)
         identity = identity_of(field.metadata)
@@ -79,5 +79,5 @@ def identity_of(metadata: list[Any]) -> Identity | None:
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a field may hold: itself, or the one that it has beside None."""
+    """Section types in a field's annotation: the annotation itself, or a member of its union with None."""
     return [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]

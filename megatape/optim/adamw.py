@@ -1,4 +1,4 @@
-"""AdamW: Adam with weight decay apart from the gradient (https://arxiv.org/abs/1711.05101)."""
+"""AdamW: Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
 
 import torch
 
@@ -12,5 +12,5 @@ def adamw(groups: list[Group], config: OptimizerConfig) -> torch.optim.Optimizer
         groups,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
-        fused=True,  # one pass without temporaries, which otherwise are several times the masters
+        fused=True,  # one pass without temporaries, which are otherwise several times the size of the master weights
     )

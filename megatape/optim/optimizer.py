@@ -1,4 +1,4 @@
-"""The optimizer of a configuration, over parameter groups that the parameters themselves declare."""
+"""Builds the configured optimizer from the parameters, which declare their own weight decay and learning-rate scale."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ Group = dict[str, Any]  # as torch's optimizers take them
 
 
 def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer that `config.kind` names."""
+    """The optimizer named by `config.kind`."""
     optimizer: torch.optim.Optimizer = OPTIMIZERS[config.kind].load()(parameter_groups(named_parameters, config), config)
     return optimizer
 
@@ -22,8 +22,8 @@ def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config
 def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
     """One group for each pair of weight decay and learning-rate scale that the parameters declare.
 
-    `scale` multiplies the scheduled learning rate of a group. (The authors decay everything but norms and what has "bias" in its
-    name: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
+    `scale` multiplies a group's scheduled learning rate. (The authors of TAPE decay everything but norms and parameters with
+    "bias" in their names: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
     members: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for _, parameter in named_parameters:
         declared = settings(parameter)

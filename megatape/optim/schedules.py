@@ -1,7 +1,7 @@
-"""Learning rate over the steps: a linear warm-up, then a course that megatape/registry.py names.
+"""Learning-rate schedules: a linear warm-up, then a decay from megatape/registry.py.
 
-A course gives the share of the peak at `progress`, the share of the steps after the warm-up that are done (0 at the peak), so that
-the step after the last one would have `final`.
+A decay maps `progress`, the fraction of the steps after the warm-up that are done, to a fraction of the peak: 1 at
+progress 0, `final` at progress 1, which the step after the last one would have.
 """
 
 import math
@@ -11,25 +11,25 @@ from megatape.registry import SCHEDULES
 
 
 def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
-    """Learning rate of the step with this index (the first is 0) out of `steps`; it reaches `peak` at the end of the warm-up."""
+    """Learning rate of step `step` (counted from 0) of `steps`. It reaches `peak` at the end of the warm-up."""
     warmup = round(steps * config.warmup_fraction)
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    share: float = SCHEDULES[config.kind].load()(progress, config.final_fraction)
-    return peak * share
+    fraction: float = SCHEDULES[config.kind].load()(progress, config.final_fraction)
+    return peak * fraction
 
 
 def linear(progress: float, final: float) -> float:
-    """A straight line."""
+    """Linear decay to `final`."""
     return final + (1 - final) * (1 - progress)
 
 
 def cosine(progress: float, final: float) -> float:
-    """Half a period (https://arxiv.org/abs/1608.03983, without restarts)."""
+    """Cosine decay to `final` (https://arxiv.org/abs/1608.03983, without restarts)."""
     return final + (1 - final) * (0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def constant(progress: float, final: float) -> float:
-    """The peak, whatever `final` is."""
+    """No decay; ignores `final`."""
     return 1.0

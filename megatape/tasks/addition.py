@@ -1,4 +1,4 @@
-"""Exact match of greedy answers to addition problems, over the grid of operand lengths."""
+"""Exact match of greedy answers to addition problems, for every pair of operand lengths."""
 
 import argparse
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from megatape.tasks.task import Task
 if TYPE_CHECKING:
     from megatape.hf.loading import LoadedModel
 
-BATCH_SIZE = 512  # prompts that are answered at a time
+BATCH_SIZE = 512  # prompts per call of generate
 
 
 @dataclass(frozen=True)
 class AdditionGrid:
-    """What came out, for operands of 1, 2, ... digits: row is the first operand, column the second.
+    """Results for operands of 1, 2, ... digits: rows are lengths of the first operand, columns of the second.
 
-    trained_digits  D, the longest operands of the training data
-    problems        how many were asked in each cell
-    correct         how many were answered exactly, every digit and the end token"""
+    trained_digits  D, the length of the longest operands in the training data
+    problems        number of problems in each cell
+    correct         number answered exactly: every digit, and the end token"""
 
     trained_digits: int
     problems: list[list[int]]
@@ -33,7 +33,7 @@ class AdditionGrid:
 
     @property
     def accuracy(self) -> list[list[float]]:
-        """Share of exact answers of each cell."""
+        """Fraction of exact answers in each cell."""
         return [
             [right / asked for right, asked in zip(*rows, strict=True)]
             for rows in zip(self.correct, self.problems, strict=True)
@@ -41,17 +41,17 @@ class AdditionGrid:
 
     @property
     def mean(self) -> float:
-        """Mean of all cells, each with the same weight: the paper's number."""
+        """Mean over all cells with equal weights, as the paper reports it."""
         return fmean(share for row in self.accuracy for share in row)
 
     @property
     def inside(self) -> float:
-        """Mean of the cells whose lengths were both trained."""
+        """Mean over the cells with both lengths in the training data."""
         return fmean(share for row in self.accuracy[: self.trained_digits] for share in row[: self.trained_digits])
 
     @property
     def beyond(self) -> float | None:
-        """Mean of the other cells; None if there are none."""
+        """Mean over the other cells; None if there are none."""
         shares = [
             share
             for number, row in enumerate(self.accuracy)
@@ -61,7 +61,7 @@ class AdditionGrid:
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
-        """Mean of the cells whose longer operand has so many digits."""
+        """Mean over the cells whose longer operand has this many digits."""
         shares = self.accuracy
         return {
             digits: fmean([*shares[digits - 1][:digits], *(row[digits - 1] for row in shares[: digits - 1])])
@@ -70,7 +70,7 @@ class AdditionGrid:
 
     @property
     def summary(self) -> str:
-        """The means in one line."""
+        """One line with the means."""
         size = len(self.correct)
         beyond = "" if self.beyond is None else f", beyond {self.beyond:.2%}"
         return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
@@ -81,14 +81,14 @@ class AdditionGrid:
         draw_heat_map(self.accuracy, self.trained_digits, labels, "exact match (%)", title, path)
 
     def describe(self) -> dict[str, Any]:
-        """Everything, for a JSON file."""
+        """All results, for a JSON file."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
 
 @dataclass(frozen=True)
 class Addition(Task):
-    """The task on its own; arguments as evaluate_addition takes them."""
+    """The addition task of `megatape evaluate`; its fields are arguments of `evaluate_addition`."""
 
     data: Path
     max_digits: int | None
@@ -96,17 +96,19 @@ class Addition(Task):
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--data", type=Path, required=True, help="folder that `megatape prepare addition` wrote")
-        parser.add_argument("--max-digits", type=int, metavar="M", help="size of the grid (default: twice the trained digits)")
+        parser.add_argument(
+            "--max-digits", type=int, metavar="M", help="longest operands to test (default: twice the trained digits)"
+        )
 
     def evaluate(self, loaded: "LoadedModel") -> AdditionGrid:
         return evaluate_addition(loaded, self.data, self.max_digits)
 
 
 def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None = None) -> AdditionGrid:
-    """Ask an exported model the test problems of every cell up to `max_digits` digits (None: twice the trained ones).
+    """Test a model on the problems of every cell up to `max_digits` digits (None: twice the trained digits).
 
-    data: the directory that it was trained on. Raises ValueError if that is no addition data, if its tokenizer is not the
-    model's, or if the longest problem is beyond the positions that the model is meant for."""
+    data: the directory the model was trained on. Raises ValueError if it does not hold addition data, if its tokenizer is
+    not the model's, or if the longest problem exceeds the model's maximum positions."""
     task = AdditionTask.of(data)
     size = 2 * task.digits if max_digits is None else max_digits
     tokenizer = _tokenizer(loaded, data)
@@ -115,7 +117,7 @@ def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None 
         (a, b): task.test_problems(a, b) for a in range(1, size + 1) for b in range(1, size + 1)
     }
     right = dict.fromkeys(problems, 0)
-    # Prompts of one length make a batch without padding: a and b may share their digits in any way.
+    # Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
     for total in range(2, 2 * size + 1):
         asked = [(cell, problem) for cell, known in problems.items() if sum(cell) == total for problem in known]
         for begin in range(0, len(asked), BATCH_SIZE):
@@ -131,7 +133,7 @@ def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None 
 
 
 def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
-    """Whether each problem is answered exactly; their prompts have the same number of tokens."""
+    """Whether each problem is answered exactly. All prompts must have the same number of tokens."""
     import torch
 
     model = loaded.model
@@ -139,7 +141,7 @@ def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]
     expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
     longest = max(map(len, expected))
     if hasattr(model.config, "position_length"):
-        # RandPE spreads a sequence over its positions: as in training, and further only where the problem is longer.
+        # RandPE spreads a sequence over position_length positions: as many as in training, unless the problem is longer.
         model.config.position_length = max(loaded.position_length, prompts.shape[1] + longest)
     prompts = prompts.to(model.device)
     output = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=longest, do_sample=False)
@@ -148,15 +150,15 @@ def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]
 
 
 def _tokenizer(loaded: "LoadedModel", data: Path) -> Tokenizer:
-    """The data's tokenizer, if it is the model's too."""
+    """The data's tokenizer. Raises ValueError if the model has another one."""
     entry = load_index(data).tokenizer
     tokenizer = Tokenizer.load(data / entry.file, entry.sha256)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
     ours, theirs = [tokenizer.bos_id, *tokenizer.encode(text)], loaded.tokenizer(text)["input_ids"]
     if len(loaded.tokenizer) != tokenizer.vocab_size or theirs != ours:
         raise ValueError(
-            f"{loaded.name} has another tokenizer than {data}: {len(loaded.tokenizer)} tokens there, {tokenizer.vocab_size} here, and "
-            f"{text!r} is {theirs} there, {ours} here: give a model that was trained on this data"
+            f"the tokenizer of {loaded.name} ({len(loaded.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
+            f"({tokenizer.vocab_size} tokens, {text!r} is {ours}): give a model that was trained on this data"
         )
     return tokenizer
 
@@ -167,6 +169,6 @@ def _check_lengths(loaded: "LoadedModel", size: int) -> None:
     needed, limit = longest_document(size) - 1, loaded.model.config.max_position_embeddings
     if needed > limit:
         raise ValueError(
-            f"problems of {size} digits need {needed} positions, {loaded.name} is meant for {limit} (model.max_positions): lower "
+            f"problems of {size} digits need {needed} positions, but {loaded.name} has {limit} (model.max_positions): lower "
             "--max-digits, or train with more positions"
         )

@@ -1,4 +1,4 @@
-"""A picture of shares over a grid of two lengths."""
+"""A heat map over a grid of two lengths."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from pathlib import Path
 def draw_heat_map(
     shares: list[list[float]], num_trained: int, labels: tuple[str, str], measure: str, title: str, path: Path
 ) -> None:
-    """Write a PNG of `shares` (0 to 1), with a frame around the first `num_trained` rows and columns, which were trained.
+    """Write a PNG of `shares` (0 to 1) with a frame around the first `num_trained` rows and columns.
 
-    labels: of columns and rows; measure: of the colours."""
+    labels: of the horizontal and the vertical axis. measure: label of the color bar."""
     from matplotlib.figure import Figure
 
     size = len(shares)

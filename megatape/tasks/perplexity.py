@@ -1,4 +1,4 @@
-"""Perplexity on the same text cut into sequences of several lengths."""
+"""Perplexity at several sequence lengths, on the same text."""
 
 import math
 from pathlib import Path
@@ -10,20 +10,21 @@ from torch.nn.functional import cross_entropy
 from megatape.data.dataset import TokenDataset
 from megatape.hf.loading import LoadedModel
 
-MAX_TOKENS = 2**15  # of the text
-BATCH_TOKENS = 2**12  # that are answered at a time: their logits are [4096, V]
+MAX_TOKENS = 2**15  # length of the text
+BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
 
 
 @torch.no_grad()
 def evaluate_perplexity(loaded: LoadedModel, data: Path, length: int, longest: int) -> float:
-    """exp of the mean loss (nats) over the beginning of the validation split, cut into sequences of `length` tokens.
+    """Exponential of the mean loss (nats) on the start of the validation split, cut into sequences of `length` tokens.
 
-    The text is as many sequences of `longest` tokens, a multiple of `length`, as the split has, up to 32,768 tokens: for all lengths the
-    same. It is packed as in training, and every sequence starts without context. Raises ValueError if the split is shorter than `longest`."""
+    Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
+    text is packed as in training, and every sequence starts without context. Raises ValueError if the split is shorter
+    than `longest`."""
     dataset, model = TokenDataset(data, "validation", length), loaded.model
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     if hasattr(model.config, "position_length"):
-        model.config.position_length = length  # over which RandPE spreads its positions
+        model.config.position_length = length  # RandPE spreads a sequence over this many positions
     total, batch = 0.0, max(1, BATCH_TOKENS // length)
     for begin in range(0, num_tokens // length, batch):
         indices = range(begin, min(begin + batch, num_tokens // length))

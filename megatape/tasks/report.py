@@ -1,4 +1,4 @@
-"""An evaluation as a folder of a JSON file and a picture."""
+"""Runs an evaluation task and writes its results: a JSON file and a picture."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from megatape.tasks.task import Task
 
 
 def report(name: str, task: Task, model: Path, output: Path) -> str:
-    """Evaluate a checkpoint or an export, write <name>.json and <name>.png into the new folder, return a summary.
+    """Evaluate a checkpoint or an export, write <name>.json and <name>.png into the new folder, and return a summary.
 
-    Raises FileExistsError if `output` exists, otherwise as Task.evaluate and load_trained do."""
+    Raises FileExistsError if `output` exists, and what load_trained and Task.evaluate raise."""
     if output.exists():
         raise FileExistsError(f"--output {output} exists: remove it or choose another name")
     with load_trained(model) as loaded:

@@ -1,6 +1,6 @@
-"""What an evaluation task says about itself. The command knows no task by name: megatape/registry.py lists them.
+"""The interface of evaluation tasks, which megatape/registry.py lists.
 
-A task's file imports torch where it computes, not at its top: its arguments are part of the command's help.
+A task's file imports torch inside functions only, because `megatape evaluate --help` imports the file.
 """
 
 import argparse
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class Result(Protocol):
-    """What an evaluation found."""
+    """Results of an evaluation."""
 
     @property
     def summary(self) -> str:
         """One line for the console."""
 
     def describe(self) -> dict[str, Any]:
-        """Everything, for a JSON file."""
+        """All results, for a JSON file."""
 
     def draw(self, title: str, path: Path) -> None:
-        """Write a picture of it as a PNG file."""
+        """Write a picture of the results as a PNG file."""
 
 
 class Task:
-    """One way to measure a trained model: a dataclass whose fields are the arguments that it declares."""
+    """Base of evaluation tasks. A task is a dataclass whose fields are the arguments it declares."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Declare what the task needs to know beyond the model and where to write."""
+        """Declare the task's arguments; the command adds the model and the output folder."""
 
     def evaluate(self, loaded: "LoadedModel") -> Result:
-        """Measure the model. Raises ValueError if it does not fit the task."""
+        """Evaluate the model. Raises ValueError if the model does not suit the task."""
         raise NotImplementedError

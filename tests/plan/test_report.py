@@ -59,7 +59,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
         status, _, errors = plan(*cluster, gpu)
         assert status == 2 and message in errors, errors
     errors = plan(*cluster, "h100", "--set", "parallel.tp=4")[2]
-    assert "parallel.tp 4 and 2 GPUs" not in errors and "whole groups of parallel.tp 4" in errors
+    assert "parallel.tp 4 and 2 GPUs" not in errors and "not a multiple of parallel.tp 4" in errors
     errors = plan("--nodes", "2", "--gpus-per-node", "3", "--gpu", "h100", "--set", "parallel.tp=2")[2]
     assert "parallel.tp 2 and 3 GPUs per node" in errors
 

@@ -29,13 +29,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Calculator:
-    """A model that adds right, with the answers changed by `spoil`, which is given the operands and the right ids."""
+    """A model that adds right, with the answers changed by `corrupt`, which is given the operands and the right ids."""
 
     device = torch.device("cpu")
 
-    def __init__(self, spoil: Callable[[int, int, list[int]], list[int]], positions: int = 100) -> None:
+    def __init__(self, corrupt: Callable[[int, int, list[int]], list[int]], positions: int = 100) -> None:
         self.config = SimpleNamespace(max_position_embeddings=positions, position_length=11)
-        self.spoil = spoil
+        self.corrupt = corrupt
         self.lengths: list[tuple[int, int]] = []
 
     def generate(self, tokens: Tensor, attention_mask: Tensor, max_new_tokens: int, do_sample: bool) -> Tensor:
@@ -46,7 +46,7 @@ class Calculator:
             assert row[0] == TOKENIZER.bos_id
             a, b = (int(number[::-1]) for number in TOKENIZER.decode(row).removesuffix("=").split("+"))
             answer = [*TOKENIZER.encode(str(a + b)[::-1]), TOKENIZER.eos_id]
-            answer = self.spoil(a, b, answer)[:max_new_tokens]
+            answer = self.corrupt(a, b, answer)[:max_new_tokens]
             rows.append(row + answer + [0] * (max_new_tokens - len(answer)))
         return torch.tensor(rows)
 
@@ -61,8 +61,8 @@ class CharacterTokenizer:
         return {"input_ids": [TOKENIZER.bos_id, *TOKENIZER.encode(text)]}
 
 
-def loaded(spoil: Callable[[int, int, list[int]], list[int]] = lambda a, b, answer: answer, **options: Any) -> LoadedModel:
-    return LoadedModel("calculator", Calculator(spoil, **options), CharacterTokenizer())
+def loaded(corrupt: Callable[[int, int, list[int]], list[int]] = lambda a, b, answer: answer, **options: Any) -> LoadedModel:
+    return LoadedModel("calculator", Calculator(corrupt, **options), CharacterTokenizer())
 
 
 @pytest.mark.parametrize("batch_size", [512, 7])
@@ -79,7 +79,7 @@ def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyP
         for b_digits in range(1, 5):
             problems = TASK.test_problems(a_digits, b_digits)
             assert grid.problems[a_digits - 1][b_digits - 1] == len(problems)
-            # A first digit that happens to be the token 5 is not spoilt.
+            # A first digit that happens to be the token 5 is not corrupted.
             right = sum(good(p.a, p.b) or TOKENIZER.encode(p.answer)[0] == 5 for p in problems)
             assert grid.correct[a_digits - 1][b_digits - 1] == right
     cells = grid.accuracy
@@ -95,7 +95,7 @@ def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [
         lambda a, b, answer: answer[:-1] + [7],
         lambda a, b, answer: answer[:-1],
@@ -104,8 +104,8 @@ def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyP
     ],
     ids=["no end", "no room", "short", "not reversed"],
 )
-def test_an_almost_right_answer_is_wrong(data: Path, spoil: Callable[[int, int, list[int]], list[int]]) -> None:
-    assert evaluate_addition(loaded(spoil), data, max_digits=3).mean == 0
+def test_an_almost_right_answer_is_wrong(data: Path, corrupt: Callable[[int, int, list[int]], list[int]]) -> None:
+    assert evaluate_addition(loaded(corrupt), data, max_digits=3).mean == 0
     assert evaluate_addition(loaded(), data, max_digits=3).mean == 1
 
 
@@ -122,7 +122,7 @@ def test_randpe_gets_a_length_that_holds_the_problem(data: Path) -> None:
 
 
 def test_wrong_arguments(data: Path, data_directory: Path) -> None:
-    with pytest.raises(ValueError, match=r"4 digits need 16 positions, calculator is meant for 15 \(model.max_positions\)"):
+    with pytest.raises(ValueError, match=r"4 digits need 16 positions, but calculator has 15 \(model.max_positions\)"):
         evaluate_addition(loaded(positions=15), data)
     evaluate_addition(loaded(positions=16), data)
     with pytest.raises(ValueError, match="--max-digits is 0: give at least 1"):
@@ -184,6 +184,6 @@ def test_a_model_of_another_tokenizer(data: Path) -> None:
     model = loaded()
     model.tokenizer = Other()
     with pytest.raises(
-        ValueError, match="calculator has another tokenizer than .*: give a model that was trained on this data"
+        ValueError, match="the tokenizer of calculator .* is not that of .*: give a model that was trained on this data"
     ):
         evaluate_addition(model, data)
