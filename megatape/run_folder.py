@@ -4,14 +4,19 @@ config.json             resolved configuration
 metrics.jsonl           one object per step
 tensorboard/            the same metrics for TensorBoard
 checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py)
+latest                  the checkpoint that was last written, or that the run continued from
 profile/                rank0.json and so on, traces of profiled steps
 logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
 log.txt                 output of a run that `megatape study compare` started
 outcome.json            its results; outcome+yarn.json: the same with scaled frequencies
 """
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+ASIDE = ".corrupted"  # suffix of a checkpoint that failed verification; earlier versions wrote .damaged
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         return self.directory / "metrics.jsonl"
+
+    @property
+    def latest(self) -> Path:
+        return self.directory / "latest"
 
     @property
     def tensorboard(self) -> Path:
@@ -63,14 +72,113 @@ class RunFolder:
     def list_checkpoints(self) -> list[Path]:
         """Folders named like complete checkpoints, newest first. Their content may still be corrupted."""
         found = [
-            path for path in self.checkpoints.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdigit()
+            path for path in self.checkpoints.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdecimal()
         ]
-        return sorted(found, reverse=True)
+        return sorted(found, key=named_step, reverse=True)
 
     def check_new(self) -> None:
-        """Raise ValueError if the folder already holds checkpoints."""
+        """Raise ValueError if a run has trained here, so that another one must not start from step 0."""
         if self.list_checkpoints():
             raise ValueError(
                 f"run.directory {self.directory} already holds checkpoints: add --resume auto to continue, or choose another "
                 "folder"
             )
+        self._check_nothing_lost()
+        if steps := len(read_metrics(self.metrics)):
+            raise ValueError(
+                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps} steps. Add --resume auto "
+                f"to continue it, choose another folder, or remove {self.metrics}"
+            )
+
+    def check_restart(self) -> int:
+        """The steps that a run recorded here without ever saving a checkpoint, so that it may start again from step 0.
+
+        Raises ValueError if there are no checkpoints but there may have been some."""
+        self._check_nothing_lost()
+        recorded = max(read_metrics(self.metrics), default=0)
+        first_save = self._first_save()
+        # A partial folder of that step shows that the process ended during the first save.
+        saving = any(self.checkpoints.glob(f"{self.checkpoint(first_save).name}.*tmp"))
+        if recorded > first_save or (recorded == first_save and recorded and not saving):
+            raise ValueError(
+                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {recorded} steps and "
+                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat what is "
+                f"lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} to start again"
+            )
+        return recorded
+
+    def set_metrics_aside(self) -> Path:
+        """Rename metrics.jsonl before a run starts again from step 0; returns the new name."""
+        number = 1
+        while (aside := self.directory / f"metrics-{number}.jsonl").exists():
+            number += 1
+        return self.metrics.rename(aside)
+
+    def mark_latest(self, checkpoint: Path) -> None:
+        """Record the checkpoint that was last written, or that the run continued from."""
+        write_atomically(self.latest, f"{checkpoint}\n".encode())
+
+    def _check_nothing_lost(self) -> None:
+        """Raise ValueError if there are no checkpoints here but something shows that there were."""
+        advice = f"choose another run.directory, or remove {self.directory} to start again"
+        aside = [path for suffix in (ASIDE, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
+        if aside:
+            raise ValueError(
+                f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as {aside[0].name}: "
+                f"repair one and remove its suffix, {advice}"
+            )
+        if self.latest.exists():
+            last = self.latest.read_text(encoding="utf-8", errors="replace").strip()
+            raise ValueError(
+                f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore or mount "
+                f"it and give --resume {last}, {advice}"
+            )
+        if self.config.exists() and not self.metrics.exists():
+            raise ValueError(
+                f"run.directory {self.directory} holds {self.config.name} of an earlier run, but neither its checkpoints nor its "
+                f"{self.metrics.name}: restore or mount them, {advice}"
+            )
+
+    def _first_save(self) -> int:
+        """Step of the first checkpoint by the run's own configuration, 0 if that cannot be read."""
+        try:
+            config = json.loads(self.config.read_text(encoding="utf-8"))
+            return min(int(config["checkpoint"]["interval"]), int(config["training"]["steps"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+
+def named_step(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint folder of a run."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def read_metrics(path: Path) -> dict[int, str]:
+    """Step -> its line, for every valid line of metrics.jsonl; the last one counts if a step has several.
+
+    Lines that are not metrics (a process was killed while writing, a disk was full) are left out; no file, no lines."""
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            text = line.decode("utf-8")
+            entry = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and type(entry.get("step")) is int:
+            found[entry["step"]] = text
+    return dict(sorted(found.items()))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

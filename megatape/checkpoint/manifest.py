@@ -46,7 +46,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
     if runs := RunFolder(directory).list_checkpoints():
         raise FileNotFoundError(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
@@ -57,16 +57,20 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if recorded != _own_hash(manifest):
         raise ValueError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
+    if type(version) is not int:
+        raise ValueError(f"{path}: no manifest of MegaTAPE: format is {version!r}, not a whole number; use another checkpoint")
     if version != FORMAT:
         raise UnknownFormat(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
+    if fault := _fault_of_content(manifest):
+        raise ValueError(f"{path}: no manifest of MegaTAPE: {fault}; use another checkpoint")
     for name, entry in manifest["files"].items():
         file = directory / name
-        if not file.is_file():
-            raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint")
-        if file.stat().st_size != entry["bytes"]:
-            raise ValueError(
-                f"{file}: {file.stat().st_size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed"
-            )
+        try:
+            size = file.stat().st_size
+        except FileNotFoundError:
+            raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint") from None
+        if size != entry["bytes"]:
+            raise ValueError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
     return manifest
 
 
@@ -86,7 +90,11 @@ def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shar
 
 def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
     """Raise ValueError if the file's content is not what was written."""
-    if describe(directory / name) != manifest["files"].get(name):
+    if name not in manifest["files"]:
+        raise ValueError(
+            f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; use another checkpoint"
+        )
+    if describe(directory / name) != manifest["files"][name]:
         raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 
 
@@ -96,6 +104,25 @@ def write_json(path: Path, value: Any) -> None:
         json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _fault_of_content(manifest: dict[str, Any]) -> str | None:
+    """What keeps the manifest's entries from being those of a checkpoint, None if nothing does."""
+    files, tensors = manifest.get("files"), manifest.get("tensors")
+    if not isinstance(files, dict):
+        return "files is not an object"
+    for name, entry in files.items():
+        if not name or Path(name).name != name:
+            return f"file {name!r} is not in the checkpoint's folder"
+        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
+            return f"file {name!r} has no size or sha256"
+    if not isinstance(tensors, dict) or not all(isinstance(names, dict) for names in tensors.values()):
+        return "tensors is not an object of objects"
+    for kind, names in tensors.items():
+        for name, file in names.items():
+            if not isinstance(file, str) or file not in files:
+                return f"{kind} of {name} is in {file!r}, which is not among the files"
+    return None
 
 
 def _own_hash(manifest: dict[str, Any]) -> str:

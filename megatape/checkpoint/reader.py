@@ -1,6 +1,7 @@
 """Reading a checkpoint: any slice of any tensor, on any topology, without pickle."""
 
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
+from megatape.run_folder import named_step
 
 
 class CheckpointReader:
@@ -22,10 +24,14 @@ class CheckpointReader:
         self.directory = directory
         self.manifest = load_manifest(directory)
         check_file(directory, self.manifest, STATE)
-        self.state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        self.state: dict[str, Any] = _read_state(directory / STATE)
         self.step: int = self.state["step"]
         self.samples: int = self.state["samples"]
         self.tokens: int = self.state["tokens"]
+        if re.fullmatch(r"step-\d+", directory.name) and named_step(directory) != self.step:
+            raise ValueError(
+                f"{directory} holds step {self.step}: it was copied or renamed; rename it to step-{self.step:08d}, or remove it"
+            )
         self._open: dict[str, Any] = {}
 
     @cached_property
@@ -68,6 +74,18 @@ class CheckpointReader:
         if file not in self._open:
             self._open[file] = safe_open(self.directory / file, framework="pt")
         return self._open[file]
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """The content of state.json. Raises ValueError if it is not what a run writes."""
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(state, dict):
+        raise ValueError(f"{path}: no state of a run, it is not an object; use another checkpoint")
+    for names, kind in ((("step", "samples", "tokens"), int), (("fingerprints", "config"), dict)):
+        for name in names:
+            if type(state.get(name)) is not kind:
+                raise ValueError(f"{path}: no state of a run, its {name} is {state.get(name)!r}; use another checkpoint")
+    return state
 
 
 def verified_checkpoint(directory: Path) -> CheckpointReader:

@@ -88,6 +88,7 @@ def write_checkpoint(
             shutil.rmtree(final)
         partial.rename(final)
         sync(folder.checkpoints)
+        folder.mark_latest(final)
         _prune(folder, keep, final)
     dist.barrier()
     return final

@@ -1,59 +1,136 @@
-"""Choosing a checkpoint to go on from."""
+"""Choosing a checkpoint to continue from."""
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors import SafetensorError
 
 from megatape.checkpoint.manifest import UnknownFormat, check_hashes
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.run_folder import RunFolder
+from megatape.run_folder import ASIDE, RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
-from megatape.zero.engine import Engine
+
+# Seconds between attempts to read from a file system that reports an error. What remains after them is no short disturbance.
+WAITS = (1.0, 2.0, 4.0, 8.0)
+
+Result = TypeVar("Result")
 
 
-def newest_valid(folder: RunFolder, engine: Engine, topology: Topology) -> CheckpointReader | None:
-    """The newest checkpoint of the run whose files all have their size and hash; says which ones it had to skip.
+def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReader | None, list[Path]]:
+    """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
 
-    None if there is no checkpoint at all. Raises ValueError if there are some but none is valid: starting afresh would
-    overwrite what may be saved yet."""
+    None if the run never saved a checkpoint. Collective over all ranks. Raises on all of them ValueError if there are checkpoints
+    but none is valid, or if there are none but there were: starting from step 0 would overwrite what can still be saved. Raises
+    OSError if a checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-    names = exchange([path.name for path in folder.list_checkpoints()] if topology.is_main else None, topology)[0]
-    found = [folder.checkpoints / name for name in names]
-    for directory in found:
-        reader = _open_verified(directory, engine, topology)
+    names = on_main(lambda: [path.name for path in folder.list_checkpoints()], topology)
+    corrupted: list[Path] = []
+    for directory in (folder.checkpoints / name for name in names):
+        reader = _open_verified(directory, topology)
         if reader is not None:
-            return reader
-    if found:
+            return reader, corrupted
+        corrupted.append(directory)
+    if corrupted:
         raise ValueError(
-            f"{folder.checkpoints}: none of the {len(found)} checkpoints is valid (above); repair or remove them, or choose another run.directory"
+            f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or choose another run.directory"
         )
-    return None
+    return None, []
 
 
-def open_checkpoint(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader:
+def open_checkpoint(directory: Path, topology: Topology) -> CheckpointReader:
     """The checkpoint in `directory`. Raises FileNotFoundError or ValueError if there is none or it is corrupted."""
-    reader = CheckpointReader(directory)
-    if _open_verified(directory, engine, topology) is None:
+    CheckpointReader(directory)
+    reader = _open_verified(directory, topology)
+    if reader is None:
         raise ValueError(
             f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one"
         )
     return reader
 
 
-def _open_verified(directory: Path, engine: Engine, topology: Topology) -> CheckpointReader | None:
-    """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault."""
-    reader, faults = None, 0
-    try:
-        appears(directory)
+def set_aside(corrupted: list[Path]) -> None:
+    """Rename checkpoints that failed verification: the run will write its own there, and keeping must not count them."""
+    for path in corrupted:
+        aside = path.with_name(path.name + ASIDE)
+        while aside.exists():  # the same step was corrupted before
+            aside = aside.with_name(aside.name + ASIDE)
+        path.rename(aside)
+        print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
+
+
+def on_main(work: Callable[[], Result], topology: Topology) -> Result:
+    """What `work` returns (JSON) on the main rank, on every rank. Collective. Raises its ValueError or OSError on all ranks."""
+    value, refused, failed = None, "", ""
+    if topology.is_main:
+        try:
+            value = _patiently(work)
+        except ValueError as error:
+            refused = str(error)
+        except OSError as error:
+            failed = str(error)
+    value, refused, failed = exchange([value, refused, failed], topology)[0]
+    if refused:
+        raise ValueError(refused)
+    if failed:
+        raise OSError(failed)
+    return value  # type: ignore[return-value]  # JSON of what the main rank's work returned
+
+
+def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | None:
+    """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
+
+    Raises OSError on all ranks if one cannot read it: that says nothing about the content."""
+    reader = None
+    corrupted = unreadable = unknown = ""
+
+    def verify() -> None:
+        nonlocal reader
         reader = CheckpointReader(directory)
         check_hashes(directory, reader.manifest, topology.rank, topology.world_size)
-    except UnknownFormat:
-        raise
-    except (ValueError, KeyError, OSError, SafetensorError) as error:
-        faults = 1
-        if reader is not None or topology.is_main:
-            print(f"checkpoint not used: {error}", file=sys.stderr, flush=True)
-    return None if engine.sum_over_ranks(faults) else reader
+
+    try:
+        if appears(directory):
+            _patiently(verify)
+        else:
+            unreadable = f"{directory} is not seen here"
+    except UnknownFormat as error:
+        unknown = str(error)
+    except (ValueError, KeyError, TypeError, RecursionError, FileNotFoundError, SafetensorError) as error:
+        corrupted = str(error)
+    except OSError as error:
+        unreadable = str(error)
+
+    if corrupted and reader is not None and not topology.is_main:  # the main rank tells what all of them see
+        print(f"checkpoint not used: {corrupted}", file=sys.stderr, flush=True)
+    seen = [
+        dict.fromkeys(text for text in texts if text)
+        for texts in zip(*exchange([unknown, unreadable, corrupted], topology), strict=True)
+    ]
+    if seen[0]:
+        raise UnknownFormat("; ".join(seen[0]))
+    if seen[1]:
+        raise OSError(
+            f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, start again"
+        )
+    if topology.is_main:
+        for text in seen[2]:
+            print(f"checkpoint not used: {text}", file=sys.stderr, flush=True)
+    return None if seen[2] else reader
+
+
+def _patiently(work: Callable[[], Result]) -> Result:
+    """What `work` returns, after waiting and trying again while the file system reports an error. Raises the last OSError."""
+    for wait in WAITS:
+        try:
+            return work()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            raise
+        except OSError as error:
+            print(f"{error}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+            time.sleep(wait)
+    return work()

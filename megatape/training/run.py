@@ -20,11 +20,11 @@ from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import make_mesh
 from megatape.parallel.parameters import settings
-from megatape.run_folder import RunFolder
+from megatape.run_folder import RunFolder, named_step
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
-from megatape.training.resume import newest_valid, open_checkpoint
+from megatape.training.resume import newest_valid, on_main, open_checkpoint, set_aside
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.state import WEIGHT, Reader
 
@@ -39,7 +39,7 @@ class Run:
         self.config, self.data, self.topology = config, data, topology
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
-            self.folder.check_new()
+            on_main(self.folder.check_new, topology)
         self.mesh = make_mesh(topology, config.parallel.tp)
         self.loader = Loader(
             data.train,
@@ -62,6 +62,8 @@ class Run:
         check_shared(self.folder.directory, topology)
         self._start(resume)
         if topology.is_main:
+            # First, so that config.json without metrics.jsonl means that something was removed.
+            self.folder.metrics.touch()
             save_config(config, self.folder.config)
 
     @property
@@ -111,13 +113,14 @@ class Run:
     def _start(self, resume: str | None) -> None:
         """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""
         reader: CheckpointReader | None = None
+        corrupted: list[Path] = []
         if resume == "auto":
-            reader = newest_valid(self.folder, self.engine, self.topology)
-            if reader is not None and self.topology.is_main:
-                self._set_aside(reader.step)
+            reader, corrupted = newest_valid(self.folder, self.topology)
+            if reader is None:
+                self._restart()
         elif resume is not None:
-            reader = open_checkpoint(Path(resume), self.engine, self.topology)
-            newer = self._newer_than(reader.step)
+            reader = open_checkpoint(Path(resume), self.topology)
+            newer = [path for path in self.folder.list_checkpoints() if named_step(path) > reader.step]
             if newer:
                 raise ValueError(
                     f"run.directory {self.folder.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
@@ -129,22 +132,25 @@ class Run:
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         self.engine.state.load(reader.read, reader.step)
         self.step, self.samples = reader.step, reader.samples
+        if self.topology.is_main:
+            set_aside(corrupted)
+            self.folder.mark_latest(reader.directory)
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
             restore_rng(snapshot)
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
 
-    def _set_aside(self, step: int) -> None:
-        """Rename the corrupted checkpoints after `step`: the run will write its own there, and keeping must not count them."""
-        for path in self._newer_than(step):
-            aside = path.with_name(path.name + ".corrupted")
-            while aside.exists():  # the same step was corrupted before
-                aside = aside.with_name(aside.name + ".corrupted")
-            path.rename(aside)
-
-    def _newer_than(self, step: int) -> list[Path]:
-        return [path for path in self.folder.list_checkpoints() if path.name > self.folder.checkpoint(step).name]
+    def _restart(self) -> None:
+        """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""
+        recorded = on_main(self.folder.check_restart, self.topology)
+        if recorded and self.topology.is_main:
+            aside = self.folder.set_metrics_aside()
+            print(
+                f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics are "
+                f"kept in {aside}",
+                flush=True,
+            )
 
     @property
     def _positions(self) -> Positions:
