@@ -8,7 +8,7 @@
         tokenizer.model
         manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256
 
-The folder is written as `step-00000100.tmp` and renamed, so that one without a manifest is an incomplete write.
+The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one without a manifest is an incomplete write.
 """
 
 import hashlib

@@ -55,7 +55,13 @@ class CheckpointReader:
                 f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, the model's is {shape}: the model section of the "
                 "configuration differs"
             )
-        return stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
+        block: Tensor = stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
+        if not torch.isfinite(block).all():
+            raise ValueError(
+                f"{self.directory}: the {kind} of {name} is not finite: the run had diverged when an earlier version wrote this "
+                "checkpoint; remove it, and continue from an older one"
+            )
+        return block
 
     def rng_state(self, rank: int) -> Tensor | None:
         """Generator state that this rank saved, or None if the run had fewer ranks."""

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from megatape.config import Config, Identity, differences
 
+# Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.
+ASKED = ("training.precision", "optimizer.beta1", "optimizer.beta2")
+
 # What a field that a run keeps would change, for the error.
 KEPT = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
 
@@ -19,8 +22,23 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
                 f"{KEPT[field.identity]}use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
+        if name not in recorded:
+            raise ValueError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
         if recorded[name] != fingerprints[name]:
             raise ValueError(
                 f"{origin} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than data.path {ours.data.path} holds "
                 f"(fingerprint {recorded[name][:12]}, here {fingerprints[name][:12]}): point data.path to those shards, or start a new run"
             )
+
+
+def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
+    """What resuming from `origin` changes in the recipe, a line for each field.
+
+    Raises ValueError if a field of ASKED is among them and allow_changes is False."""
+    changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
+    if asked := [field for field in changed if field.path in ASKED and not allow_changes]:
+        told = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in asked)
+        raise ValueError(
+            f"{origin} was trained with {told}: restore the former, or add --allow-changes to continue with the new values"
+        )
+    return [f"{field.path}: {field.theirs} -> {field.ours}" for field in changed]

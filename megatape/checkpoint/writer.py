@@ -1,12 +1,17 @@
 """Writing a checkpoint from all ranks: each file by one of them, in parallel, and nothing visible until all of it is there."""
 
+import os
+import secrets
 import shutil
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor
 
 from megatape.checkpoint.manifest import (
@@ -25,29 +30,30 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
+from megatape.zero.engine import TrainingDiverged
 from megatape.zero.state import ZeroState
 
+PARTIAL = ".tmp"  # suffix of a folder that is not complete
+ABANDONED = 3600.0  # seconds without a change after which a partial folder is no longer being written
 FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this size: a rank's buffer
 
 
 def write_checkpoint(
-    folder: RunFolder, step: int, zero: ZeroState, topology: Topology, state: dict[str, Any], tokenizer: Path, keep: int
+    folder: RunFolder, step: int, zero: ZeroState, topology: Topology, state: dict[str, Any], tokenizer: bytes, keep: int
 ) -> Path:
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
-    state: JSON object for state.json. A rank holds one gathered tensor on its device and one file's content in host memory.
-    Returns the folder, which exists only when all of its files do. Raises OSError on every rank if one of them could not write."""
-    final = folder.checkpoint(step)
-    partial = final.with_name(final.name + ".tmp")
-    if topology.is_main:
-        for unfinished in folder.checkpoints.glob("step-*.tmp"):
-            shutil.rmtree(unfinished)
-        partial.mkdir(parents=True)
-    dist.barrier()
+    state: JSON object for state.json. tokenizer: content of the SentencePiece model. A rank holds one gathered tensor on its device
+    and one file's content in host memory. Returns the folder, which exists only when all of its files do.
 
+    Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could not
+    write. Neither leaves anything of this checkpoint, nor removes an older one."""
+    final = folder.checkpoint(step)
+    partial = _together(topology, lambda: _make_partial(folder, final))
     files: dict[str, dict[str, Any]] = {}
     faults = [] if appears(partial) else ["what the main rank made is not seen here"]
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.kinds}
+    not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
         writing: list[Future[None]] = []
         for number, (kind, file, names) in enumerate(_plan(zero)):
@@ -60,6 +66,8 @@ def write_checkpoint(
                 tensor = zero.gather(name, kind, owner)
                 if tensor is not None:
                     content[name] = tensor.cpu()
+                    if not torch.isfinite(tensor).all():
+                        not_finite.append(f"{kind} of {name}")
             if topology.rank == owner:
                 writing.append(pool.submit(_save, partial / file, content, files))
         _wait(writing, faults)
@@ -68,38 +76,107 @@ def write_checkpoint(
         try:
             _save(partial / RNG, generators, files)
             write_json(partial / STATE, state)
-            shutil.copyfile(tokenizer, partial / TOKENIZER)
+            (partial / TOKENIZER).write_bytes(tokenizer)
             sync(partial / TOKENIZER)
             files |= {name: describe(partial / name) for name in (STATE, TOKENIZER)}
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             faults.append(str(error))
 
     # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
-    shares = exchange({"files": files, "faults": faults}, topology)
-    if failed := {rank: share["faults"] for rank, share in enumerate(shares) if share["faults"]}:
-        raise OSError(
-            f"checkpoint {partial} could not be written: "
-            + "; ".join(f"rank {rank}: {text[0]}" for rank, text in failed.items())
+    shares = exchange({"files": files, "faults": faults, "not_finite": not_finite}, topology)
+    failed = {rank: share["faults"] for rank, share in enumerate(shares) if share["faults"]}
+    corrupted = [tensor for share in shares for tensor in share["not_finite"]]
+    if (failed or corrupted) and topology.is_main:
+        _discard(partial)
+    if corrupted:
+        more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
+        raise TrainingDiverged(
+            f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints remain; lower "
+            "optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
         )
+    if failed:
+        raise OSError(
+            f"checkpoint {final} could not be written: " + "; ".join(f"rank {rank}: {text[0]}" for rank, text in failed.items())
+        )
+
+    def complete() -> Path:
+        try:
+            save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
+            sync(partial)
+            replaced = _hide(final) if os.path.lexists(final) else None
+            partial.rename(final)
+            sync(folder.checkpoints)
+        except OSError:
+            _discard(partial)
+            raise
+        try:  # the checkpoint is complete, whatever becomes of these
+            folder.mark_latest(final)
+            if replaced:
+                shutil.rmtree(replaced)
+            _prune(folder, keep, final)
+        except OSError as error:
+            print(f"warning: after writing {final}: {error}", file=sys.stderr, flush=True)
+        return final
+
+    return _together(topology, complete)
+
+
+def _together(topology: Topology, work: Callable[[], Path]) -> Path:
+    """The path that `work` returns on the main rank, on every rank. Raises its OSError on all of them."""
+    path, fault = "", ""
     if topology.is_main:
-        save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
-        sync(partial)
-        if final.exists():  # a corrupted checkpoint of the same step, which resuming skipped
-            shutil.rmtree(final)
-        partial.rename(final)
-        sync(folder.checkpoints)
-        folder.mark_latest(final)
-        _prune(folder, keep, final)
-    dist.barrier()
-    return final
+        try:
+            path = str(work())
+        except OSError as error:
+            fault = str(error)
+    path, fault = exchange([path, fault], topology)[0]
+    if fault:
+        raise OSError(f"the checkpoint could not be written: {fault}")
+    return Path(path)
+
+
+def _make_partial(folder: RunFolder, final: Path) -> Path:
+    """Make the folder that becomes `final`. Its name has a nonce: another process's partial folder is never mistaken for it."""
+    partial = final.with_name(f"{final.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial.mkdir(parents=True)
+    now = partial.stat().st_mtime  # by the file system's clock
+    for path in folder.checkpoints.glob(f"step-*{PARTIAL}"):
+        try:
+            if path.is_dir() and not path.is_symlink() and now - _changed(path) > ABANDONED:
+                shutil.rmtree(path)
+        except OSError:
+            continue  # somebody else removes it, or it stays
+    return partial
+
+
+def _changed(directory: Path) -> float:
+    """When the folder or a file in it was last changed."""
+    return max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
+
+
+def _discard(partial: Path) -> None:
+    """Remove an incomplete checkpoint, which must not stay on a disk that may be full."""
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _hide(checkpoint: Path) -> Path | None:
+    """Take a checkpoint's name away before it is removed, so that no half of it looks like a checkpoint; returns the new name.
+
+    Of a symbolic link only the link is removed."""
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+        return None
+    return checkpoint.rename(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}{PARTIAL}"))
 
 
 def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
     """Wait for the file that is being written, if there is one, and note what went wrong."""
     while writing:
         error = writing.pop().exception()
-        if error:
+        if isinstance(error, (OSError, SafetensorError)):
             faults.append(str(error))
+        elif error:
+            raise error
 
 
 def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
@@ -113,7 +190,9 @@ def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
             continue
     for old in complete[keep:]:
         if old != newest:
-            shutil.rmtree(old)
+            hidden = _hide(old)
+            if hidden:
+                shutil.rmtree(hidden)
 
 
 def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:

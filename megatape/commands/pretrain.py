@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", metavar="auto|FOLDER", help="continue from the run's newest valid checkpoint, or from this one"
     )
     parser.add_argument(
+        "--allow-changes", action="store_true", help="resume although training.precision, optimizer.beta1 or beta2 changed"
+    )
+    parser.add_argument(
         "--profile", type=int, default=0, metavar="K", help="trace K steps into the run's folder and print a summary"
     )
     parser.add_argument("--dry-run", action="store_true", help="print what `megatape plan` prints, and stop")
@@ -32,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
         options.silence_deepspeed()
     from megatape.training.pretrain import pretrain
 
-    return pretrain(config, args.resume, args.profile)
+    return pretrain(config, args.resume, args.profile, args.allow_changes)

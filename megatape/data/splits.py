@@ -14,11 +14,7 @@ class RunData:
 
     train: Dataset
     validation: Dataset
-
-    @property
-    def tokenizer(self) -> Path:
-        """The SentencePiece model that made the tokens."""
-        return self.train.tokenizer_file
+    tokenizer: Tokenizer  # in memory: what becomes of its file during the run does not reach the checkpoints
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -42,5 +38,4 @@ def open_data(config: Config) -> RunData:
             f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use shards of another tokenizer"
         )
-    Tokenizer.load(train.tokenizer_file, train.tokenizer_hash)
-    return RunData(train, split("validation"))
+    return RunData(train, split("validation"), Tokenizer.load(train.tokenizer_file, train.tokenizer_hash))

@@ -10,14 +10,19 @@ from megatape.training.run import Run
 from megatape.training.step import StepMetrics
 from megatape.zero.engine import TrainingDiverged
 
+FAILED_SAVES = 3  # in a row
+
 
 def train(run: Run, profiled_steps: int = 0) -> bool:
     """Run to training.steps, or to the end of the step in which SIGINT, SIGTERM or SIGUSR1 came; either way a checkpoint is left.
 
     profiled_steps: how many steps to trace, once (training/profile.py).
+    A checkpoint that cannot be written is tried again at the next interval. The run ends with OSError when FAILED_SAVES in a row
+    could not, or the last one.
     Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when the
     loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
+    failed_saves = 0
     with (
         Interrupt() as interrupt,
         Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
@@ -45,7 +50,17 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
 
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
-                metrics.say(f"checkpoint {run.save()}")
+                try:
+                    metrics.say(f"checkpoint {run.save()}")
+                    failed_saves = 0
+                except OSError as error:
+                    failed_saves += 1
+                    if stop or run.step == steps or failed_saves == FAILED_SAVES:
+                        raise
+                    metrics.warn(
+                        f"{error} (failure {failed_saves} in a row, {FAILED_SAVES} end the run); the next attempt is after "
+                        f"{config.checkpoint.interval} steps"
+                    )
             if stop:
                 metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
                 return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)

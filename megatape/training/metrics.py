@@ -1,5 +1,8 @@
 """Everything a run reports about itself, from one place."""
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from megatape.config import Config
@@ -13,6 +16,7 @@ from megatape.training.step import StepMetrics
 class Metrics:
     """Passes metrics on to the sinks of the main rank; there are none elsewhere. Context manager.
 
+    A sink that cannot write, because a disk is full for example, costs one warning and never the run.
     A sink that does not take every step gets those of logging.interval, those with a validation loss, and the first."""
 
     def __init__(self, config: Config, folder: RunFolder, topology: Topology, start_step: int, unigram_entropy: float) -> None:
@@ -20,19 +24,18 @@ class Metrics:
         self._interval, self._first_step = config.logging.interval, start_step + 1
         self._speed = Speed(config, topology.world_size)
         self._sinks: list[Sink] = []
+        self._warned: set[str] = set()
         if topology.is_main:
-            self._sinks = [
-                JsonLines(folder.metrics, start_step),
-                TensorBoard(folder.tensorboard, start_step, self._speed),
-                Console(config.training.steps, unigram_entropy, self._speed),
-            ]
+            self._try(lambda: self._sinks.append(JsonLines(folder.metrics, start_step)))
+            self._try(lambda: self._sinks.append(TensorBoard(folder.tensorboard, start_step, self._speed)))
+            self._try(lambda: self._sinks.append(Console(config.training.steps, unigram_entropy, self._speed)))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         for sink in self._sinks:
-            sink.close()
+            self._try(sink.close)
 
     def write(self, metrics: StepMetrics) -> None:
         """Report one step."""
@@ -40,7 +43,21 @@ class Metrics:
         picked = metrics.validation or metrics.step % self._interval == 0 or metrics.step == self._first_step
         for sink in self._sinks:
             if picked or sink.every_step:
-                sink.write(metrics)
+                self._try(partial(sink.write, metrics))
+
+    def warn(self, text: str) -> None:
+        """Print one line to the errors of the main rank."""
+        if self._is_main:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            # One warning for each kind of failure: the message of a full disk is the same at every step.
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                self.warn(f"metrics could not be written: {error}; training continues")
 
     def say(self, text: str) -> None:
         """Print one line on the main rank."""

@@ -20,8 +20,8 @@ from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
 
 
-def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int:
-    """Train as configured, with a trace of `profiled_steps` steps.
+def pretrain(config: Config, resume: str | None, profiled_steps: int = 0, allow_changes: bool = False) -> int:
+    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes: as `Run` takes them.
 
     Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a scheduler's signal
     ended it early."""
@@ -39,7 +39,7 @@ def pretrain(config: Config, resume: str | None, profiled_steps: int = 0) -> int
         speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
         with Watch(topology):
             check(attention_need(config, device.type), config.training.attention)
-            run = Run(config, data, topology, resume)
+            run = Run(config, data, topology, resume, allow_changes)
             if topology.is_main:
                 print(introduction(run), flush=True)
             unfinished = train(run, profiled_steps)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from megatape.attention.operation import choose
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
-from megatape.checkpoint.same_run import check_same_run
+from megatape.checkpoint.same_run import changed_settings, check_same_run
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
@@ -33,9 +33,11 @@ class Run:
     """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
     resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
-    None for a new run. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
+    None for a new run. allow_changes: let a resumed run change its precision and betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
 
-    def __init__(self, config: Config, data: RunData, topology: Topology, resume: str | None) -> None:
+    def __init__(
+        self, config: Config, data: RunData, topology: Topology, resume: str | None, allow_changes: bool = False
+    ) -> None:
         self.config, self.data, self.topology = config, data, topology
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
@@ -60,7 +62,7 @@ class Run:
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = 0
         check_shared(self.folder.directory, topology)
-        self._start(resume)
+        self._start(resume, allow_changes)
         if topology.is_main:
             # First, so that config.json without metrics.jsonl means that something was removed.
             self.folder.metrics.touch()
@@ -108,9 +110,11 @@ class Run:
             "config": self.config.model_dump(),
         }
         keep = self.config.checkpoint.keep
-        return write_checkpoint(self.folder, self.step, self.engine.state, self.topology, state, self.data.tokenizer, keep)
+        return write_checkpoint(
+            self.folder, self.step, self.engine.state, self.topology, state, self.data.tokenizer.model, keep
+        )
 
-    def _start(self, resume: str | None) -> None:
+    def _start(self, resume: str | None, allow_changes: bool) -> None:
         """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""
         reader: CheckpointReader | None = None
         corrupted: list[Path] = []
@@ -130,6 +134,7 @@ class Run:
             self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), step=0)
             return
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
+        changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self.engine.state.load(reader.read, reader.step)
         self.step, self.samples = reader.step, reader.samples
         if self.topology.is_main:
@@ -140,6 +145,8 @@ class Run:
             restore_rng(snapshot)
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
+            for line in changed:
+                print(f"changed since then: {line}", flush=True)
 
     def _restart(self) -> None:
         """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""

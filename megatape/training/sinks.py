@@ -1,11 +1,15 @@
 """Where the metrics of a run go: metrics.jsonl, TensorBoard, the console."""
 
+import errno
+import io
 import json
+import os
 from pathlib import Path
 from typing import Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
+from megatape.run_folder import read_metrics, write_atomically
 from megatape.training.hardware import peak_memory
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
@@ -26,19 +30,32 @@ class JsonLines:
     every_step = True
 
     def __init__(self, path: Path, start_step: int) -> None:
-        """Continue the file after `start_step`: what a run wrote after its checkpoint will be written again."""
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= start_step]
-            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+        """Continue the file after `start_step`, with the first step that is written."""
+        self._path, self._start_step = path, start_step
+        self._file: io.FileIO | None = None
+        self._torn = False
 
     def write(self, metrics: StepMetrics) -> None:
-        self._file.write(json.dumps(metrics.record()) + "\n")
-        self._file.flush()
+        if self._file is None:
+            self._file = self._open()
+        line = (b"\n" if self._torn else b"") + json.dumps(metrics.record()).encode() + b"\n"
+        written = self._file.write(line)
+        if written:
+            self._torn = written < len(line)
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> io.FileIO:
+        """Remove what a run wrote after its checkpoint, which will be written again, and lines that are not metrics."""
+        kept = [line for step, line in read_metrics(self._path).items() if step <= self._start_step]
+        content = "".join(f"{line}\n" for line in kept).encode()
+        if self._path.exists() and self._path.read_bytes() != content:
+            write_atomically(self._path, content)
+        return io.FileIO(self._path, "a")  # unbuffered: what a full disk refused is not tried again with the next line
 
 
 class TensorBoard:

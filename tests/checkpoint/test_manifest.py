@@ -1,7 +1,10 @@
 """A checkpoint's list of files: what it accepts, and how each fault is reported."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +73,20 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(json.dumps(content | {"tensors": {}}))
     with pytest.raises(ValueError, match="sha256 is not the one it records"):
         load_manifest(checkpoint)
+    path.write_text(json.dumps(content))
+    for forged, told in (
+        ({"format": "1"}, "format is '1', not a whole number"),
+        ({"format": True}, "format is True"),
+        ({"files": []}, "files is not an object"),
+        ({"files": {"../../a": {}}}, "file '../../a' is not in the checkpoint's folder"),
+        ({"files": {"a": {"bytes": "5"}}}, "file 'a' has no size or sha256"),
+        ({"tensors": {"weight": ["w"]}}, "tensors is not an object of objects"),
+        ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
+    ):
+        other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}
+        path.write_text(json.dumps(other | {"sha256": hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()}))
+        with pytest.raises(ValueError, match=re.escape(told)):
+            load_manifest(checkpoint)
     path.write_text(json.dumps(content))
     monkeypatch.setattr("megatape.checkpoint.manifest.FORMAT", 2)
     with pytest.raises(UnknownFormat, match="checkpoint format 1, this version of MegaTAPE reads 2"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.same_run import check_same_run
+from megatape.checkpoint.same_run import changed_settings, check_same_run
 from megatape.config import parse_config
 from tests.test_config import RAW, parse
 
@@ -40,6 +40,16 @@ def test_allowed() -> None:
     earlier = parse_config(RAW, "earlier").model_dump()
     del earlier["optimizer"]["kind"]
     check_same_run(Path("origin"), parse_config(earlier, "earlier"), PRINTS, parse(optimizer__kind="adamw"), PRINTS)
+
+
+def test_changed_recipe() -> None:
+    """Told field by field; precision and betas only when asked for."""
+    quiet = parse(training__gradient_clip=0.5, zero__stage=0)
+    assert changed_settings(Path("origin"), parse(), quiet, False) == ["training.gradient_clip: 1.0 -> 0.5"]
+    asked = parse(optimizer__beta2=0.95)
+    with pytest.raises(ValueError, match=r"optimizer\.beta2 0\.999 .*--allow-changes"):
+        changed_settings(Path("origin"), parse(), asked, False)
+    assert changed_settings(Path("origin"), parse(), asked, True) == ["optimizer.beta2: 0.999 -> 0.95"]
 
 
 @pytest.mark.parametrize(("name", "told"), [("data", "another set of shards"), ("tokenizer", "another tokenizer")])

@@ -1,14 +1,27 @@
 """What the workers of the training tests do."""
 
 import copy
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import torch.distributed as dist
+from safetensors import SafetensorError
+
+from megatape.checkpoint import writer
+from megatape.checkpoint.manifest import RNG
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.runtime.topology import Topology
+from megatape.training import resume
 from megatape.training.loop import train
 from megatape.training.run import Run
+from megatape.training.sinks import JsonLines
 from megatape.zero.engine import TrainingDiverged
 
 
@@ -16,6 +29,7 @@ def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, A
     """Train the cases of {"config": base, "cases": [{name, set, resume, only_save, profile}, ...]} one after the other.
 
     name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training. profile: steps to trace.
+    allow_changes: as in Run. fault: (one of FAULTS, how often it happens). remove_data: delete the data folder before it saves.
     Returns for each where it started, or the error that ended it."""
     return [_train(payload["config"], case, topology) for case in payload["cases"]]
 
@@ -29,12 +43,63 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
     print(f"case {case['name']}", flush=True)
     try:
         config = parse_config(raw, case["name"])
-        run = Run(config, open_data(config), topology, case.get("resume"))
-        start = {"step": run.step, "samples": run.samples}
-        if case.get("only_save"):
-            run.save()
-        else:
-            train(run, case.get("profile", 0))
+        with FAULTS[case["fault"][0]](case["fault"][1]) if "fault" in case else nullcontext():
+            run = Run(config, open_data(config), topology, case.get("resume"), case.get("allow_changes", False))
+            start = {"step": run.step, "samples": run.samples}
+            if case.get("remove_data"):
+                dist.barrier()
+                if topology.is_main:
+                    shutil.rmtree(config.data.path)
+            if case.get("only_save"):
+                run.save()
+            else:
+                train(run, case.get("profile", 0))
     except (ValueError, OSError, TrainingDiverged) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return start
+
+
+def _times(count: int, error: Exception, function: Callable[..., Any], concerns: Callable[..., bool]) -> Callable[..., Any]:
+    """`function`, the first `count` calls of which that `concerns` says yes to raise `error` instead."""
+    left = count
+
+    def wrapped(*arguments: Any) -> Any:
+        nonlocal left
+        if left and concerns(*arguments):
+            left -= 1
+            raise error
+        return function(*arguments)
+
+    return wrapped
+
+
+@contextmanager
+def _unreadable(count: int) -> Iterator[None]:
+    """Hashing a checkpoint's files meets an error of the file system."""
+    error = OSError(errno.EIO, os.strerror(errno.EIO), "disk")
+    failing = _times(count, error, resume.check_hashes, lambda *_: True)
+    with patch.object(resume, "check_hashes", failing), patch.object(resume, "WAITS", (0.01, 0.01)):
+        yield
+
+
+@contextmanager
+def _unsaved(count: int) -> Iterator[None]:
+    """The main rank cannot write the generators' state."""
+    error = SafetensorError("I/O error: No space left on device")
+    with patch.object(writer, "save_tensors", _times(count, error, writer.save_tensors, lambda _, path: path.name == RNG)):
+        yield
+
+
+@contextmanager
+def _full_disk(count: int) -> Iterator[None]:
+    """metrics.jsonl cannot be written."""
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
+    with patch.object(JsonLines, "_open", _times(count, error, JsonLines._open, lambda *_: True)):
+        yield
+
+
+FAULTS: dict[str, Callable[[int], AbstractContextManager[None]]] = {
+    "unreadable": _unreadable,
+    "unsaved": _unsaved,
+    "full disk": _full_disk,
+}

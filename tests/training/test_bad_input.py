@@ -1,46 +1,16 @@
 """Corrupted checkpoints, runs that do not fit together, corrupted data, divergence: told clearly, and nothing is lost."""
 
-import copy
 import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from megatape.checkpoint.reader import CheckpointReader
-from tests.conftest import small_config
+from tests.training.conftest import flip_byte
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"
-
-
-@pytest.fixture(scope="module")
-def trained(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The configuration of a run "base" of 4 steps that has left checkpoints 3 and 4; nothing changes it."""
-    folder = tmp_path_factory.mktemp("trained")
-    raw_config = small_config(data_directory, folder / "run")
-    raw_config["checkpoint"] = {"interval": 1, "keep": 2}
-    raw_config["evaluation"]["interval"] = 100
-    run_workers(CASES, 2, {"config": raw_config, "cases": [{"name": "base"}]}, folder / "workers")
-    folder = Path(raw_config["run"]["directory"]) / "base" / "checkpoints"
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000003", "step-00000004"], "keep-last-2"
-    return raw_config
-
-
-@pytest.fixture
-def finished(trained: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """Such a run, the test's own."""
-    config = copy.deepcopy(trained)
-    config["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
-    return config
-
-
-def flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:
