@@ -115,10 +115,11 @@ def assert_close(
     ours: Tensor | Sequence[float], theirs: Tensor | Sequence[float], bound: Bound, *, floor: float = 0.0, what: object = ""
 ) -> None:
     """Hold the relative difference of two tensors, or series of numbers, to a bound. `what` is shown where it fails."""
-    pair = [
-        numbers if isinstance(numbers, Tensor) else torch.tensor(numbers, dtype=torch.float64) for numbers in (ours, theirs)
-    ]
-    assert_within(relative_difference(*pair, floor=floor), bound, what)
+    assert_within(relative_difference(_tensor(ours), _tensor(theirs), floor), bound, what)
+
+
+def _tensor(numbers: Tensor | Sequence[float]) -> Tensor:
+    return numbers if isinstance(numbers, Tensor) else torch.tensor(numbers, dtype=torch.float64)
 
 
 def assert_within(difference: float, bound: Bound, what: object = "") -> None:

@@ -77,7 +77,7 @@ def _typed(command: Command) -> list[str] | None:
     return None
 
 
-TYPED = [(command, words) for command in COMMANDS if (words := _typed(command)) is not None]
+TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) is not None]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.attention.test_operation import SHAPES, random_document_starts
 from tests.bounds import assert_close
 from tests.model.builder import SHAPE
 
-Kernel = Callable[[Tensor, Tensor, Tensor, ScoreBias, Tensor | None], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Any, Tensor | None], Tensor]
 KINDS = ("distance", "pairs", "pairs of rows")  # the last: every row of the batch has positions of its own
 
 
@@ -69,10 +69,12 @@ def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool, gradi
         bias = make(exact[3:])
         numbers = bias.block(bias.weights, slice(0, length), slice(0, length))
     zeros = torch.zeros(shape[:2], dtype=torch.long)
-    expected = plain(*exact[:3], numbers, zeros if document_starts is None else document_starts)
+    q, k, v, *_ = exact
+    expected = plain(q, k, v, numbers, zeros if document_starts is None else document_starts)
     expected.sin().sum().backward()
     ours = [tensor.detach().float().requires_grad_(gradients) for tensor in exact]
-    found = kernel(*ours[:3], make(ours[3:]), document_starts)
+    q, k, v, *weights = ours
+    found = kernel(q, k, v, make(weights), document_starts)
     assert_close(found, expected, bounds.ATTENTION, floor=1.0)
     if gradients:
         found.sin().sum().backward()
@@ -121,7 +123,8 @@ def test_inputs_are_left_alone() -> None:
         exact, make = inputs(shape, "distance")
         given = [tensor.detach().float() for tensor in exact]
         before = [tensor.clone() for tensor in given]
-        blocked_biased_attention(*given[:3], make(given[3:]))
+        q, k, v, *weights = given
+        blocked_biased_attention(q, k, v, make(weights))
         assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
 
 
@@ -148,7 +151,8 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
     exact, make = inputs((1, length, heads, heads, 2), kind)
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     with LargestTensor() as largest:
-        out = blocked_biased_attention(*ours[:3], make(ours[3:]))
+        q, k, v, *weights = ours
+        out = blocked_biased_attention(q, k, v, make(weights))
         if kind == "distance":
             out.sum().backward()
             assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in ours)

@@ -56,14 +56,16 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
     document_starts = random_document_starts(*shape[:2]) if masked else None
     exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
     zeros = torch.zeros(shape[:2], dtype=torch.long)
-    expected = plain(*exact, document_starts if document_starts is not None else zeros)
+    q, k, v, e = exact
+    expected = plain(q, k, v, e, document_starts if document_starts is not None else zeros)
     (expected[0].sin().sum() + expected[1].square().sum()).backward()
     for kernel in (blocked_attention, sdpa_moving_attention):
         for tensor in arguments:
             tensor.grad = None
-        content, attended_positions = kernel(*arguments, document_starts)
+        q, k, v, e = arguments
+        content, attended_positions = kernel(q, k, v, e, document_starts)
         (content.sin().sum() + attended_positions.square().sum()).backward()
-        pairs = [(content, expected[0]), (attended_positions, expected[1])]
+        pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_positions, expected[1])]
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
         for ours, theirs in pairs:
             assert ours is not None and theirs is not None

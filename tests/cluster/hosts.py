@@ -104,7 +104,8 @@ class Hosts:
             text=True,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            **({"cwd": ROOT, "env": environment() | (variables or {})} | settings),
+            env=environment() | (variables or {}),
+            **{"cwd": ROOT, **settings},
         )
 
     def start_daemon(self, host: str, name: str, *command: str, **settings: Any) -> subprocess.Popen[str]:

@@ -52,7 +52,7 @@ def test_pinned_and_not_root(name: str) -> None:
 def test_locks_follow_the_constraints(name: str) -> None:
     """Same versions as constraints.txt, a hash for each, and nothing of CUDA for the CPU. docker/lock.sh writes them anew."""
     entries = re.split(r"\n(?=\S)", (DOCKER / name).read_text().strip())
-    locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)  # type: ignore[union-attr]
+    locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)  # type: ignore[misc]
     assert all("--hash=sha256:" in entry for entry in entries)
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     for package, version in {key.lower().replace("_", "-"): value for key, value in pinned.items()}.items():

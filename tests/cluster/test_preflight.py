@@ -59,7 +59,7 @@ def measure_rightly_and_wrongly(payload: Any, topology: Any) -> list[list[Any]]:
 
     right = preflight.measure(torch.device("cpu"), topology)
     original = dist.all_to_all_single
-    dist.all_to_all_single = lambda output, value: output.copy_(value)  # type: ignore[assignment]  # a network that moves nothing
+    dist.all_to_all_single = lambda output, value: output.copy_(value)  # type: ignore[assignment, misc]  # a network that moves nothing
     wrong = preflight.measure(torch.device("cpu"), topology)
     dist.all_to_all_single = original
     return [[[rate.name, rate.correct, rate.bandwidth > 1e6] for rate in rates] for rates in (right, wrong)]

@@ -62,10 +62,10 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
                 assert_close(ours[name], tensor, bounds.TRAINED, what=(kind, name))
             else:
                 assert not ours[name].any()
-    ours, theirs = (
+    found, recorded = (
         [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (tmp_path / "run", RUN)
     )
-    for entry, expected in zip(ours, theirs, strict=True):
+    for entry, expected in zip(found, recorded, strict=True):
         for key in ("step", "lr", "tokens", "samples"):
             assert entry[key] == expected[key]
         for key in ("loss", "grad_norm"):

@@ -12,6 +12,9 @@ from megatape.data.writer import SplitWriter
 
 VOCAB_SIZE, BOS, EOS = 100, 1, 2
 
+Documents = list[np.ndarray]
+MakeDirectory = Callable[..., Path]
+
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
@@ -20,17 +23,17 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def documents() -> list[np.ndarray]:
+def documents() -> Documents:
     """200 documents of 2 to 41 ids, control tokens included."""
     generator = np.random.default_rng(0)
     return [np.r_[BOS, generator.integers(3, VOCAB_SIZE, length % 40), EOS] for length in range(200)]
 
 
 @pytest.fixture
-def make_directory(tmp_path: Path) -> Callable[..., Path]:
+def make_directory(tmp_path: Path) -> MakeDirectory:
     """make_directory(documents, ...): a data directory with members of 64 tokens, three to a shard, in both splits."""
 
-    def make(documents: list[np.ndarray], vocab_size: int = VOCAB_SIZE, name: str = "data") -> Path:
+    def make(documents: Documents, vocab_size: int = VOCAB_SIZE, name: str = "data") -> Path:
         directory = tmp_path / name
         directory.mkdir()
         splits = {}

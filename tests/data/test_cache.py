@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from megatape.data.cache import ShardCache
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.reader import SplitReader
+from tests.data.conftest import Documents, MakeDirectory
 
 
 def read_all(directory: Path, root: Path | None) -> np.ndarray:
@@ -20,13 +22,15 @@ def read_all(directory: Path, root: Path | None) -> np.ndarray:
     return np.concatenate([reader.member(number) for number in range(len(reader))])
 
 
-def test_the_same_tokens_from_the_copies(make_directory, documents, tmp_path):
+def test_the_same_tokens_from_the_copies(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
     directory = make_directory(documents)
     assert np.array_equal(read_all(directory, tmp_path / "cache"), read_all(directory, None))
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
-def test_only_what_is_needed_is_copied_and_read_from_there(make_directory, documents, tmp_path):
+def test_only_what_is_needed_is_copied_and_read_from_there(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path
+) -> None:
     directory, root = make_directory(documents), tmp_path / "cache"
     first = TokenDataset(directory, "train", 32, root).sample(0)
     (copy,) = root.rglob("*.tar")
@@ -38,20 +42,22 @@ def test_only_what_is_needed_is_copied_and_read_from_there(make_directory, docum
     assert np.array_equal(TokenDataset(directory, "train", 32, root).sample(0), first)
 
 
-def test_other_data_has_other_copies(make_directory, documents, tmp_path):
+def test_other_data_has_other_copies(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
     first, second = make_directory(documents, name="first"), make_directory(documents[:100][::-1], name="second")
     for directory in (first, second):
         assert np.array_equal(read_all(directory, tmp_path / "cache"), read_all(directory, None))
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_ranks_of_a_node_copy_once(make_directory, documents, tmp_path, monkeypatch):
+def test_ranks_of_a_node_copy_once(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = make_directory(documents)
     index = load_index(directory)
     shard = index.splits["train"].shards[0]
     copied = []
 
-    def slow(source, target, copyfile=shutil.copyfile):
+    def slow(source: Path, target: Path, copyfile: Callable[[Path, Path], object] = shutil.copyfile) -> None:
         copied.append(source)
         time.sleep(0.2)
         copyfile(source, target)
@@ -65,7 +71,7 @@ def test_ranks_of_a_node_copy_once(make_directory, documents, tmp_path, monkeypa
     assert copied == [directory / shard.file]
 
 
-def test_a_damaged_original_is_not_kept(make_directory, documents, tmp_path):
+def test_a_damaged_original_is_not_kept(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
     directory = make_directory(documents)
     shard = load_index(directory).splits["train"].shards[0]
     content = bytearray((directory / shard.file).read_bytes())
@@ -76,7 +82,7 @@ def test_a_damaged_original_is_not_kept(make_directory, documents, tmp_path):
     assert not list((tmp_path / "cache").rglob("*.tar")) and not list((tmp_path / "cache").rglob("*.partial"))
 
 
-def test_a_cut_copy_is_made_again(make_directory, documents, tmp_path):
+def test_a_cut_copy_is_made_again(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
     directory, root = make_directory(documents), tmp_path / "cache"
     expected = read_all(directory, root)
     copy = min(root.rglob("*.tar"))
@@ -84,11 +90,13 @@ def test_a_cut_copy_is_made_again(make_directory, documents, tmp_path):
     assert np.array_equal(read_all(directory, root), expected)
 
 
-def test_a_cache_that_cannot_be_written(make_directory, documents, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = make_directory(documents)
 
-    def full(source, target):
-        Path(target).write_bytes(b"half")
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache.shutil, "copyfile", full)

@@ -1,13 +1,15 @@
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatape.data.corpus import CorpusCounts, Source, read_documents
 
 
-def read(kind: str, *inputs: Path, **options) -> tuple[list[str], CorpusCounts]:
+def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:
     counts = CorpusCounts()
     return list(read_documents(Source(kind, tuple(map(str, inputs)), **options), counts)), counts
 
@@ -27,28 +29,28 @@ def c4(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_c4_directory_gives_its_training_documents_in_order(c4: Path):
+def test_c4_directory_gives_its_training_documents_in_order(c4: Path) -> None:
     texts, counts = read("c4", c4)
     assert texts == ["one", "two\nlines", "three ✓"]
     assert (counts.documents, counts.text_bytes, counts.empty, counts.bad) == (3, 3 + 9 + 9, 0, 0)
 
 
-def test_c4_single_file(c4: Path):
+def test_c4_single_file(c4: Path) -> None:
     assert read("c4", c4 / "c4-train.00001-of-00002.json.gz")[0] == ["three ✓"]
 
 
 @pytest.fixture
-def no_hub(tmp_path: Path, monkeypatch):
+def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`datasets` on local files, which it treats as it does a repository of the hub."""
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def test_hub_streams_the_same_documents(c4: Path, no_hub):
+def test_hub_streams_the_same_documents(c4: Path, no_hub: None) -> None:
     assert read("hub", c4)[0] == read("c4", c4)[0]
 
 
-def test_hub_subset_and_bad_records(tmp_path: Path, no_hub):
+def test_hub_subset_and_bad_records(tmp_path: Path, no_hub: None) -> None:
     (tmp_path / "README.md").write_text(
         "---\nconfigs:\n"
         "- {config_name: en, data_files: [{split: train, path: en/*.json.gz}]}\n"
@@ -65,19 +67,19 @@ def test_hub_subset_and_bad_records(tmp_path: Path, no_hub):
         read("hub", tmp_path, subset="fr")
 
 
-def test_hub_failure_says_what_to_do(tmp_path: Path, no_hub):
+def test_hub_failure_says_what_to_do(tmp_path: Path, no_hub: None) -> None:
     (tmp_path / "c4-train.00000-of-00001.json").write_bytes(json_lines("one") + b'{"text": \n' + json_lines("two"))
     with pytest.raises(ValueError, match="--source hub .* failed after 0 records: .*--source c4 or jsonl"):
         read("hub", tmp_path)
 
 
-def test_jsonl_plain_and_compressed(tmp_path: Path):
+def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines("plain"))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(json_lines("compressed")))
     assert read("jsonl", tmp_path)[0] == ["plain", "compressed"]
 
 
-def test_bad_records_are_counted_with_their_place(tmp_path: Path):
+def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         json_lines("good")
@@ -95,21 +97,21 @@ def test_bad_records_are_counted_with_their_place(tmp_path: Path):
     assert "malformed JSON" in counts.bad_examples[0] and "`text` is missing" in counts.bad_examples[1]
 
 
-def test_only_the_first_bad_records_are_kept(tmp_path: Path):
+def test_only_the_first_bad_records_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"{\n" * 100 + json_lines("good"))
     counts = read("jsonl", tmp_path)[1]
     assert (counts.bad, len(counts.bad_examples)) == (100, 5)
 
 
 @pytest.mark.parametrize("damage", [lambda blob: blob[:-30], lambda blob: blob[:100] + b"\0" * 40 + blob[140:]])
-def test_damaged_gzip_names_the_file(tmp_path: Path, damage):
+def test_damaged_gzip_names_the_file(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "c4-train.00000-of-00001.json.gz"
     path.write_bytes(damage(gzip.compress(json_lines(*map(str, range(500))))))
     with pytest.raises(ValueError, match=f"{path.name}: damaged or truncated gzip file .* again"):
         read("c4", tmp_path)
 
 
-def test_text_file_is_one_document(tmp_path: Path):
+def test_text_file_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"first\r\n\n file ")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.txt").write_text("second")
@@ -121,7 +123,7 @@ def test_text_file_is_one_document(tmp_path: Path):
     assert read("text", tmp_path / "d.bin")[0] == ["not text"]
 
 
-def test_python_is_the_standard_library_without_tests():
+def test_python_is_the_standard_library_without_tests() -> None:
     texts, counts = read("python")
     assert counts.text_bytes > 5_000_000
     assert Path(json.__file__).read_text() in texts
@@ -143,22 +145,22 @@ def test_python_is_the_standard_library_without_tests():
         (("python", (), None, 0), "--max-documents is 0"),
     ],
 )
-def test_impossible_sources(source, message):
+def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Source(*source)
 
 
-def test_wrong_path(c4: Path, tmp_path: Path):
+def test_wrong_path(c4: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="--input .*nowhere: no such file or directory"):
         next(read_documents(Source("c4", (str(c4), str(tmp_path / "nowhere"))), CorpusCounts()))  # before the first document
 
 
-def test_directory_without_matching_files(c4: Path):
+def test_directory_without_matching_files(c4: Path) -> None:
     with pytest.raises(ValueError, match=r"no file named \*.jsonl or \*.jsonl.gz"):
         read("jsonl", c4)
 
 
-def test_no_documents(tmp_path: Path):
+def test_no_documents(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines("", " ") + b"{\n")
     with pytest.raises(ValueError, match=r"no documents found \(2 empty, 1 bad, first: .*a.jsonl:3: malformed JSON"):
         read("jsonl", tmp_path)

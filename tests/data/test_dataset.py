@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -5,10 +7,13 @@ from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.prepare import write_documents
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
 from megatape.targets import IGNORE_INDEX
+from tests.data.conftest import Documents, MakeDirectory
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 65, 500])
-def test_samples_tile_the_stream_across_members_and_shards(make_directory, documents, length):
+def test_samples_tile_the_stream_across_members_and_shards(
+    make_directory: MakeDirectory, documents: Documents, length: int
+) -> None:
     stream = np.concatenate(documents)
     dataset = TokenDataset(make_directory(documents), "train", length)
     assert dataset.num_tokens == stream.size
@@ -21,7 +26,7 @@ def test_samples_tile_the_stream_across_members_and_shards(make_directory, docum
     assert np.array_equal(inputs, stream[: targets.size])
 
 
-def test_longest_sample_is_the_whole_split(make_directory, documents):
+def test_longest_sample_is_the_whole_split(make_directory: MakeDirectory, documents: Documents) -> None:
     stream = np.concatenate(documents)
     directory = make_directory(documents)
     assert np.array_equal(TokenDataset(directory, "train", stream.size - 1).sample(0), stream)
@@ -34,26 +39,26 @@ def test_longest_sample_is_the_whole_split(make_directory, documents):
         TokenDataset(directory, "train", 0)
 
 
-def test_sample_out_of_range(make_directory, documents):
+def test_sample_out_of_range(make_directory: MakeDirectory, documents: Documents) -> None:
     dataset = TokenDataset(make_directory(documents), "train", 10)
     for index in (-1, dataset.num_samples):
         with pytest.raises(IndexError):
             dataset.sample(index)
 
 
-def test_unknown_split(make_directory, documents):
+def test_unknown_split(make_directory: MakeDirectory, documents: Documents) -> None:
     with pytest.raises(ValueError, match="split is 'test': choose one of train, validation"):
         TokenDataset(make_directory(documents), "test", 10)
 
 
-def test_attributes(make_directory, documents):
+def test_attributes(make_directory: MakeDirectory, documents: Documents) -> None:
     dataset = TokenDataset(make_directory(documents), "validation", 10)
     assert (dataset.vocab_size, dataset.bos_id, dataset.eos_id) == (100, 1, 2)
     assert dataset.tokenizer_hash == "0" * 64
     assert 4 < dataset.unigram_entropy < np.log(100)
 
 
-def test_fingerprint_follows_the_content_alone(make_directory, documents):
+def test_fingerprint_follows_the_content_alone(make_directory: MakeDirectory, documents: Documents) -> None:
     first = TokenDataset(make_directory(documents, name="a"), "train", 10).fingerprint
     assert first == TokenDataset(make_directory(documents, name="b"), "train", 20).fingerprint
     changed = [*documents[:-1], documents[-1] + (documents[-1] == 50)]
@@ -63,7 +68,7 @@ def test_fingerprint_follows_the_content_alone(make_directory, documents):
 
 
 @pytest.mark.parametrize("length", [40, 41, 64, 130])
-def test_a_document_is_a_sample(make_directory, documents, length):
+def test_a_document_is_a_sample(make_directory: MakeDirectory, documents: Documents, length: int) -> None:
     """Every one of them in order, across members (64 tokens) and shards (three members), and nothing after it."""
     whole = [document for document in documents if document.size <= 41]
     dataset = DocumentDataset(make_directory(whole), "train", length)
@@ -78,14 +83,14 @@ def test_a_document_is_a_sample(make_directory, documents, length):
         assert np.array_equal(dataset.targets(sample), expected)
 
 
-def test_a_document_longer_than_a_sample(make_directory, documents):
+def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, documents: Documents) -> None:
     with pytest.raises(
         ValueError, match=r"sequence length is 39 .* the longest of its 200 has 41 tokens: raise data.sequence_len"
     ):
         DocumentDataset(make_directory(documents), "train", 39)
 
 
-def test_targets_behind_a_prompt(tmp_path):
+def test_targets_behind_a_prompt(tmp_path: Path) -> None:
     """Only the answer and its end are targets, from the first prompt end on."""
     tokenizer = Tokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = ["a=b", "abab=", "=a=b"]

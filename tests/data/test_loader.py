@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -6,21 +8,22 @@ from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.targets import IGNORE_INDEX
+from tests.data.conftest import Documents, MakeDirectory
 
 LENGTH = 16
 
 
 @pytest.fixture
-def dataset(make_directory, documents) -> TokenDataset:
+def dataset(make_directory: MakeDirectory, documents: Documents) -> TokenDataset:
     return TokenDataset(make_directory(documents), "train", LENGTH)
 
 
-def loader(dataset: TokenDataset, rank: int = 0, world_size: int = 1, **options) -> Loader:
+def loader(dataset: TokenDataset | DocumentDataset, rank: int = 0, world_size: int = 1, **options: Any) -> Loader:
     options = {"seed": 3, "global_batch_size": 8, "micro_batch_size": 2} | options
     return Loader(dataset, rank=rank, world_size=world_size, **options)
 
 
-def rows(batches: list[Batch]) -> list[tuple]:
+def rows(batches: list[Batch]) -> list[tuple[Any, ...]]:
     """One tuple a sample, comparable and sortable."""
     return [
         tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.positions))
@@ -29,7 +32,7 @@ def rows(batches: list[Batch]) -> list[tuple]:
     ]
 
 
-def test_targets_are_the_next_tokens(dataset):
+def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
     batches = loader(dataset).step(0)
     assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
     for batch in batches:
@@ -39,7 +42,7 @@ def test_targets_are_the_next_tokens(dataset):
         assert torch.equal(batch.positions, torch.arange(LENGTH).expand(2, -1))
 
 
-def test_an_epoch_uses_every_sample_once(dataset):
+def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
     stream = [tuple(dataset.sample(index)[:-1].tolist()) for index in range(dataset.num_samples)]
     one = loader(dataset, global_batch_size=1, micro_batch_size=1)
     epochs = [[rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)]
@@ -52,7 +55,7 @@ def test_an_epoch_uses_every_sample_once(dataset):
     [{}, {"positions": Positions(max_offset=1000), "mask_documents": True}, {"positions": Positions(drawn_from=50)}],
     ids=["plain", "offset", "drawn"],
 )
-def test_every_data_parallel_size_sees_the_same_global_sequence(dataset, options):
+def test_every_data_parallel_size_sees_the_same_global_sequence(dataset: TokenDataset, options: dict[str, Any]) -> None:
     for consumed in (0, 8, 5 * dataset.num_samples - 3):
         whole = rows(loader(dataset, **options).step(consumed))
         assert len(set(whole)) > 6  # the third step takes in the end of an epoch
@@ -63,17 +66,18 @@ def test_every_data_parallel_size_sees_the_same_global_sequence(dataset, options
             assert rows(in_order) == whole
 
 
-def test_the_micro_batch_size_does_not_change_the_samples(dataset):
+def test_the_micro_batch_size_does_not_change_the_samples(dataset: TokenDataset) -> None:
     assert rows(loader(dataset, micro_batch_size=8).step(16)) == rows(loader(dataset, micro_batch_size=1).step(16))
 
 
-def test_steps_depend_on_the_seed(dataset):
+def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
     assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
 
 
-def test_document_masks(dataset):
+def test_document_masks(dataset: TokenDataset) -> None:
     """Against the definition, token by token."""
     for batch in loader(dataset, mask_documents=True, positions=Positions(max_offset=9)).step(0):
+        assert batch.document_starts is not None
         for tokens, targets, positions, document_starts in zip(
             batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.document_starts.tolist(), strict=True
         ):
@@ -90,7 +94,7 @@ def test_document_masks(dataset):
                     assert targets[index] != IGNORE_INDEX
 
 
-def test_document_masks_leave_the_tokens_alone(dataset):
+def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset) -> None:
     plain, masked = loader(dataset).step(0), loader(dataset, mask_documents=True).step(0)
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, masked, strict=True))
     assert any((b.targets == IGNORE_INDEX).any() for b in masked)
@@ -105,19 +109,21 @@ def test_document_masks_leave_the_tokens_alone(dataset):
         ({"rank": 4, "world_size": 4}, "rank is 4, world_size 4"),
     ],
 )
-def test_impossible_settings(dataset, options, message):
+def test_impossible_settings(dataset: TokenDataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loader(dataset, **options)
 
 
-def test_negative_consumed(dataset):
+def test_negative_consumed(dataset: TokenDataset) -> None:
     with pytest.raises(ValueError, match="consumed is -1"):
         loader(dataset).step(-1)
 
 
 @pytest.mark.parametrize("max_samples", [1, 6, 13, None, 10**6])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_evaluation_covers_the_samples_once_with_equal_batch_counts(dataset, max_samples, world_size):
+def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
+    dataset: TokenDataset, max_samples: int | None, world_size: int
+) -> None:
     total = min(max_samples or 10**6, dataset.num_samples)
     ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size, False)) for rank in range(world_size)]
     assert {len(batches) for batches in ranks} == {-(-total // (3 * world_size))}
@@ -129,14 +135,14 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(dataset, max
     assert np.array_equal(targets[:total].numpy(), expected)
 
 
-def test_evaluation_masks_documents(dataset):
+def test_evaluation_masks_documents(dataset: TokenDataset) -> None:
     batch = next(evaluation_batches(dataset, 8, None, 0, 1, True))
     assert batch.document_starts is not None
     assert (batch.targets[batch.tokens == dataset.eos_id] == IGNORE_INDEX).all()
     assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
-def test_drawn_positions_begin_again_at_documents(dataset):
+def test_drawn_positions_begin_again_at_documents(dataset: TokenDataset) -> None:
     """The k-th token of every document has the k-th position of the sample's draw."""
     positions = Positions(drawn_from=50)
     for place, row in enumerate(rows(loader(dataset, mask_documents=True, positions=positions).step(0))):
@@ -146,14 +152,14 @@ def test_drawn_positions_begin_again_at_documents(dataset):
             index = 0 if token == dataset.eos_id else index + 1
 
 
-def test_evaluation_uses_one_draw(dataset):
+def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
         for batch in evaluation_batches(dataset, 3, 13, 0, 1, False, positions, seed):
             assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
 
 
-def test_documents_as_samples_are_the_same_on_any_ranks(make_directory, documents):
+def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
     """The global sequence does not depend on ranks, every document comes once an epoch, and its end is the last target."""
     whole = DocumentDataset(make_directory(documents), "train", 48)
     for consumed in (0, 5 * whole.num_samples - 3):

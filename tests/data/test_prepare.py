@@ -9,7 +9,7 @@ import pytest
 
 from megatape.data.corpus import CorpusCounts, Source, read_documents
 from megatape.data.dataset import TokenDataset
-from megatape.data.index import load_index
+from megatape.data.index import Index, load_index
 from megatape.data.prepare import prepare, split_of
 from megatape.data.tokenizer import Tokenizer
 from tests.conftest import Command
@@ -32,7 +32,9 @@ def c4(tmp_path: Path) -> Path:
     return directory
 
 
-def run(source: Source, output: Path, tokenizer: Tokenizer | None = None, share: float = 0.1, vocab_size: int = 320):
+def run(
+    source: Source, output: Path, tokenizer: Tokenizer | None = None, share: float = 0.1, vocab_size: int = 320
+) -> tuple[Index, CorpusCounts]:
     return prepare(
         source,
         output,
@@ -53,7 +55,7 @@ def texts_of(directory: Path, split: str) -> list[str]:
     return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
 
 
-def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path):
+def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
     index, counts = run(Source("c4", (str(c4),)), tmp_path / "out")
     wanted = [words(number) for number in range(300)]
     for split in ("train", "validation"):
@@ -66,7 +68,7 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c4", "out"]
 
 
-def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch):
+def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
     monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 1000)  # nor does the batching of documents matter
@@ -76,20 +78,20 @@ def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypa
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 
 
-def test_the_split_depends_on_the_text_alone():
+def test_the_split_depends_on_the_text_alone() -> None:
     splits = [split_of(words(number), 0.1) for number in range(5000)]
     assert 400 < splits.count("validation") < 600
     assert all(split_of(words(number), 0.2) == "validation" for number in range(5000) if splits[number] == "validation")
 
 
-def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     index, _ = run(Source("c4", (str(c4),), max_documents=100), tmp_path / "out", tokenizer)
     assert index.tokenizer.sha256 == tokenizer.sha256
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == tokenizer.model
     assert index.source == {"kind": "c4", "inputs": [str(c4)], "max_documents": 100}
 
 
-def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch):
+def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 5000)
     seen = []
     index, _ = prepare(
@@ -113,13 +115,15 @@ def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, mo
         (0.999, 3, "the train split got none of the 3 documents"),
     ],
 )
-def test_splits_without_tokens(c4: Path, tmp_path: Path, tokenizer, share, max_documents, message):
+def test_splits_without_tokens(
+    c4: Path, tmp_path: Path, tokenizer: Tokenizer, share: float, max_documents: int | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         run(Source("c4", (str(c4),), max_documents=max_documents), tmp_path / "out", tokenizer, share)
     assert [path.name for path in tmp_path.iterdir()] == ["c4"]
 
 
-def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     last = c4 / "c4-train.00002-of-00003.json.gz"
     last.write_bytes(last.read_bytes()[:-20])
     with pytest.raises(ValueError, match="c4-train.00002-of-00003.json.gz: damaged or truncated"):
@@ -128,7 +132,7 @@ def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: To
 
 
 @pytest.mark.parametrize("name", ["out", "out.tmp"])
-def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, name):
+def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "precious").touch()
     with pytest.raises(FileExistsError, match=f"{name} exists"):
@@ -137,7 +141,7 @@ def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, 
 
 
 @pytest.fixture
-def c4_or_real(request, c4: Path) -> Path:
+def c4_or_real(request: pytest.FixtureRequest, c4: Path) -> Path:
     if request.param == "made":
         return c4
     if not REAL_C4.is_dir():
@@ -146,7 +150,7 @@ def c4_or_real(request, c4: Path) -> Path:
 
 
 @pytest.mark.parametrize("c4_or_real, vocab_size", [("made", 320), ("real", 2048)], indirect=["c4_or_real"])
-def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_size: int, tmp_path: Path):
+def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_size: int, tmp_path: Path) -> None:
     model, data = tmp_path / "tok.model", tmp_path / "data"
     status, _, errors = command(
         "data", "tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size
@@ -168,7 +172,7 @@ def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_si
     assert first[:40] in report
 
 
-def test_commands_end_with_one_line_and_code_2(command: Command, tmp_path: Path):
+def test_commands_end_with_one_line_and_code_2(command: Command, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{\n")
     (tmp_path / "data").mkdir()
@@ -187,7 +191,7 @@ def test_commands_end_with_one_line_and_code_2(command: Command, tmp_path: Path)
         assert message in errors
 
 
-def test_report_finds_a_flipped_byte(command: Command, c4: Path, tmp_path: Path, tokenizer: Tokenizer):
+def test_report_finds_a_flipped_byte(command: Command, c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
     shard = tmp_path / "out" / "validation-000000.tar"
     content = bytearray(shard.read_bytes())

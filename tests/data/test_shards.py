@@ -1,7 +1,9 @@
 """Writing, reading and every way in which a data directory can be damaged."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from megatape.data.index import load_index, token_dtype
 from megatape.data.reader import SplitReader
 from megatape.data.writer import SplitWriter
+from tests.data.conftest import Documents, MakeDirectory
 
 
 def read_all(directory: Path, split: str = "train") -> np.ndarray:
@@ -16,7 +19,7 @@ def read_all(directory: Path, split: str = "train") -> np.ndarray:
     return np.concatenate([reader.member(number) for number in range(len(reader))])
 
 
-def edit_index(directory: Path, edit) -> None:
+def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     path = directory / "index.json"
     content = json.loads(path.read_text())
     edit(content)
@@ -24,7 +27,7 @@ def edit_index(directory: Path, edit) -> None:
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(100, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
-def test_written_tokens_come_back(make_directory, documents, vocab_size, dtype):
+def test_written_tokens_come_back(make_directory: MakeDirectory, documents: Documents, vocab_size: int, dtype: str) -> None:
     documents = [*documents, np.array([1, vocab_size - 1, 2])]
     directory = make_directory(documents, vocab_size)
     assert load_index(directory).dtype == dtype
@@ -33,7 +36,7 @@ def test_written_tokens_come_back(make_directory, documents, vocab_size, dtype):
     assert np.array_equal(ids, np.concatenate(documents))
 
 
-def test_index_counts(make_directory, documents):
+def test_index_counts(make_directory: MakeDirectory, documents: Documents) -> None:
     split = load_index(make_directory(documents)).splits["train"]
     stream = np.concatenate(documents)
     share = np.unique(stream, return_counts=True)[1] / stream.size
@@ -45,14 +48,14 @@ def test_index_counts(make_directory, documents):
     assert members[0].documents == np.count_nonzero(stream[:64] == 2)
 
 
-def test_equal_tokens_give_equal_files(make_directory, documents):
+def test_equal_tokens_give_equal_files(make_directory: MakeDirectory, documents: Documents) -> None:
     first, second = make_directory(documents, name="first"), make_directory(documents, name="second")
     names = sorted(path.name for path in first.iterdir())
     assert len(names) > 10
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 
 
-def test_webdataset_reads_the_shards(make_directory, documents):
+def test_webdataset_reads_the_shards(make_directory: MakeDirectory, documents: Documents) -> None:
     webdataset = pytest.importorskip("webdataset")
     directory = make_directory(documents)
     shards = [str(directory / shard.file) for shard in load_index(directory).splits["train"].shards]
@@ -61,20 +64,20 @@ def test_webdataset_reads_the_shards(make_directory, documents):
     assert [sample["__key__"] for sample in samples[:4]] == [f"train-{number:08d}" for number in range(4)]
 
 
-def test_ids_outside_the_vocabulary_are_not_written(tmp_path: Path):
+def test_ids_outside_the_vocabulary_are_not_written(tmp_path: Path) -> None:
     for ids in ([1, 100, 2], [1, -1, 2], [1, 70_000, 2]):
         with pytest.raises(ValueError, match=r"token ids .* do not fit vocab_size 100 \(uint16\)"):
             SplitWriter(tmp_path, "train", 100, 2).add(np.array(ids), 1)
 
 
-def test_ids_outside_the_vocabulary_are_not_read(make_directory, documents):
+def test_ids_outside_the_vocabulary_are_not_read(make_directory: MakeDirectory, documents: Documents) -> None:
     directory = make_directory(documents)
     edit_index(directory, lambda content: content["tokenizer"].update(vocab_size=90))
     with pytest.raises(ValueError, match=r"train-000000.tar member 0: corrupt, token id 9\d, vocab_size is 90"):
         read_all(directory)
 
 
-def test_missing_shard(make_directory, documents):
+def test_missing_shard(make_directory: MakeDirectory, documents: Documents) -> None:
     directory = make_directory(documents)
     (directory / "train-000001.tar").unlink()
     with pytest.raises(FileNotFoundError, match=r"train-000001.tar: shard not found, .* copy the shard again"):
@@ -82,7 +85,7 @@ def test_missing_shard(make_directory, documents):
     read_all(directory, "validation")
 
 
-def test_truncated_shard(make_directory, documents):
+def test_truncated_shard(make_directory: MakeDirectory, documents: Documents) -> None:
     path = make_directory(documents) / "train-000001.tar"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size // 2])
@@ -90,7 +93,7 @@ def test_truncated_shard(make_directory, documents):
         read_all(path.parent)
 
 
-def test_shard_truncated_after_opening(make_directory, documents):
+def test_shard_truncated_after_opening(make_directory: MakeDirectory, documents: Documents) -> None:
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
     (directory / "train-000001.tar").write_bytes(b"short")
@@ -100,7 +103,7 @@ def test_shard_truncated_after_opening(make_directory, documents):
 
 
 @pytest.mark.parametrize("place", ["header", "tokens"])
-def test_flipped_byte(make_directory, documents, place):
+def test_flipped_byte(make_directory: MakeDirectory, documents: Documents, place: str) -> None:
     directory = make_directory(documents)
     member = load_index(directory).splits["train"].shards[1].members[2]
     path = directory / "train-000001.tar"
@@ -114,7 +117,9 @@ def test_flipped_byte(make_directory, documents, place):
             reader.member(5)
 
 
-def test_a_member_is_verified_once(make_directory, documents, monkeypatch):
+def test_a_member_is_verified_once(
+    make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
     first = reader.member(0).copy()
@@ -124,7 +129,9 @@ def test_a_member_is_verified_once(make_directory, documents, monkeypatch):
         reader.member(1)
 
 
-def test_more_shards_than_may_be_mapped(make_directory, documents, monkeypatch):
+def test_more_shards_than_may_be_mapped(
+    make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("megatape.data.reader.MAX_MAPPED_SHARDS", 2)
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
@@ -134,7 +141,7 @@ def test_more_shards_than_may_be_mapped(make_directory, documents, monkeypatch):
     assert np.array_equal(np.concatenate([members[number] for number in range(len(reader))]), stream)
 
 
-def test_no_index(tmp_path: Path):
+def test_no_index(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="index.json: not found: .* make one with `megatape prepare corpus`"):
         load_index(tmp_path)
 
@@ -159,14 +166,16 @@ def test_no_index(tmp_path: Path):
         (lambda content: content["splits"]["train"]["shards"][0]["members"][1].pop("sha256"), "damaged .*sha256"),
     ],
 )
-def test_damaged_index(make_directory, documents, edit, message):
+def test_damaged_index(
+    make_directory: MakeDirectory, documents: Documents, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
     directory = make_directory(documents)
     edit_index(directory, edit)
     with pytest.raises(ValueError, match=f"index.json: .*{message}"):
         load_index(directory)
 
 
-def test_index_is_not_json(make_directory, documents):
+def test_index_is_not_json(make_directory: MakeDirectory, documents: Documents) -> None:
     directory = make_directory(documents)
     path = directory / "index.json"
     path.write_bytes(path.read_bytes()[:-20])

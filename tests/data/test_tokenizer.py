@@ -1,4 +1,6 @@
 import hashlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,24 +23,24 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_round_trip(tokenizer: Tokenizer, text: str):
+def test_round_trip(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_encode_documents_adds_control_tokens(tokenizer: Tokenizer):
+def test_encode_documents_adds_control_tokens(tokenizer: Tokenizer) -> None:
     for text, ids in zip(TEXTS, tokenizer.encode_documents(TEXTS), strict=True):
         assert ids.dtype == np.int32
         assert ids.tolist() == [1, *tokenizer.encode(text), 2]
         assert not {0, 1, 2} & set(ids[1:-1].tolist())
 
 
-def test_learns_words_spaces_and_single_digits(tokenizer: Tokenizer):
+def test_learns_words_spaces_and_single_digits(tokenizer: Tokenizer) -> None:
     assert len(tokenizer.encode("the dog jumps over the fox")) < 10
     assert len(tokenizer.encode("    ")) == 1
     assert len(tokenizer.encode("12345")) == 5
 
 
-def test_training_is_deterministic(tokenizer: Tokenizer):
+def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
     text = "some words, other words and 3 more words; " * 20
     model = train_tokenizer([text], 300)
     assert model == train_tokenizer([text], 300)
@@ -46,31 +48,31 @@ def test_training_is_deterministic(tokenizer: Tokenizer):
     assert Tokenizer(model).vocab_size == 300
 
 
-def test_training_reads_long_lines():
+def test_training_reads_long_lines() -> None:
     long_line = "zebra " * 20_000 + "q" * 100_000  # beyond what the trainer takes in one line, or in one word
     tokenizer = Tokenizer(train_tokenizer([long_line], 280))
     assert len(tokenizer.encode(" zebra zebra")) == 2
 
 
-def test_training_stops_at_max_training_bytes():
-    def texts():
+def test_training_stops_at_max_training_bytes() -> None:
+    def texts() -> Iterator[str]:
         yield "alpha beta gamma " * 10
         raise AssertionError("read on")
 
     assert train_tokenizer(texts(), 275, max_training_bytes=100)
 
 
-def test_vocabulary_too_large():
+def test_vocabulary_too_large() -> None:
     with pytest.raises(ValueError, match=r"--vocab-size is 4096, but the training text allows at most 28\d"):
         train_tokenizer(["hello world"], 4096)
 
 
-def test_vocabulary_too_small():
+def test_vocabulary_too_small() -> None:
     with pytest.raises(ValueError, match=r"--vocab-size is 100, .* need 267: ask for at least 267"):
         train_tokenizer(["hello world"], 100)
 
 
-def test_not_a_model(tmp_path):
+def test_not_a_model(tmp_path: Path) -> None:
     path = tmp_path / "tok.model"
     with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer model"):
         Tokenizer.load(path)
@@ -79,7 +81,7 @@ def test_not_a_model(tmp_path):
         Tokenizer.load(path)
 
 
-def test_load_checks_the_hash(tmp_path, tokenizer: Tokenizer):
+def test_load_checks_the_hash(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "tok.model"
     path.write_bytes(tokenizer.model)
     assert Tokenizer.load(path, tokenizer.sha256).encode("fox") == tokenizer.encode("fox")

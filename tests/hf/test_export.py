@@ -36,7 +36,7 @@ COMMON = {
 }
 
 
-def test_files(exported: Callable[..., Exported]):
+def test_files(exported: Callable[..., Exported]) -> None:
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
     model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "encoding_name.py", "model_encoding.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"encoding_tape.py", "rotary.py"}
@@ -53,13 +53,13 @@ def test_files(exported: Callable[..., Exported]):
     assert "auto_map" not in config and "position_size" not in config
 
 
-def test_generation_settings(exported: Callable[..., Exported]):
+def test_generation_settings(exported: Callable[..., Exported]) -> None:
     settings = GenerationConfig.from_pretrained(exported("plain").folder)
     assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (1, 2, 0)
     assert settings.do_sample is False
 
 
-def test_model_card(exported: Callable[..., Exported]):
+def test_model_card(exported: Callable[..., Exported]) -> None:
     found = exported("grouped")
     card = (found.folder / "README.md").read_text()
     assert f"| parameters | {sum(weight.numel() for weight in found.ours.parameters()):,} |" in card
@@ -87,7 +87,7 @@ print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids
 
 
 @pytest.mark.parametrize(("encoding", "kind"), [("tape", "TapeForCausalLM"), ("rope", "LlamaForCausalLM")])
-def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str, kind: str, tmp_path: Path):
+def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str, kind: str, tmp_path: Path) -> None:
     found = exported("grouped", encoding)
     tokens = torch.arange(3, 33).view(2, 15)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -108,13 +108,13 @@ def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str
     assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
 
 
-def test_the_choice_in_the_package_is_that_of_tape(exported: Callable[..., Exported]):
+def test_the_choice_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
     """What export writes is what type checkers and readers see in the package."""
     for file in (f"{NAME}.py", f"{CHOICE}.py"):
         assert (exported("grouped").folder / file).read_text() == (CODE / file).read_text()
 
 
-def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path):
+def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path) -> None:
     """In one process, where transformers remembers model classes by configuration class."""
     for encoding in ("alibi", "fire", "alibi"):
         folder = tmp_path / encoding / "exported"
@@ -124,7 +124,7 @@ def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_
         assert type(model.model.encoding).__name__.lower() == model.config.encoding == encoding
 
 
-def test_exported_code_imports_only_torch_and_transformers():
+def test_exported_code_imports_only_torch_and_transformers() -> None:
     paths = list(CODE.glob("*.py"))
     assert len(paths) > len({entry.exported.partition(":")[0] for entry in ENCODINGS.values() if entry.exported})
     for path in paths:
@@ -133,7 +133,7 @@ def test_exported_code_imports_only_torch_and_transformers():
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied", "odd"])
-def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], shape: str, tmp_path: Path):
+def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], shape: str, tmp_path: Path) -> None:
     model = exported(shape).load()
     model.save_pretrained(tmp_path)
     assert (tmp_path / "modeling_tape.py").is_file()
@@ -144,7 +144,7 @@ def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], sh
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied"])
-def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
     limit = 20_000
     monkeypatch.setattr(megatape.hf.weights, "SHARD_BYTES", limit)
@@ -168,7 +168,7 @@ def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypat
         assert_close(model(tokens).logits, expected, bounds.EXPORTED)
 
 
-def test_refusals(sentencepiece_model: Path, tmp_path: Path):
+def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
     checkpoint, _ = memory_checkpoint(sentencepiece_model)
     with pytest.raises(FileExistsError, match="exists: remove it or choose another name"):
         export(checkpoint, tmp_path)
@@ -197,7 +197,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path):
     assert {path.name for path in out.iterdir()} >= COMMON
 
 
-def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path):
+def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["model"]["num_kv_heads"] = 2
     payload = {"config": raw_config, "cases": [{"name": "trained"}]}
     (results,) = run_workers("tests.training.cases:train_cases", 1, payload, tmp_path / "workers")
@@ -228,7 +228,7 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
     assert errors.startswith(f"error: {checkpoint} is a training checkpoint: export it first")
 
 
-def test_command_explains_what_is_no_checkpoint(command: Command, tmp_path: Path):
+def test_command_explains_what_is_no_checkpoint(command: Command, tmp_path: Path) -> None:
     code, printed, errors = command("export", "nowhere", str(tmp_path / "out"))
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("error: nowhere: no such folder")

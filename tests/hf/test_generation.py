@@ -42,16 +42,16 @@ def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(("shape", "encoding"), MODELS)
-def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str):
+def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     model = exported(shape, encoding).load(attn_implementation=attention)
     tokens = torch.stack(prompts(9, 9))
-    varied = {"no_repeat_ngram_size": 1}  # random weights like to repeat one token, which would prove little
+    varied: dict[str, Any] = {"no_repeat_ngram_size": 1}  # random weights like to repeat one token, which would prove little
     expected = generate(model, tokens, use_cache=False, **varied)
     assert torch.equal(generate(model, tokens, **varied), expected)
     assert torch.equal(generate(model, tokens, cache_implementation="static", **varied), expected)
 
 
-def test_no_cache_follows_training(exported: Callable[..., Exported]):
+def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
     found = exported("grouped")
     tokens = prompts(9)[0][None]
     continued = tokens
@@ -64,7 +64,7 @@ def test_no_cache_follows_training(exported: Callable[..., Exported]):
 
 
 @pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str):
+def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str) -> None:
     """A batch of different prompts through the cache gives what each gives alone without one."""
     model = exported("grouped", encoding).load()
     rows = prompts(4, 11, 7)
@@ -73,7 +73,7 @@ def test_every_encoding_with_left_padding(exported: Callable[..., Exported], enc
 
 
 @pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str):
+def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str) -> None:
     """Logits of a text fed in pieces through a dynamic or a static cache are those of the whole."""
     model = exported("grouped", encoding).load()
     tokens = torch.stack(prompts(20, 20))
@@ -87,14 +87,14 @@ def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: s
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 3}])
-def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str):
+def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str) -> None:
     model = exported("grouped").load(attn_implementation=attention)
     rows = prompts(4, 11, 7)
     alone = torch.cat([generate(model, row[None], **options) for row in rows])
     assert torch.equal(generate(model, *padded(rows), **options), alone)
 
 
-def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]):
+def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]) -> None:
     model = exported("plain").load()
     rows = prompts(4, 11)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]):
 
 
 @pytest.mark.parametrize("shape", ["grouped", "odd"])
-def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str):
+def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str) -> None:
     model = exported(shape).load()
     tokens = torch.stack(prompts(6, 6))
     expected = generate(model, tokens, num_beams=4, use_cache=False)
@@ -116,7 +116,7 @@ def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: 
 
 @torch.no_grad()
 @pytest.mark.parametrize("static", [False, True])
-def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool):
+def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool) -> None:
     """Positions are counted right without `generate`, from the mask or the cache, whatever pieces a text comes in."""
     model = exported("grouped").load()
     tokens, mask = padded(prompts(12, 20))
@@ -133,7 +133,7 @@ def test_cached_logits_token_by_token(exported: Callable[..., Exported], static:
             begin = end
 
 
-def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Exported]):
+def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Exported]) -> None:
     model = exported("grouped").load()
     with torch.no_grad():
         cache = model(torch.stack(prompts(5, 5))).past_key_values
@@ -141,7 +141,7 @@ def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Export
     assert [layer.values.shape[-1] for layer in cache.layers] == [16, 16, 8]  # nothing reads e after the last layer
 
 
-def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]):
+def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]) -> None:
     model = exported("plain").load()
     tokens = prompts(9)[0][None]
     embedded = model.generate(
@@ -156,7 +156,7 @@ def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]):
 
 
 @pytest.mark.parametrize("encoding", ["tape", "rope"])
-def test_generate_text(exported: Callable[..., Exported], encoding: str):
+def test_generate_text(exported: Callable[..., Exported], encoding: str) -> None:
     folder = exported("plain", encoding).folder
     text = generate_text(folder, "The fox", max_new_tokens=20, temperature=0, seed=0)
     assert text.startswith("The fox") and len(text) > 7
@@ -168,7 +168,7 @@ def test_generate_text(exported: Callable[..., Exported], encoding: str):
     assert sampled[0] == sampled[1] != sampled[2]
 
 
-def test_generate_text_explains_wrong_arguments(exported: Callable[..., Exported], tmp_path: Path):
+def test_generate_text_explains_wrong_arguments(exported: Callable[..., Exported], tmp_path: Path) -> None:
     folder = exported("plain").folder
     with pytest.raises(ValueError, match="--prompt is empty"):
         generate_text(folder, "", 1, 0, 0)

@@ -34,14 +34,14 @@ def check(found: Exported, attention: str = "sdpa") -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
-def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str):
+def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     found = exported(shape, encoding)
     assert type(found.load()).__name__ == ("LlamaForCausalLM" if encoding == "rope" else "TapeForCausalLM")
     check(found, attention)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "t5", "fire"])
-def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported], encoding: str):
+def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported], encoding: str) -> None:
     """Slopes of a number of heads that is no power of two, buckets and thresholds beyond the first."""
     found = exported("twelve", encoding)
     tokens = prompt(batch=1, length=700)
@@ -50,7 +50,7 @@ def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported]
         assert_close(found.load()(tokens).logits, expected, bounds.EXPORTED)
 
 
-def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]):
+def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]) -> None:
     """The run's sequence length unless told otherwise; more tokens than that are refused, not given positions twice."""
     found, tokens = exported("grouped", "randpe"), prompt()
     model = found.load()
@@ -71,21 +71,21 @@ def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exp
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_tape(exported: Callable[..., Exported], shape: str, attention: str):
+def test_tape(exported: Callable[..., Exported], shape: str, attention: str) -> None:
     found = exported(shape)
     assert type(found.load()).__name__ == "TapeForCausalLM"
     check(found, attention)
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "odd"])
-def test_rope_is_a_plain_llama(exported: Callable[..., Exported], shape: str):
+def test_rope_is_a_plain_llama(exported: Callable[..., Exported], shape: str) -> None:
     found = exported(shape, encoding="rope")
     assert type(found.load()) is LlamaForCausalLM
     assert not list(found.folder.glob("*.py"))
     check(found)
 
 
-def test_tied_embeddings_are_stored_and_held_once(exported: Callable[..., Exported]):
+def test_tied_embeddings_are_stored_and_held_once(exported: Callable[..., Exported]) -> None:
     for encoding in ("tape", "rope"):
         folders = [exported(shape, encoding) for shape in ("tied", "plain")]
         tied, untied = (found.load() for found in folders)
@@ -95,7 +95,7 @@ def test_tied_embeddings_are_stored_and_held_once(exported: Callable[..., Export
         assert sizes[1] - sizes[0] > 4 * VOCAB_SIZE * 32
 
 
-def test_bfloat16_keeps_the_position_tensor_in_float32(exported: Callable[..., Exported]):
+def test_bfloat16_keeps_the_position_tensor_in_float32(exported: Callable[..., Exported]) -> None:
     found = exported("grouped", precision="bfloat16")
     theirs = found.load()
     assert theirs.dtype == torch.bfloat16
@@ -113,7 +113,7 @@ def test_bfloat16_keeps_the_position_tensor_in_float32(exported: Callable[..., E
     assert_within(float(error), bounds.EXPORTED_BFLOAT16)
 
 
-def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., Exported]):
+def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., Exported]) -> None:
     found = exported("plain")
     tokens = prompt()
     labels = tokens.clone()
@@ -124,7 +124,7 @@ def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., 
     assert_close(loss, expected, bounds.EXPORTED)
 
 
-def test_packed_documents_as_in_training(exported: Callable[..., Exported]):
+def test_packed_documents_as_in_training(exported: Callable[..., Exported]) -> None:
     """Positions that start again separate documents, as with data.mask_documents."""
     found = exported("grouped")
     lengths = (17, 23)
@@ -139,7 +139,7 @@ def test_packed_documents_as_in_training(exported: Callable[..., Exported]):
     assert relative_difference(apart, expected) > 100 * bounds.EXPORTED.limit
 
 
-def test_offsets_of_positions_do_not_matter(exported: Callable[..., Exported]):
+def test_offsets_of_positions_do_not_matter(exported: Callable[..., Exported]) -> None:
     model, tokens = exported("plain").load(), prompt()
     with torch.no_grad():
         expected, shifted = model(tokens).logits, model(tokens, position_ids=positions(tokens) + 131_072).logits
@@ -147,7 +147,7 @@ def test_offsets_of_positions_do_not_matter(exported: Callable[..., Exported]):
     assert_close(shifted, expected, bounds.OFFSET)
 
 
-def test_hidden_states_and_attentions(exported: Callable[..., Exported]):
+def test_hidden_states_and_attentions(exported: Callable[..., Exported]) -> None:
     found, tokens = exported("grouped"), prompt()
     with torch.no_grad():
         output = found.load(attn_implementation="eager")(tokens, output_hidden_states=True, output_attentions=True)
@@ -158,7 +158,7 @@ def test_hidden_states_and_attentions(exported: Callable[..., Exported]):
     assert_close(output.attentions[0].sum(-1), torch.ones(2, 4, 40), bounds.PROBABILITIES)
 
 
-def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Exported]):
+def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Exported]) -> None:
     config = AutoConfig.from_pretrained(exported("grouped").folder, trust_remote_code=True)
     model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
     for layer in model.model.layers:
@@ -167,7 +167,7 @@ def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Export
         assert 0.01 < layer.position.down.std() < 0.03
 
 
-def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[..., Exported]):
+def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[..., Exported]) -> None:
     model, tokens = exported("grouped").load(), prompt()
     gradients = []
     for checkpointing in (False, True):
@@ -185,7 +185,7 @@ def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[.
         assert torch.equal(gradients[1][name], gradient), name
 
 
-def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Callable[..., Exported]):
+def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Callable[..., Exported]) -> None:
     with pytest.raises(ValueError, match="does not support an attention implementation through torch's flex_attention"):
         exported("plain").load(attn_implementation="flex_attention")
 
@@ -204,14 +204,14 @@ def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Ca
 )
 def test_what_the_code_does_not_know_is_refused(
     exported: Callable[..., Exported], encoding: str, changes: dict[str, Any], message: str
-):
+) -> None:
     model = exported("grouped", encoding).load()
     with pytest.raises(ValueError, match=message):
         type(model)(type(model.config)(**changes))
 
 
 @pytest.mark.parametrize("encoding", ["fire", "t5"])
-def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str):
+def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], encoding: str) -> None:
     config = AutoConfig.from_pretrained(exported("grouped", encoding).folder, trust_remote_code=True)
     model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
     ours = dict(exported("grouped", encoding).ours.named_parameters())

@@ -1,7 +1,7 @@
 """A position encoding from outside the package: its class, its code for exported models, and one registry line are all it takes."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ class SlopeBias(LayerBias):
 class LearnedSlopes(Encoding):
     """ALiBi with slopes that are learned."""
 
-    attends: Attends = "distance bias"
+    attends: ClassVar[Attends] = "distance bias"
 
     def bias(self, axis: Axis) -> LayerBias:
         return SlopeBias(self.config.num_heads, axis)

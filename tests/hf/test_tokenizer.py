@@ -85,11 +85,11 @@ def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str]) ->
 
 
 @pytest.mark.parametrize("texts", [lambda: EDGE_CASES, python_files, c4_texts], ids=["edge cases", "Python", "C4"])
-def test_ids_and_texts(real: tuple[Tokenizer, PreTrainedTokenizerBase], texts: Callable[[], list[str]]):
+def test_ids_and_texts(real: tuple[Tokenizer, PreTrainedTokenizerBase], texts: Callable[[], list[str]]) -> None:
     check(*real, texts())
 
 
-def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]):
+def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
     """All of two and three bytes, and some of four."""
     codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, sys.maxunicode, 37)]
     ours, theirs = real
@@ -111,7 +111,7 @@ def random_cases() -> Iterator[tuple[bytes, list[str]]]:
 def sentencepiece_bpe(lines: list[str], **changes: Any) -> bytes:
     """A SentencePiece model trained like ours, except for `changes`."""
     model = io.BytesIO()
-    settings = {
+    settings: dict[str, Any] = {
         "model_type": "bpe",
         "vocab_size": 300,
         "hard_vocab_limit": False,
@@ -127,7 +127,7 @@ def sentencepiece_bpe(lines: list[str], **changes: Any) -> bytes:
     return model.getvalue()
 
 
-def test_competing_merges_and_dummy_prefix(tmp_path: Path):
+def test_competing_merges_and_dummy_prefix(tmp_path: Path) -> None:
     prefixed = 0
     for model, texts in random_cases():
         path = tmp_path / "tokenizer.model"
@@ -140,13 +140,13 @@ def test_competing_merges_and_dummy_prefix(tmp_path: Path):
     assert prefixed == 4
 
 
-def test_dummy_prefix_round_trip(tmp_path: Path):
+def test_dummy_prefix_round_trip(tmp_path: Path) -> None:
     """As Llama's own tokenizer has it."""
     model = sentencepiece_bpe(python_files()[:2], vocab_size=500, add_dummy_prefix=True)
     check(Tokenizer(model), load(model, tmp_path), [text for text in EDGE_CASES if MARK not in text])
 
 
-def test_batches_begin_with_bos_and_are_padded_on_the_left(real: tuple[Tokenizer, PreTrainedTokenizerBase]):
+def test_batches_begin_with_bos_and_are_padded_on_the_left(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
     ours, theirs = real
     batch = theirs(["def f", "</s>"], padding=True)
     short, long = [1, *ours.encode("def f")], [1, *ours.encode("</s>")]
@@ -159,7 +159,7 @@ def test_batches_begin_with_bos_and_are_padded_on_the_left(real: tuple[Tokenizer
     assert theirs.decode([1, *ours.encode("a"), 2, 0], skip_special_tokens=True) == "a"
 
 
-def test_saving_again_keeps_ids(real: tuple[Tokenizer, PreTrainedTokenizerBase], tmp_path: Path):
+def test_saving_again_keeps_ids(real: tuple[Tokenizer, PreTrainedTokenizerBase], tmp_path: Path) -> None:
     ours, theirs = real
     theirs.save_pretrained(tmp_path)
     check(ours, AutoTokenizer.from_pretrained(tmp_path), EDGE_CASES)
@@ -180,14 +180,14 @@ TEXT = ["the quick brown fox jumps over the lazy dog"] * 3
         ({"bos_id": -1, "eos_id": 1}, "it has no <unk>, <s> or </s>"),
     ],
 )
-def test_what_cannot_be_said_is_refused(changes: dict[str, Any], fault: str, tmp_path: Path):
+def test_what_cannot_be_said_is_refused(changes: dict[str, Any], fault: str, tmp_path: Path) -> None:
     path = tmp_path / "tok.model"
     path.write_bytes(sentencepiece_bpe(TEXT, **changes))
     with pytest.raises(ValueError, match=f"tok.model: {fault}, so tokenizer.json could not give the same ids"):
         load_sentencepiece(path)
 
 
-def test_no_model(tmp_path: Path):
+def test_no_model(tmp_path: Path) -> None:
     path = tmp_path / "tok.model"
     with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer model"):
         load_sentencepiece(path)

@@ -1,6 +1,7 @@
 """Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
 
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,14 @@ from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE
 
-PAPER = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
+PAPER: dict[str, Any] = {
+    "num_layers": 12,
+    "hidden_size": 768,
+    "num_heads": 12,
+    "mlp_size": 3072,
+    "vocab_size": 32000,
+    "position_size": 48,
+}
 
 
 def paper(encoding: str) -> ModelConfig:
@@ -112,6 +120,7 @@ def test_checkpointing_saves_less_and_changes_nothing() -> None:
         model(tokens, positions, targets=tokens).backward()
     for (name, ours), theirs in zip(checkpointed.named_parameters(), plain.parameters(), strict=True):
         if theirs.grad is not None:
+            assert ours.grad is not None
             assert torch.equal(ours.grad, theirs.grad), name
 
 

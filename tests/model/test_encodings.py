@@ -19,7 +19,7 @@ from tests import bounds
 from tests.bounds import assert_close, relative_difference
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
-NAMES: tuple[str, ...] = ENCODINGS
+NAMES = tuple(ENCODINGS)
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
 # Only differences of positions matter to these; the others are functions of absolute positions, as their definition or ablation says.
 RELATIVE: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
     for name, weight in model.named_parameters():
         if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
             gradients = [torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)]
-            assert_close(*gradients, bounds.PACKED_GRADIENTS, what=name)
+            assert_close(gradients[0], gradients[1], bounds.PACKED_GRADIENTS, what=name)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
@@ -119,6 +119,7 @@ def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
 def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None:
     """e_l += sum over the heads h of its group of g_h (A_h e_l), the gain being of a head, of a head and part, or of a plane's row."""
     model = random_model(encoding=encoding, num_kv_heads=2)
+    update: Any
     update, width = model.blocks[0].position, model.encoding.state_width
     generator = torch.Generator().manual_seed(2)
     e, attended_positions, m = (
@@ -134,7 +135,7 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
         "tape_vector": lambda head: update.gain.repeat(2),
         "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
     }.get(encoding, lambda head: update.gain[head])
-    sums = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
+    sums: list[Any] = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
     assert_close(update(e, attended_positions, m), e + torch.stack(sums, dim=2), bounds.UPDATE)
 
 
@@ -143,6 +144,7 @@ def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
     """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     whole = dict(Transformer(config).named_parameters())
+    share: Any
     for name, share in Transformer(config, axis=Axis("tensor", 2, 1)).named_parameters():
         full = whole[name].shape
         if share.shape == full:

@@ -10,7 +10,7 @@ from megatape.attention.blocked import blocked_biased_attention
 from megatape.attention.flex import flex_biased_attention
 from megatape.registry import ENCODINGS
 from tests import bounds
-from tests.attention.test_bias import inputs
+from tests.attention.test_bias import Kernel, inputs
 from tests.attention.test_operation import random_document_starts
 from tests.bounds import relative_difference
 from tests.model.builder import random_model, tokens_and_positions
@@ -46,9 +46,11 @@ def test_flex_equals_blocks(shape: tuple[int, ...], masked: bool) -> None:
     exact, make = inputs(shape, "distance")
     document_starts = random_document_starts(*shape[:2]) if masked else None
     results = []
-    for device, kernel in (("cpu", blocked_biased_attention), ("cuda", flex_biased_attention)):
+    kernels: dict[str, Kernel] = {"cpu": blocked_biased_attention, "cuda": flex_biased_attention}
+    for device, kernel in kernels.items():
         given = [tensor.detach().float().to(device).requires_grad_() for tensor in exact]
-        out = kernel(*given[:3], make(given[3:]), None if document_starts is None else document_starts.to(device))
+        q, k, v, *weights = given
+        out = kernel(q, k, v, make(weights), None if document_starts is None else document_starts.to(device))
         out.sin().sum().backward()
         results.append([out.detach().cpu(), *(tensor.grad.cpu() for tensor in given)])
     for expected, found in zip(*results, strict=True):

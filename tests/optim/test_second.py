@@ -47,8 +47,8 @@ def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path:
     half = {stage: str(tmp_path / f"straight{stage}" / "checkpoints" / "step-00000002") for stage in STAGES}
     cases: list[dict[str, Any]] = []
     for stage in STAGES:
-        straight = {"name": f"straight{stage}", "set": {"zero.stage": stage}}
-        cases += [straight, straight | {"name": f"resumed{stage}", "resume": half[stage]}]
+        case = {"name": f"straight{stage}", "set": {"zero.stage": stage}}
+        cases += [case, case | {"name": f"resumed{stage}", "resume": half[stage]}]
     cases.append({"name": "other", "set": {"optimizer.kind": "adamw"}, "resume": half[2]})
     results = run_workers(
         "tests.optim.test_second:train_momentum", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers", 400

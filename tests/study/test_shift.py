@@ -1,5 +1,7 @@
 """Shift stability: the two quantities by hand, and where equivariance holds."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from tests.model.builder import random_model, tokens_and_positions
 from tests.study.cells import cells
 
 
-def subject(encoding: str, **options: object) -> Subject:
+def subject(encoding: str, **options: Any) -> Subject:
     model: Transformer = random_model(encoding=encoding, **options)
     return Subject(encoding, encoding, model, tokens_and_positions()[0], bos=1)
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape.config import parse_config
+from megatape.data.splits import open_data
 from megatape.registry import ENCODINGS
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
@@ -149,6 +150,6 @@ def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -
 def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
     """One step on nothing but the first sample, once in every micro-batch, and a checkpoint."""
     parsed = parse_config(config, "test")
-    run = Run(parsed, topology, None)
+    run = Run(parsed, open_data(parsed), topology, None)
     run.engine.train_step(run.next_batches()[:1] * parsed.accumulation(1), 1e-3)
     run.save()
