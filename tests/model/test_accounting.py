@@ -92,7 +92,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     Making the L x L matrices from the weights does not grow with the tokens and is left out of the formula."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(operation, "backend", lambda device_type, attends, head_dim: "sdpa")
+    monkeypatch.setattr(operation, "choose", lambda need, preferred: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
