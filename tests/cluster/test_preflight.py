@@ -116,8 +116,8 @@ def test_another_version_configuration_and_interface_on_a_host(
         shutil.copytree(ROOT / part, other / part)
     (other / "megatape" / "__init__.py").write_text('"""Another version."""\n')
     here = ("-np", "1", "--host", "n1", "-x", "PYTHONPATH", sys.executable, "launch/preflight.py", "--config", str(config))
-    there = ("-np", "1", "--host", "n2", "-x", f"PYTHONPATH={other}", "-x", "GLOO_SOCKET_IFNAME=eth9", sys.executable)
-    changed = ("launch/preflight.py", "--config", str(config), "--set", "training.steps=5")
+    there = ("-np", "1", "--host", "n2", "-x", "PYTHONPATH", "-x", "GLOO_SOCKET_IFNAME=eth9", sys.executable)
+    changed = (str(other / "launch" / "preflight.py"), "--config", str(config), "--set", "training.steps=5")
     started = time.monotonic()
     done = hosts.run("n1", *MPIRUN, *here, ":", *there, *changed)
     assert done.returncode == 2, done.stdout
