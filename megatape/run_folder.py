@@ -116,7 +116,7 @@ class RunFolder:
 
     def mark_latest(self, checkpoint: Path) -> None:
         """Record the checkpoint that was last written, or that the run continued from."""
-        write_atomically(self.latest, f"{checkpoint}\n".encode())
+        write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
 
     def _check_nothing_lost(self) -> None:
         """Raise ValueError if there are no checkpoints here but something shows that there were."""

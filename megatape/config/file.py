@@ -53,7 +53,9 @@ def parse_config(raw: dict[str, Any], origin: str) -> Config:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration, with every default, for `load_config` to read."""
-    path.write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+    partial = path.with_name(f"{path.name}.tmp")  # a full disk must not truncate the file that is there
+    partial.write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

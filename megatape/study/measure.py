@@ -20,7 +20,7 @@ from megatape.data.index import load_index
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import load_sentencepiece, special_tokens
-from megatape.run_folder import RunFolder
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
 from megatape.tasks.addition import evaluate_addition
@@ -78,7 +78,7 @@ def measure(run: RunFolder, scaling: str | None) -> Outcome:
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
-    entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
+    entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
     figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
     if not scaling:  # the loss is one of training
         figures = {"validation loss": entries[-1]["validation_loss"]} | figures

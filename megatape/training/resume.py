@@ -55,7 +55,7 @@ def open_checkpoint(directory: Path, topology: Topology) -> CheckpointReader:
 
 def set_aside(corrupted: list[Path]) -> None:
     """Rename checkpoints that failed verification: the run will write its own there, and keeping must not count them."""
-    for path in corrupted:
+    for path in filter(Path.exists, corrupted):
         aside = path.with_name(path.name + ASIDE)
         while aside.exists():  # the same step was corrupted before
             aside = aside.with_name(aside.name + ASIDE)

@@ -61,12 +61,10 @@ class Run:
         )
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = 0
+        self.origin: Path | None = None  # the checkpoint that the run continues from
         check_shared(self.folder.directory, topology)
         self._start(resume, allow_changes)
-        if topology.is_main:
-            # First, so that config.json without metrics.jsonl means that something was removed.
-            self.folder.metrics.touch()
-            save_config(config, self.folder.config)
+        on_main(self._record, topology)
 
     @property
     def tokens(self) -> int:
@@ -136,10 +134,8 @@ class Run:
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self.engine.state.load(reader.read, reader.step)
-        self.step, self.samples = reader.step, reader.samples
-        if self.topology.is_main:
-            set_aside(corrupted)
-            self.folder.mark_latest(reader.directory)
+        self.step, self.samples, self.origin = reader.step, reader.samples, reader.directory
+        on_main(lambda: set_aside(corrupted), self.topology)
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
             restore_rng(snapshot)
@@ -148,16 +144,26 @@ class Run:
             for line in changed:
                 print(f"changed since then: {line}", flush=True)
 
+    def _record(self) -> None:
+        """Leave in the folder what shows that a run trains here."""
+        if self.origin:
+            self.folder.mark_latest(self.origin)
+        # Before config.json, so that config.json alone means that something was removed.
+        self.folder.metrics.touch()
+        save_config(self.config, self.folder.config)
+
     def _restart(self) -> None:
         """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""
-        recorded = on_main(self.folder.check_restart, self.topology)
-        if recorded and self.topology.is_main:
-            aside = self.folder.set_metrics_aside()
-            print(
-                f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics are "
-                f"kept in {aside}",
-                flush=True,
-            )
+
+        def restart() -> None:
+            if recorded := self.folder.check_restart():
+                print(
+                    f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
+                    f"are kept in {self.folder.set_metrics_aside()}",
+                    flush=True,
+                )
+
+        on_main(restart, self.topology)
 
     @property
     def _positions(self) -> Positions:
