@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from megatape.data.index import Index, load_index
-from megatape.data.prepare import staged, write_documents
+from megatape.data.prepare import write_documents
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.files import new_folder
 
 KIND = "addition"
 EQUALS = "="
@@ -135,7 +136,7 @@ def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int],
     """Writes the data directory `output`, all or nothing, and returns its index. `progress` is called with the tokens so far.
 
     Raises ValueError as the task does, FileExistsError when there is something in the way."""
-    with staged(output) as directory:
+    with new_folder(output) as directory:
         documents = itertools.chain(
             (("validation", problem) for problem in task.validation_problems()),
             (("train", problem) for problem in task.training_problems()),

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from megatape.files import parse_json
+
 INDEX_FILE = "index.json"
 TOKENIZER_FILE = "tokenizer.model"
 FORMAT = "megatape-shards"
@@ -87,7 +89,7 @@ def load_index(directory: Path) -> Index:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found: {directory} is no data directory, make one with `megatape prepare corpus`")
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None

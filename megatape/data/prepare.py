@@ -1,9 +1,7 @@
 """From a source of documents to a data directory: tokenize, split, write, all or nothing."""
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from megatape.data.corpus import CorpusCounts, Source, read_documents
 from megatape.data.index import SPLITS, TOKENIZER_FILE, Index, TokenizerEntry, save_index, token_dtype
 from megatape.data.tokenizer import Tokenizer, train_tokenizer
 from megatape.data.writer import SplitWriter
+from megatape.files import new_folder
 
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
@@ -27,13 +26,13 @@ def prepare(
     """Writes the documents of `source` as a data directory `output` and returns its index and what was read.
 
     Without a `tokenizer` one of `vocab_size` tokens is trained on the source first. `progress` is called with the counts
-    and the number of tokens so far. Everything is written to `output`.tmp, which is renamed at the end, and removed when
-    something fails. Raises ValueError, or FileExistsError when one of the two directories exists.
+    and the number of tokens so far. Everything is written to a new folder beside `output`, which is renamed at the end, and removed
+    when something fails. Raises ValueError, or FileExistsError when `output` exists.
     """
     if not 0 < validation_share < 1:
         raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
     counts = CorpusCounts()
-    with staged(output) as directory:
+    with new_folder(output) as directory:
         if tokenizer is None:
             tokenizer = Tokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
         documents = ((split_of(text, validation_share), text) for text in read_documents(source, counts))
@@ -102,20 +101,3 @@ def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, s
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-@contextmanager
-def staged(output: Path) -> Iterator[Path]:
-    """A directory to fill, renamed to `output` when the block ends well and removed when it does not."""
-    staging = output.with_name(output.name + ".tmp")
-    if output.exists():
-        raise FileExistsError(f"--output {output} exists: remove it or choose another name")
-    if staging.exists():
-        raise FileExistsError(f"{staging} exists, another preparation is running or was killed: remove it if none runs")
-    staging.mkdir(parents=True)
-    try:
-        yield staging
-        staging.rename(output)
-    except BaseException:
-        shutil.rmtree(staging)
-        raise

@@ -1,6 +1,5 @@
 """A training checkpoint as a folder that transformers loads."""
 
-import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -8,6 +7,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.config import Config
+from megatape.files import new_folder
 from megatape.hf.families import family_of
 from megatape.hf.families.family import compute_dtype
 from megatape.hf.model_card import model_card
@@ -33,35 +33,30 @@ class Checkpoint(Protocol):
 def export(checkpoint: Checkpoint, out: Path) -> None:
     """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
 
-    The folder appears only when it is complete. Raises FileExistsError if it is there already, and FileNotFoundError or
+    The folder appears only when it is complete, under a temporary name until then. Raises FileExistsError if it exists, and FileNotFoundError or
     ValueError for a checkpoint that cannot be exported."""
-    if out.exists():
-        raise FileExistsError(f"{out} exists: remove it or choose another name")
-    config = checkpoint.config
-    proto = load_sentencepiece(checkpoint.tokenizer())
-    if len(proto.pieces) > config.model.vocab_size:
-        raise ValueError(
-            f"{checkpoint.tokenizer()} has {len(proto.pieces)} tokens, but model.vocab_size is {config.model.vocab_size}: "
-            "the checkpoint holds another run's tokenizer, put the right one there"
-        )
-    special = special_tokens(proto)
-    family = family_of(config.model)
-    exported = family.config(config, special)
-    shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
-    if different := sorted(shapes.keys() ^ set(checkpoint.names())):
-        raise ValueError(
-            f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
-            f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
-        )
-    partial = out.with_name(out.name + ".tmp")
-    shutil.rmtree(partial, ignore_errors=True)  # of an export that was interrupted
-    partial.mkdir(parents=True)
-    write_weights(partial, shapes, compute_dtype(config), checkpoint.tensor, family.parameter_name)
-    exported.save_pretrained(partial)
-    GenerationConfig(
-        bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
-    ).save_pretrained(partial)
-    write_tokenizer(proto, config.model.max_positions, partial)
-    family.write_code(config.model, partial)
-    (partial / "README.md").write_text(model_card(config, family, checkpoint.step, checkpoint.tokens), encoding="utf-8")
-    partial.rename(out)
+    with new_folder(out) as folder:
+        config = checkpoint.config
+        proto = load_sentencepiece(checkpoint.tokenizer())
+        if len(proto.pieces) > config.model.vocab_size:
+            raise ValueError(
+                f"{checkpoint.tokenizer()} has {len(proto.pieces)} tokens, but model.vocab_size is {config.model.vocab_size}: "
+                "the checkpoint holds another run's tokenizer, put the right one there"
+            )
+        special = special_tokens(proto)
+        family = family_of(config.model)
+        exported = family.config(config, special)
+        shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
+        if different := sorted(shapes.keys() ^ set(checkpoint.names())):
+            raise ValueError(
+                f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
+                f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
+            )
+        write_weights(folder, shapes, compute_dtype(config), checkpoint.tensor, family.parameter_name)
+        exported.save_pretrained(folder)
+        GenerationConfig(
+            bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
+        ).save_pretrained(folder)
+        write_tokenizer(proto, config.model.max_positions, folder)
+        family.write_code(config.model, folder)
+        (folder / "README.md").write_text(model_card(config, family, checkpoint.step, checkpoint.tokens), encoding="utf-8")

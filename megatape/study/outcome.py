@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from megatape.config import Config, parse_config
+from megatape.files import parse_json, temporary_name
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         """All or nothing: a file that is there is complete."""
-        partial = path.with_suffix(".tmp")
+        partial = temporary_name(path)
         content = asdict(self) | {"config": self.config.model_dump()}
         partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         partial.rename(path)
@@ -42,7 +43,7 @@ class Outcome:
     def read(cls, path: Path) -> Self:
         """What `write` wrote. Raises ValueError if it is corrupted."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
             for name in ("losses", "curve"):
                 content[name] = {int(key): value for key, value in content[name].items()}
             content["axes"] = tuple(content["axes"])

@@ -131,13 +131,15 @@ def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: To
     assert [path.name for path in tmp_path.iterdir()] == ["c4"]
 
 
-@pytest.mark.parametrize("name", ["out", "out.tmp"])
-def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "precious").touch()
-    with pytest.raises(FileExistsError, match=f"{name} exists"):
+def test_nothing_is_overwritten(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    for name in ("out", "other.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious").touch()
+    with pytest.raises(FileExistsError, match="out exists"):
         run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
-    assert (tmp_path / name / "precious").exists()
+    run(Source("c4", (str(c4),)), tmp_path / "other", tokenizer)
+    assert (tmp_path / "out" / "precious").exists() and (tmp_path / "other.tmp" / "precious").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"c4", "out", "other", "other.tmp"}
 
 
 @pytest.fixture

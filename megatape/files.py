@@ -1,0 +1,55 @@
+"""Files of unknown origin, and outputs that never replace what somebody else made."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
+
+
+def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of a JSON text. pairs_hook: makes an object of its pairs, as json.loads takes it.
+
+    Raises ValueError if the text is not JSON or nested more than MAX_DEPTH levels deep."""
+    try:
+        value = json.loads(text, object_pairs_hook=pairs_hook)
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        nested = [whole for whole in level if isinstance(whole, dict | list)]
+        level = [part for whole in nested for part in (whole.values() if isinstance(whole, dict) else whole)]
+        if not nested:
+            return value
+    raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+def temporary_name(path: Path) -> Path:
+    """A new name beside `path`, for what is renamed to `path` when it is complete."""
+    return path.with_name(f"{path.name}.{token_hex(8)}.tmp")
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill: it is renamed to `output` when the block ends well and removed when it does not.
+
+    Raises FileExistsError if `output` exists when the block begins or ends."""
+    _check_absent(output)
+    folder = temporary_name(output)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        _check_absent(output)
+        folder.rename(output)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check_absent(output: Path) -> None:
+    if output.exists() or output.is_symlink():
+        raise FileExistsError(f"{output} exists: remove it or choose another name")
