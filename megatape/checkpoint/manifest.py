@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from megatape.files import parse_json
 from megatape.run_folder import RunFolder
 
 FORMAT = 1
@@ -51,7 +52,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
         version, recorded = manifest["format"], manifest.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None

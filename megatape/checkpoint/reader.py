@@ -1,6 +1,5 @@
 """Reading a checkpoint: any slice of any tensor, on any topology, without pickle."""
 
-import json
 import re
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
+from megatape.files import parse_json
 from megatape.run_folder import named_step
 
 
@@ -84,7 +84,10 @@ class CheckpointReader:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of state.json. Raises ValueError if it is not what a run writes."""
-    state = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        state = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: no state of a run, it is not an object; use another checkpoint")
     for names, kind in ((("step", "samples", "tokens"), int), (("fingerprints", "config"), dict)):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from megatape.config.config import Config
 from megatape.config.section import sections_in
+from megatape.files import parse_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
 UNSUPPORTED = {
@@ -30,7 +31,7 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     if not path.is_file():
         raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+        raw = parse_json(path.read_text(encoding="utf-8"), _without_duplicates)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except ValueError as error:
@@ -72,9 +73,11 @@ def _override(raw: dict[str, Any], item: str) -> None:
     if not (separator and sections and all(sections) and field):
         raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except json.JSONDecodeError:
         value = text
+    except ValueError as error:
+        raise ValueError(f"--set {key}: {error}") from None
     target = raw
     for section in sections:
         target = target.setdefault(section, {})

@@ -40,25 +40,32 @@ class ModelConfig(Section):
     scaling: Fixed[ScalingConfig | None] = Field(
         None, description="rescaling of the rotary frequencies, `rope` and `tape` only (below)"
     )
-    num_layers: Fixed[PositiveInt] = Field(description="number of transformer blocks")
-    hidden_size: Fixed[PositiveInt] = Field(description="C, width of the hidden state")
-    num_heads: Fixed[PositiveInt] = Field(description="H, query heads")
+    num_layers: Fixed[PositiveInt] = Field(le=4096, description="number of transformer blocks")
+    hidden_size: Fixed[PositiveInt] = Field(le=2**20, description="C, width of the hidden state")
+    num_heads: Fixed[PositiveInt] = Field(le=2**16, description="H, query heads")
     num_kv_heads: Fixed[PositiveInt] = Field(
-        default=cast(int, None), description="L, key/value heads, which are also TAPE's position channels; default num_heads"
+        default=cast(int, None),
+        le=2**16,
+        description="L, key/value heads, which are also TAPE's position channels; default num_heads",
     )
     head_dim: Fixed[PositiveInt] = Field(
         default=cast(int, None),
+        le=2**16,
         description="R, head size; even for encodings that rotate heads; default hidden_size / num_heads",
     )
-    mlp_size: Fixed[PositiveInt] = Field(description="inner width of the SwiGLU feed-forward network")
-    vocab_size: Fixed[PositiveInt] = Field(description="number of token ids, at least as many as the data's tokenizer has")
+    mlp_size: Fixed[PositiveInt] = Field(le=2**24, description="inner width of the SwiGLU feed-forward network")
+    vocab_size: Fixed[PositiveInt] = Field(
+        le=2**24, description="number of token ids, at least as many as the data's tokenizer has"
+    )
     position_size: Fixed[PositiveInt] = Field(
         default=cast(int, None),
+        le=2**24,
         description="I, inner width of TAPE's feed-forward position update; other encodings ignore it; default 4 L",
     )
     max_positions: Fixed[PositiveInt] = Field(
+        le=2**31,
         description="longest sequence the model is meant for; training offsets and `randpe` positions are drawn from "
-        "0 .. 2 max_positions"
+        "0 .. 2 max_positions",
     )
     rotary_base: Fixed[float] = Field(10000.0, gt=1, description="base of the rotary frequencies")
     norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")

@@ -18,10 +18,10 @@ ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 class TrainingConfig(Section):
     """Batch sizes, precision and length of the run."""
 
-    steps: Compared[PositiveInt] = Field(description="optimizer steps")
-    global_batch_size: Compared[PositiveInt] = Field(description="samples per optimizer step, over all ranks")
-    micro_batch_size: Free[PositiveInt] = Field(description="samples per forward and backward pass on one rank")
-    seed: FixedSamples[int] = Field(1234, ge=0, description="seed of everything random")
+    steps: Compared[PositiveInt] = Field(le=10**9, description="optimizer steps")
+    global_batch_size: Compared[PositiveInt] = Field(le=10**9, description="samples per optimizer step, over all ranks")
+    micro_batch_size: Free[PositiveInt] = Field(le=10**9, description="samples per forward and backward pass on one rank")
+    seed: FixedSamples[int] = Field(1234, ge=0, le=2**63 - 1, description="seed of everything random")
     precision: Compared[Literal["float32", "bfloat16"]] = Field(
         "float32", description="precision of the forward and backward pass; master weights and optimizer state are float32"
     )

@@ -7,19 +7,29 @@ import torch
 
 from megatape.hf.loading import load_exported
 
+MAX_NEW_TOKENS = 2**20  # a slip of the finger shows at once, not after days
 
-def generate_text(folder: Path, prompt: str, max_new_tokens: int, temperature: float, seed: int) -> str:
+
+def generate_text(
+    folder: Path, prompt: str, max_new_tokens: int, temperature: float, seed: int, trust_remote_code: bool = False
+) -> str:
     """Continue `prompt` with the exported model in `folder`; returns prompt and continuation.
 
     temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), the same text
-    for the same seed. Runs the modelling code in the folder. Raises FileNotFoundError or ValueError for wrong arguments."""
+    for the same seed. trust_remote_code: as load_exported takes it. Raises FileNotFoundError or ValueError for wrong arguments."""
     if not prompt:
         raise ValueError("--prompt is empty: give at least one character")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"--prompt {prompt!r} is not valid UTF-8: give it in the encoding of the terminal") from None
     if max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}: give at least 1")
-    if temperature < 0:
+    if max_new_tokens > MAX_NEW_TOKENS:
+        raise ValueError(f"--max-new-tokens is {max_new_tokens}: give at most {MAX_NEW_TOKENS}")
+    if not 0 <= temperature < float("inf"):
         raise ValueError(f"--temperature is {temperature}: give 0 for the likeliest text, or more to sample")
-    loaded = load_exported(folder)
+    loaded = load_exported(folder, trust_remote_code)
     model, tokenizer = loaded.model, loaded.tokenizer
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
     torch.manual_seed(seed)

@@ -1,11 +1,11 @@
 """What a GPU can do, by the vendors' data sheets, or by a JSON file for any other."""
 
-import json
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from megatape.config import Section
+from megatape.files import parse_json
 
 
 class Gpu(Section):
@@ -55,8 +55,8 @@ def load_gpu(name: str) -> Gpu:
     if not path.is_file():
         raise FileNotFoundError(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
     try:
-        return Gpu.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, ValidationError) as error:
+        return Gpu.model_validate(parse_json(path.read_text(encoding="utf-8")))
+    except ValueError as error:
         fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
         raise ValueError(f"{path} does not describe a GPU: {error}. It is an object of {fields}") from None
 

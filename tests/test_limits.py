@@ -1,0 +1,69 @@
+"""Input that nobody means is refused at once, in one line and with status 2, by the commands in a process of their own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command
+
+ROOT = Path(__file__).parents[1]
+DEEP = '{"a":' * 100_000
+LIMIT = 10.0  # seconds; the faults that this replaces took minutes
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"),
+    [
+        ("model.num_layers=1000000000", "less than or equal to 4096"),
+        ("model.hidden_size=1000000000000", "less than or equal to 1048576"),
+        ("model.vocab_size=1000000000000", "less than or equal to 16777216"),
+        ("model.max_positions=1000000000000000000000000", "less than or equal to 2147483648"),
+        ("training.steps=1000000000000000000000000", "less than or equal to 1000000000"),
+        ("training.global_batch_size=1000000000000000000000000", "less than or equal to 1000000000"),
+        ("training.seed=1000000000000000000000000", "less than or equal to 9223372036854775807"),
+    ],
+)
+def test_numbers_beyond_any_model(command: Command, setting: str, allowed: str) -> None:
+    begin = time.monotonic()
+    status, printed, errors = command("plan", "--config", ROOT / "configs/tape_tiny.json", "--set", setting)
+    assert (status, printed) == (2, "") and setting.partition("=")[0] in errors and allowed in errors
+    assert time.monotonic() - begin < LIMIT
+
+
+def test_deep_json(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(DEEP)
+    (tmp_path / "index.json").write_text(DEEP)
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "manifest.json").write_text(DEEP)
+    for words in (
+        ("plan", "--config", config),
+        ("plan", "--config", ROOT / "configs/tape_tiny.json", "--set", f"model.scaling={DEEP}"),
+        ("data", "report", tmp_path),
+        ("export", tmp_path / "step-00000001", tmp_path / "out"),
+    ):
+        status, printed, errors = command(*words)
+        assert (status, printed) == (2, ""), words
+        assert errors.startswith("error: ") and "nested more than 64 levels deep" in errors, (words, errors[:200])
+
+
+def test_new_tokens_and_prompts(tmp_path: Path) -> None:
+    """As bytes on a real command line, which Python reads with surrogates."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    script = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    result = subprocess.run(
+        [sys.executable, "-c", script, "generate", os.fsencode(tmp_path), "--prompt", b"caf\xe9"],
+        env=environment,
+        capture_output=True,
+    )
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.stderr == b"error: --prompt 'caf\\udce9' is not valid UTF-8: give it in the encoding of the terminal\n"
+
+
+def test_more_tokens_than_anybody_waits_for(command: Command, tmp_path: Path) -> None:
+    answer = command("generate", tmp_path, "--prompt", "a", "--max-new-tokens", 10**30)
+    assert answer == (2, "", f"error: --max-new-tokens is {10**30}: give at most 1048576\n")
