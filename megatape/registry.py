@@ -97,7 +97,8 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
 }
 
-# Architectures of exported models, subclasses of megatape.hf.families.family.Family. The first that fits a model is used.
+# Architectures of exported models, by the model_type of their config.json: subclasses of megatape.hf.families.family.Family. The first
+# that fits a model is used.
 FAMILIES: dict[str, Entry] = {
     "llama": Entry("megatape.hf.families.llama:Llama", "transformers' Llama"),
     "tape": Entry("megatape.hf.families.tape:Tape", "a transformer with any position encoding, exported with its code"),

@@ -21,6 +21,7 @@ WITHOUT_TORCH = (
     "megatape.units",
     "megatape.targets",
     "megatape.run_folder",
+    "megatape.files",
     "megatape.config",
     "megatape.commands.main",
 )

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
+from megatape.commands.options import add_trust
 from megatape.registry import TASKS
 
 
@@ -14,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         task = tasks.add_parser(name, help=entry.description, description=f"{entry.description}: {name}.json, {name}.png")
         task.add_argument("model", type=Path, metavar="MODEL_DIR", help="checkpoint, or folder that `megatape export` wrote")
         task.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder to write; it must not exist")
+        add_trust(task)
         entry.load().add_arguments(task)
 
 
@@ -26,5 +28,5 @@ def run(args: argparse.Namespace) -> int:
     disable_progress_bar()
     kind = TASKS[args.task].load()
     task = kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
-    print(report(args.task, task, args.model, args.output))
+    print(report(args.task, task, args.model, args.output, args.trust_remote_code))
     return 0

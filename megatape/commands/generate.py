@@ -3,10 +3,12 @@
 import argparse
 from pathlib import Path
 
+from megatape.commands.options import add_trust
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="folder that `megatape export` wrote; its code is run")
+    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="folder that `megatape export` wrote")
     parser.add_argument("--prompt", required=True, help="text to continue")
     parser.add_argument(
         "--max-new-tokens", type=int, default=64, metavar="N", help="tokens to add at most (default %(default)s)"
@@ -14,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token, above 0 samples (default 0)"
     )
+    add_trust(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default %(default)s)")
 
 
@@ -24,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
     from megatape.hf.generation import generate_text
 
     disable_progress_bar()
-    print(generate_text(args.folder, args.prompt, args.max_new_tokens, args.temperature, args.seed))
+    print(generate_text(args.folder, args.prompt, args.max_new_tokens, args.temperature, args.seed, args.trust_remote_code))
     return 0

@@ -70,3 +70,12 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=8, metavar="N", help="sequences to average over (default 8)")
     parser.add_argument("--length", type=int, metavar="N", help="tokens of a sequence (default: as trained)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="validation text (default: the checkpoint's data.path)")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """--trust-remote-code, without which nothing in a model folder is run."""
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python files in MODEL_DIR: for models that `megatape export` did not write",
+    )

@@ -12,3 +12,11 @@ def family_of(model: ModelConfig) -> Family:
         if family.represents(model):
             return family
     raise ValueError(f"model.encoding {model.encoding} has no code for exported models: name it in megatape/registry.py")
+
+
+def family_named(model_type: object) -> Family:
+    """The family whose models have this `model_type` in their config.json. Raises ValueError if it is not registered."""
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise ValueError(f"model_type is {model_type!r}; models of {' and '.join(FAMILIES)} are run without code of the folder")
+    family: Family = FAMILIES[model_type].load()()
+    return family

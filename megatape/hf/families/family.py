@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.hf.tokenizer import SpecialTokens
@@ -28,12 +28,17 @@ LAYER = {
 class Family:
     """One architecture.
 
-    tag: of its model cards. code_note: their paragraph on the code that runs the model. remote_code: whether that code lies in the
-    exported folder, so that loading it takes trust_remote_code."""
+    tag: of its model cards. code_note: their paragraph on the code that runs the model. remote_code: whether transformers finds that
+    code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code."""
 
     tag: ClassVar[str]
     code_note: ClassVar[str]
     remote_code: ClassVar[bool] = False
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The installed class that runs an exported folder; `megatape generate` runs no code of the folder."""
+        raise NotImplementedError
 
     def represents(self, model: ModelConfig) -> bool:
         """Whether this architecture is that model."""

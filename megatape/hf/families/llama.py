@@ -1,6 +1,6 @@
 """transformers' Llama: rotary positions, scaled or not."""
 
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.hf.families.family import Family, llama_fields
@@ -12,6 +12,10 @@ class Llama(Family):
 
     tag = "llama"
     code_note = "It is a plain Llama: it needs PyTorch and transformers > 5.3, and no code of its own."
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        return LlamaForCausalLM
 
     def represents(self, model: ModelConfig) -> bool:
         return model.encoding == "rope"

@@ -8,20 +8,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_imports
 
 from megatape.config import Config, ModelConfig
 from megatape.hf import modeling
 from megatape.hf.families.family import Family, llama_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.hf.tokenizer import SpecialTokens
 from megatape.registry import ENCODINGS
 
 CODE = Path(modeling.__path__[0])
 MODEL = "modeling_tape"
-# The files that say which encoding the model has. The configuration imports the name, which makes it a class of its own for each
-# encoding: transformers remembers one model class for each configuration class and would run the first model's code for all.
+# The files of an exported folder that differ by encoding. The configuration imports the name, which makes it a class of its own for
+# each encoding: transformers remembers one model class for each configuration class and would run the first model's code for all.
 NAME, CHOICE = "encoding_name", "model_encoding"
 
 # What belongs to a position encoding keeps the end of its name.
@@ -37,6 +38,10 @@ class Tape(Family):
         "and nothing else. Flash and flex attention are not supported."
     )
     remote_code = True
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        return TapeForCausalLM
 
     def represents(self, model: ModelConfig) -> bool:
         return ENCODINGS[model.encoding].exported is not None
@@ -95,7 +100,14 @@ SCALABLE = {scalable}  # whether rope_parameters may change its frequencies
 def _choice(file: str, name: str) -> str:
     return f'''"""The position encoding of this model."""
 
+from .encoding import Encoding
+from .{NAME} import NAME, SCALABLE
 from .{file} import {name}
 
-ENCODING = {name}
+
+def find_encoding(name: str) -> tuple[type[Encoding], bool]:
+    """Its class, and whether rope_parameters may change its frequencies. Raises ValueError for another name."""
+    if name != NAME:
+        raise ValueError(f"encoding is {{name!r}}, but the code beside this configuration is that of {{NAME!r}}")
+    return {name}, SCALABLE
 '''

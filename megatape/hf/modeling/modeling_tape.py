@@ -1,7 +1,7 @@
 """MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
 
-model_encoding.py says which one this model has, encoding_name.py its name; encoding.py has the questions that it answers. This folder needs only torch and
-transformers.
+model_encoding.py finds the class of the one that the configuration names; encoding.py has the questions that it answers. An exported
+folder with this file needs only torch and transformers.
 
 Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the encoding's
 state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
@@ -26,8 +26,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_tape import TapeConfig
 from .encoding import Encoding, LayerBias, StateUpdate
-from .encoding_name import NAME, SCALABLE
-from .model_encoding import ENCODING
+from .model_encoding import find_encoding
 
 
 def eager_attention(
@@ -178,12 +177,13 @@ class TapeModel(TapePreTrainedModel):
 
     def __init__(self, config: TapeConfig) -> None:
         super().__init__(config)
-        if config.encoding != NAME:
-            raise ValueError(f"encoding is {config.encoding!r}, but the code beside this configuration is that of {NAME!r}")
+        encoding, scalable = find_encoding(config.encoding)
         kind = config.rope_parameters["rope_type"]
-        if kind != "default" and not SCALABLE:
-            raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {NAME} has no scaled frequencies")
-        self.encoding = ENCODING(config)
+        if kind != "default" and not scalable:
+            raise ValueError(
+                f"rope_parameters has rope_type {kind!r}, but encoding {config.encoding} has no scaled frequencies"
+            )
+        self.encoding = encoding(config)
         # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
