@@ -12,9 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "megatape"
-ROOMS_OF = {  # the only rooms that may import a library
+ROOMS_OF = {  # the only rooms that may import a library or a module
     "deepspeed": {"zero"},
     "torch.distributed": {"runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
+    "torch.utils.checkpoint": {"parallel"},
+    "megatape.parallel.collectives": {"parallel"},
 }
 WITHOUT_TORCH = (
     "megatape.registry",

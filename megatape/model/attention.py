@@ -11,8 +11,8 @@ from megatape.attention.operation import attend, attend_and_move
 from megatape.config import Config, ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.encoding import Encoding
-from megatape.parallel.collectives import tokens_to_channels
 from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
+from megatape.parallel.layout import divide_by_channels
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.registry import AUTO
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         heads = column_parallel(h, self.query, self.key, self.value)
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in heads)
         if e is not None and self.encoding.carries_state:
-            e = tokens_to_channels(e, self.axis)
+            e = divide_by_channels(e, self.axis)
         attended_positions = None
         if e is not None and move and self.encoding.attends == "moving":
             content, attended_positions = attend_and_move(q, k, v, e, document_starts, self.backend)

@@ -3,7 +3,6 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.parallel.collectives import replicated
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 
@@ -13,9 +12,9 @@ class RMSNorm(nn.Module):
 
     def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.eps, self.axis = eps, axis
-        self.weight = parameter((size,), init=1.0)
+        self.eps = eps
+        self.weight = parameter((size,), axis, init=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = replicated(self.weight, self.axis).float()
+        weight = self.weight.float()
         return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)

@@ -8,8 +8,8 @@ Shapes, here and in the other modules of model/:
     T  tensor-parallel ranks     R  size of a head
                                  W  numbers in one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
 
-With one rank T is 1: N/T, H/T and L/T are N, H and L, and the functions of parallel/collectives.py return their argument. With more,
-a rank holds N/T tokens between the sublayers, and all N tokens of its heads inside attention and MLP.
+With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens between the sublayers and all N tokens of
+its heads inside attention and MLP.
 """
 
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from megatape.config import ModelConfig
 from megatape.model.block import Block
 from megatape.model.encodings import encoding_of
 from megatape.model.norm import RMSNorm
-from megatape.parallel.collectives import own_tokens
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
+from megatape.parallel.layout import own_tokens
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import never_decay
 from megatape.parallel.recompute import recompute

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from megatape.parallel.collectives import all_gather, gather_tokens, own_rows, scatter_sum_tokens
+from megatape.parallel.collectives import all_gather, gather_tokens, scatter_sum_tokens
+from megatape.parallel.layout import own_rows
 from megatape.parallel.loss import cross_entropy, mask_padding
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
@@ -26,7 +27,7 @@ class ColumnLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = parameter((out_features, in_features), 0, axis)
+        self.weight = parameter((out_features, in_features), axis, 0)
 
     def forward(self, whole: Tensor, *, part: Tensor | None = None, again: "_GatherAgain | None" = None) -> Tensor:
         """whole: [B, N, in_features]. With this rank's `part` of it, the backward pass takes the whole from `again`."""
@@ -91,7 +92,7 @@ class RowLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = parameter((out_features, in_features), 1, axis)
+        self.weight = parameter((out_features, in_features), axis, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return scatter_sum_tokens(F.linear(x, self.weight), self.axis)
@@ -103,7 +104,7 @@ class VocabularyEmbedding(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = parameter((vocab_size, hidden_size), 0, axis)
+        self.weight = parameter((vocab_size, hidden_size), axis, 0)
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.axis.size == 1:
@@ -118,7 +119,7 @@ class VocabularyHead(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False) -> None:
         super().__init__()
         self.vocab_size, self.axis = vocab_size, axis
-        self.weight = None if tied else parameter((vocab_size, hidden_size), 0, axis)
+        self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0)
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """[B, N/T, C] -> [B, N, V / T], this rank's share of the vocabulary; padding rows are minus infinity."""

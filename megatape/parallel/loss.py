@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.parallel.collectives import all_gather, every_rank, own_rows, reduce_scatter
+from megatape.parallel.collectives import all_gather, every_rank, reduce_scatter
+from megatape.parallel.layout import own_rows
 from megatape.parallel.mesh import Axis
 from megatape.targets import counted
 

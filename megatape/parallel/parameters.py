@@ -1,11 +1,12 @@
-"""Parameters that say about themselves how they start, learn and decay, and how tensor-parallel ranks divide them."""
+"""Parameters that carry their initialization, decay and learning-rate scale, and how tensor-parallel ranks divide them."""
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.collectives import all_reduce
+from megatape.parallel.mesh import Axis
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Settings:
 
 def parameter(
     shape: tuple[int, ...],
+    axis: Axis,
     dim: int | None = None,
-    axis: Axis = SINGLE,
     *,
     init: float | None = None,
     decay: bool | None = None,
@@ -31,11 +32,12 @@ def parameter(
 ) -> nn.Parameter:
     """Uninitialized parameter (model/init.py draws it from its name) with its Settings.
 
-    shape: of the whole parameter. dim: along which every rank of `axis` holds an equal share; rows beyond a multiple of T are padding,
-    and `global_shape` keeps the whole shape. None if all ranks hold all of it. decay: by default matrices do and vectors do not.
+    shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an equal share, padded where the ranks do
+    not divide it; `global_shape` keeps the whole shape. None: every rank holds the whole parameter and uses it on its own tokens or
+    heads, and backward passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not.
 
-    A share is tagged as DeepSpeed expects, `tensor_model_parallel` and `partition_dim`: without the tags the gradient norm, and with
-    it clipping, is wrong. All tags survive DeepSpeed's partitioning, which changes a parameter in place."""
+    A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`: without the tags the gradient norm is
+    wrong, and so is clipping. Tags and hook survive DeepSpeed's partitioning, which changes a parameter in place."""
     local = list(shape)
     if dim is not None:
         local[dim] = -(-shape[dim] // axis.size)
@@ -46,6 +48,8 @@ def parameter(
         if axis.size > 1:
             made.tensor_model_parallel = True  # type: ignore[attr-defined]
             made.partition_dim = dim  # type: ignore[attr-defined]
+    elif axis.size > 1:
+        made.register_hook(lambda grad: all_reduce(grad, axis))  # type: ignore[no-untyped-call]
     return made
 
 

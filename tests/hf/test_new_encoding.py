@@ -33,7 +33,7 @@ class SlopeBias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.slope = parameter((num_heads,), 0, axis, init=START, lr_scale=3.0)
+        self.slope = parameter((num_heads,), axis, 0, init=START, lr_scale=3.0)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         return (-self.slope.float()[:, None] * torch.arange(q.shape[1], dtype=torch.float32, device=q.device),)

@@ -8,18 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatape.parallel.collectives import (
-    all_gather,
-    channels_to_tokens,
-    every_rank,
-    gather_tokens,
-    own_rows,
-    own_tokens,
-    replicated,
-    scatter_sum_tokens,
-    tokens_to_channels,
-)
+from megatape.parallel.collectives import all_gather, every_rank, gather_tokens, scatter_sum_tokens
+from megatape.parallel.layout import divide_by_channels, divide_by_tokens, own_rows, own_tokens
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
+from megatape.parallel.parameters import parameter
 from megatape.runtime.topology import Topology
 from tests.workers import run_workers
 
@@ -55,8 +47,8 @@ def _to_tokens(parts: list[Tensor]) -> list[Tensor]:
 PAIRS = {
     "gather_tokens": Pair(gather_tokens, (2, 3, 5), _gathered),
     "scatter_sum_tokens": Pair(scatter_sum_tokens, (2, 6, 5), _scattered),
-    "tokens_to_channels": Pair(tokens_to_channels, (2, 3, 4, 5), _to_channels),
-    "channels_to_tokens": Pair(channels_to_tokens, (2, 6, 2, 5), _to_tokens),
+    "divide_by_channels": Pair(divide_by_channels, (2, 3, 4, 5), _to_channels),
+    "divide_by_tokens": Pair(divide_by_tokens, (2, 6, 2, 5), _to_tokens),
 }
 
 
@@ -82,8 +74,8 @@ def check(_: Any, topology: Topology) -> int:
         (grad,) = torch.autograd.grad((weights[rank] * found).sum(), own)
         assert torch.equal(found, expected[rank]), name
         assert torch.equal(grad, wanted[rank]), name
-    shared = draw((3, 4), 0).requires_grad_()
-    (grad,) = torch.autograd.grad((replicated(shared, axis) * draw((3, 4), 10 + rank)).sum(), shared)
+    replicated = parameter((3, 4), axis)
+    (grad,) = torch.autograd.grad((replicated * draw((3, 4), 10 + rank)).sum(), replicated)
     assert torch.equal(grad, draw((3, 4), 10) + draw((3, 4), 11))
     assert torch.equal(every_rank(draw((3,), rank), axis), torch.stack([draw((3,), 0), draw((3,), 1)]))
     assert torch.equal(all_gather(own_tokens(draw((2, 6, 5), 3), axis), axis), draw((2, 6, 5), 3))
@@ -95,7 +87,7 @@ def test_alone_nothing_changes() -> None:
         x = draw(pair.shape, 0)
         assert pair.function(x, SINGLE) is x
     x = draw((2, 6), 0)
-    assert replicated(x, SINGLE) is x and own_tokens(x, SINGLE) is x
+    assert own_tokens(x, SINGLE) is x
     assert torch.equal(every_rank(x, SINGLE), x[None])
 
 

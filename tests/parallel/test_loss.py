@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.parallel import loss
-from megatape.parallel.collectives import own_tokens
+from megatape.parallel.layout import own_tokens
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import IGNORE_INDEX

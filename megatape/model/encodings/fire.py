@@ -12,7 +12,6 @@ from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.parallel.collectives import replicated
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
@@ -43,21 +42,17 @@ class FireBias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.axis = axis
         self.multiply_adds = WIDTH + WIDTH * num_heads
-        self.inner_weight = parameter((WIDTH, 1))
-        self.inner_bias = parameter((WIDTH,), init=0.0)
-        self.outer_weight = parameter((num_heads, WIDTH), 0, axis)
-        self.outer_bias = parameter((num_heads,), 0, axis, init=0.0)
-        self.log_scale = parameter((1,), init=0.1)
-        self.threshold = parameter((1,), init=1.0)
+        self.inner_weight = parameter((WIDTH, 1), axis)
+        self.inner_bias = parameter((WIDTH,), axis, init=0.0)
+        self.outer_weight = parameter((num_heads, WIDTH), axis, 0)
+        self.outer_bias = parameter((num_heads,), axis, 0, init=0.0)
+        self.log_scale = parameter((1,), axis, init=0.1)
+        self.threshold = parameter((1,), axis, init=1.0)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
-        shared = [
-            replicated(weight, self.axis) for weight in (self.inner_weight, self.inner_bias, self.log_scale, self.threshold)
-        ]
-        weights = (*shared[:2], self.outer_weight, self.outer_bias, *shared[2:])
-        return tuple(weight.float() for weight in weights)
+        hidden, outer = (self.inner_weight, self.inner_bias), (self.outer_weight, self.outer_bias)
+        return tuple(weight.float() for weight in (*hidden, *outer, self.log_scale, self.threshold))
 
     def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
         assert state is not None

@@ -32,7 +32,7 @@ class T5Bias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.table = parameter((num_heads, NUM_BUCKETS), 0, axis, decay=False)
+        self.table = parameter((num_heads, NUM_BUCKETS), axis, 0, decay=False)
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         return (self.table.float()[:, buckets(q.shape[1], q.device)],)

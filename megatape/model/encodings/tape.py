@@ -12,16 +12,16 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from megatape.attention.backend import Attends
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding, StateUpdate
-from megatape.parallel.collectives import channels_to_tokens, replicated
+from megatape.parallel.layout import divide_by_tokens
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
+from megatape.parallel.recompute import recompute
 
 
 class TapeUpdate(StateUpdate):
@@ -48,48 +48,47 @@ class TapeUpdate(StateUpdate):
         if attention:
             self._make_gain()
         if feed_forward:
-            self.content = parameter((self.inner, config.hidden_size))  # W_x
+            self.content = parameter((self.inner, config.hidden_size), axis)  # W_x
             self.multiply_adds += self.content.numel()
             self._make_mixing()
 
     def _make_gain(self) -> None:
         # g starts at zero: positions start as rotary ones. The authors' matrix has L entries a row, each of which Adam moves by the
         # learning rate; they act as their sum, which so learns L times as fast.
-        self.gain = parameter((self.config.num_heads,), 0, self.axis, init=0.0, lr_scale=self.num_channels)
+        self.gain = parameter((self.config.num_heads,), self.axis, 0, init=0.0, lr_scale=self.num_channels)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
-        self.up = parameter((inner, channels), init=0.0)  # W_up
-        self.down = parameter((channels, inner))  # W_down
+        self.up = parameter((inner, channels), self.axis, init=0.0)  # W_up
+        self.down = parameter((channels, inner), self.axis)  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # make the L x L matrix, apply it
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         """What lies between the arguments and the new e is cheap to compute and large to keep, so the backward pass computes it
         again; but not what crossed ranks."""
         if self.axis.size == 1 or attended_positions is None:
-            return checkpoint(self._both, e, attended_positions, m, use_reentrant=False, preserve_rng_state=False)
-        brought = channels_to_tokens(self._gained(attended_positions), self.axis)
-        return checkpoint(self._both, e + brought, None, m, use_reentrant=False, preserve_rng_state=False)
+            return recompute(self._both, e, attended_positions, m)
+        moved = divide_by_tokens(self._gained(attended_positions), self.axis)
+        return recompute(self._both, e + moved, None, m)
 
     def _both(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         if attended_positions is not None:
             e = e + self._gained(attended_positions)
         if not self.feed_forward:
             return e
-        active = F.silu(F.linear(m, replicated(self.content, self.axis)))  # [B, N/T, I]
-        up, down = (replicated(weight, self.axis) for weight in (self.up, self.down))
-        return e + self._mixed(e, active, up, down)
+        active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
+        return e + self._mixed(e, active)
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in the dtype of e."""
         gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.axis.size, 1, -1)
         return (gain @ attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
 
-    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         """What the feed-forward update adds to e [B, N/T, L, W]; active: [B, N/T, I]."""
         # Contracting the weights over I first would need the token; expanding their product over L x L does not.
-        outer = (down.T[:, :, None] * up[:, None, :]).flatten(1)  # [I, L * L]
+        outer = (self.down.T[:, :, None] * self.up[:, None, :]).flatten(1)  # [I, L * L]
         mixing = (active @ outer).unflatten(-1, (self.num_channels, self.num_channels))  # [B, N/T, L, L]
         return mixing.to(e.dtype) @ e
 

@@ -22,12 +22,12 @@ class FlatUpdate(TapeUpdate):
 
     def _make_mixing(self) -> None:
         flat = self.num_channels * self.config.head_dim
-        self.up = parameter((self.inner, flat), init=0.0)
-        self.down = parameter((flat, self.inner))
+        self.up = parameter((self.inner, flat), self.axis, init=0.0)
+        self.down = parameter((flat, self.inner), self.axis)
         self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
 
-    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        up, down = up.to(e.dtype), down.to(e.dtype)
+    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
+        up, down = self.up.to(e.dtype), self.down.to(e.dtype)
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R]
         mixed = active.to(e.dtype)[:, :, None] * (parts.flatten(3) @ up.T) @ down.T  # [B, N/T, 2, L * R]
         return mixed.unflatten(-1, (self.num_channels, -1)).transpose(2, 3).flatten(3)

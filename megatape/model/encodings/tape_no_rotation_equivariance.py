@@ -18,13 +18,13 @@ class SeparateUpdate(TapeUpdate):
 
     def _make_gain(self) -> None:
         shape, scale = (self.config.num_heads, 2), self.num_channels
-        self.gain = parameter(shape, 0, self.axis, init=0.0, decay=False, lr_scale=scale)
+        self.gain = parameter(shape, self.axis, 0, init=0.0, decay=False, lr_scale=scale)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
-        self.up = parameter((2 * inner, channels), init=0.0)
-        self.down = parameter((2 * channels, inner))
+        self.up = parameter((2 * inner, channels), self.axis, init=0.0)
+        self.down = parameter((2 * channels, inner), self.axis)
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
@@ -33,8 +33,8 @@ class SeparateUpdate(TapeUpdate):
         parts = attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
         return (gain @ parts).flatten(3)  # parts: [B, N, L/T, 2, H/L, R/2]
 
-    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        up, down = up.unflatten(0, (2, -1)), down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
+    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
+        up, down = self.up.unflatten(0, (2, -1)), self.down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
         outer = (down.permute(2, 0, 1)[..., None] * up.transpose(0, 1)[:, :, None]).flatten(1)  # [I, 2 * L * L]
         mixing = (active @ outer).unflatten(-1, (2, self.num_channels, self.num_channels))  # [B, N/T, 2, L, L]
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R/2]

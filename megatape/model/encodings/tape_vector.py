@@ -11,7 +11,6 @@ from megatape.config import ModelConfig
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel.collectives import replicated
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
@@ -23,20 +22,20 @@ class VectorUpdate(TapeUpdate):
 
     def _make_gain(self) -> None:
         # All ranks need it, each for its heads. The authors' matrix has R entries a row.
-        self.gain = parameter((self.config.head_dim,), init=0.0, lr_scale=self.config.head_dim)
+        self.gain = parameter((self.config.head_dim,), self.axis, init=0.0, lr_scale=self.config.head_dim)
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
-        self.up = parameter((inner, size), init=0.0)
-        self.down = parameter((size, inner))
+        self.up = parameter((inner, size), self.axis, init=0.0)
+        self.down = parameter((size, inner), self.axis)
         self.multiply_adds += 2 * self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
-        gain = replicated(self.gain, self.axis).to(rotary.STATE_DTYPE).repeat(2)  # [2R]
+        gain = self.gain.to(rotary.STATE_DTYPE).repeat(2)  # [2R]
         return gain * attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
-    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        up, down = up.to(e.dtype), down.to(e.dtype)
+    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
+        up, down = self.up.to(e.dtype), self.down.to(e.dtype)
         parts = e.unflatten(-1, (2, -1))  # [B, N/T, L, 2, R]
         return (active.to(e.dtype)[:, :, None, None] * (parts @ up.T) @ down.T).flatten(3)
 
@@ -59,20 +58,20 @@ class SeparateVectorUpdate(VectorUpdate):
     """The same with weights of their own for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
     def _make_gain(self) -> None:
-        self.gain = parameter((2, self.config.head_dim), init=0.0, decay=False, lr_scale=self.config.head_dim)
+        self.gain = parameter((2, self.config.head_dim), self.axis, init=0.0, decay=False, lr_scale=self.config.head_dim)
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
-        self.up = parameter((2 * inner, size), init=0.0)
-        self.down = parameter((2 * size, inner))
+        self.up = parameter((2 * inner, size), self.axis, init=0.0)
+        self.down = parameter((2 * size, inner), self.axis)
         self.multiply_adds += self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
-        gain = replicated(self.gain, self.axis).to(rotary.STATE_DTYPE).flatten()  # [2R]
+        gain = self.gain.to(rotary.STATE_DTYPE).flatten()  # [2R]
         return gain * attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
-    def _mixed(self, e: Tensor, active: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (up, down))  # [2, I, R], [2, R, I]
+    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
+        up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (self.up, self.down))  # [2, I, R], [2, R, I]
         parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4).flatten(1, 3)  # [2, B * N/T * L, R]
         inner = (parts @ up.mT).unflatten(1, e.shape[:3]) * active.to(e.dtype)[:, :, None]
         mixed = inner.flatten(1, 3) @ down.mT  # [2, B * N/T * L, R]

@@ -1,0 +1,41 @@
+"""How tensor-parallel ranks divide what they share: by tokens between the sublayers, by heads inside attention, by rows of the vocabulary.
+
+B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 nothing is divided and the functions return their argument.
+"""
+
+from torch import Tensor
+
+from megatape.parallel.collectives import all_to_all, paired
+from megatape.parallel.mesh import Axis
+
+
+def own_tokens(x: Tensor, axis: Axis) -> Tensor:
+    """This rank's share [B, N/T] of something [B, N] that all ranks hold and that takes no gradient."""
+    return x if axis.size == 1 else x.chunk(axis.size, dim=1)[axis.rank]
+
+
+def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
+    """Rows of this rank's share of the vocabulary, `num_rows` long, at which the ids lie, and a mask of those that do; others get row 0."""
+    rows = ids - axis.rank * num_rows
+    mine = (rows >= 0) & (rows < num_rows) & (ids >= 0)
+    return rows.where(mine, 0), mine
+
+
+def divide_by_channels(e: Tensor, axis: Axis) -> Tensor:
+    """From all channels of this rank's tokens [B, N/T, L, W] to all tokens of this rank's channels [B, N, L/T, W]."""
+    return paired(e, axis, _to_channels, _to_tokens)
+
+
+def divide_by_tokens(e: Tensor, axis: Axis) -> Tensor:
+    """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of this rank's tokens [B, N/T, L, W]."""
+    return paired(e, axis, _to_tokens, _to_channels)
+
+
+def _to_channels(e: Tensor, axis: Axis) -> Tensor:
+    sent = e.unflatten(2, (axis.size, -1)).permute(2, 0, 1, 3, 4).contiguous()  # [T, B, N/T, L/T, W]
+    return all_to_all(sent, axis).transpose(0, 1).flatten(1, 2).contiguous()
+
+
+def _to_tokens(e: Tensor, axis: Axis) -> Tensor:
+    sent = e.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # [T, B, N/T, L/T, W]
+    return all_to_all(sent, axis).permute(1, 2, 0, 3, 4).flatten(2, 3).contiguous()
