@@ -1,6 +1,6 @@
-"""What a backend of attention says about itself. A new one is a file and a line in BACKENDS (megatape/registry.py).
+"""The interface of an attention backend. A new one is a file and a line in BACKENDS (megatape/registry.py).
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 from abc import ABC, abstractmethod
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 
-# What an encoding asks of attention: nothing, that its weights move the state too, or a bias on the scores of pairs of tokens (which
-# may be a function of their distance alone).
+# What an encoding asks of attention: nothing, moving the state with the same weights as the values,
+# or a bias on the scores, by the distance or by the pair of tokens.
 Attends = Literal["plain", "moving", "distance bias", "pair bias"]
 
 
 @dataclass(frozen=True)
 class Need:
-    """What is asked of a backend. masked: documents of a sample do not see each other."""
+    """What a backend must support. masked: documents packed into one sample do not see each other."""
 
     device_type: str
     attends: Attends
@@ -30,7 +30,9 @@ class Need:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one layer on one rank, for a micro-batch: tokens B N, heads H, channels L, and the widths R and W (0 if nothing moves)."""
+    """Sizes of one layer on one rank for a micro-batch.
+
+    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 if attention does not move the state."""
 
     tokens: int
     heads: int
@@ -45,22 +47,23 @@ class Backend(ABC):
 
     @abstractmethod
     def refusal(self, need: Need) -> str | None:
-        """Why it cannot do this; None if it can."""
+        """Why this backend does not support `need`; None if it does."""
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Bytes that it keeps on a GPU for the backward pass of one layer, beyond what attention keeps on a CPU."""
+        """Bytes that one layer keeps on a GPU for the backward pass, beyond what attention keeps on a CPU."""
         return 0
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        """Causal attention of q [B, N, H, R] and k, v [B, N, L, R] with a bias on the scores, or without.
+        """Causal attention of q [B, N, H, R] over k, v [B, N, L, R], with an optional bias on the scores.
 
-        document_starts: [B, N], first token that each token may see, or None. Returns A v [B, N, H, R] in the dtype of v."""
+        document_starts: [B, N], the first token that each token may see, or None. Returns A v
+        [B, N, H, R] in the dtype of v."""
 
     def attend_and_move(
         self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The same with q and k rotated by e [B, N, L, W], over v and e, for backends that do not refuse "moving".
+        """The same over v and e [B, N, L, W], with q and k rotated by e, for backends that do not refuse "moving".
 
         Returns A v [B, N, H, R] and A e [B, N, H, W] in the dtype of v."""
         raise NotImplementedError

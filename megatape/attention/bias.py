@@ -1,4 +1,4 @@
-"""What a position encoding adds to the scores of attention, block by block: an N x N tensor of it never exists.
+"""What a position encoding adds to the attention scores, computed block by block: the whole N x N bias never exists.
 
 B batch, N tokens, H query heads of this rank.
 """
@@ -10,28 +10,30 @@ from torch import Tensor
 
 
 class ScoreBias(ABC):
-    """Numbers added to the scaled scores of pairs of tokens, in float32.
+    """A float32 bias on the scaled scores of pairs of tokens.
 
-    weights: what they are differentiable by."""
+    weights: the tensors through which it is differentiable."""
 
     weights: tuple[Tensor, ...]
 
     @abstractmethod
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """The numbers of the queries in `rows` and keys in `columns` as a function of `weights`, [B or 1, H, rows, columns].
+        """The bias of the queries in `rows` and the keys in `columns` as a function of `weights`,
+        [B or 1, H, rows, columns].
 
-        Those of keys behind their query are masked afterwards and may be anything finite."""
+        Where the key comes after the query, the score is masked later: any finite value will do."""
 
 
 class DistanceBias(ScoreBias):
-    """One number for each head and each distance of a key before its query."""
+    """One number for each head and each distance from the query back to the key."""
 
     def __init__(self, by_distance: Tensor) -> None:
         """by_distance: [H, N], for the distances 0 .. N - 1."""
         self.weights = (by_distance,)
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """The same along each diagonal: row r is a window on the reversed numbers that starts one step before that of row r - 1."""
+        """Constant along each diagonal: row r is a window on the reversed numbers, one step before
+        the window of row r - 1."""
         (by_distance,) = weights
         nearest = rows.start - (columns.stop - 1)  # distance of the last key from the first query; negative ones are masked
         farthest = rows.stop - 1 - columns.start

@@ -1,14 +1,15 @@
 """Causal attention by blocks of query rows: over content and position values in one pass, or with a bias on the scores.
 
-For TAPE on a CPU: PyTorch's flash attention refuses values wider than the keys there, and calling it once for v and once for e computes
-every score twice in each direction. Here the scores of a block of rows are computed once and used for [v | e]. Two choices keep
-the memory near that of rotary attention: nothing of size N x N is kept, and queries and keys are kept before their
-rotation, which is computed again in the backward pass (e has to be kept in any case).
+TAPE on a CPU: PyTorch's flash attention refuses values wider than the keys there, and calling it once for v and once
+for e would compute every score twice, forward and backward. Here the scores of a block of rows are computed once and
+used for [v | e]. Two choices keep memory near that of rotary attention: nothing of size N x N is saved, and queries
+and keys are saved before their rotation, which the backward pass repeats (e has to be saved in any case).
 
-For encodings that bias the scores: the bias of a block is computed where it is added, and again in the backward pass, so that
-it never exists for all pairs.
+Encodings that bias the scores: the bias of a block is computed where it is added, and again in the
+backward pass, so it never exists for all pairs.
 
-Shapes as in model/block.py; W is the width of e, G = H / L query heads share a key/value head. Inside, S = B * L sequences of keys.
+Shapes as in model/transformer.py; W is the width of e, G = H / L query heads share a key/value
+head. Inside, S = B * L sequences of keys.
 """
 
 import math
@@ -22,11 +23,11 @@ from megatape.attention.backend import Backend, Need
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import rotate, rotate_backward
 
-BLOCK = 128  # query rows; measured best of 64, 128, 256 and 512 at 512 and 1024 tokens, 12 heads of 64
+BLOCK = 128  # query rows; the fastest of 64, 128, 256 and 512 at 512 and 1024 tokens, 12 heads of 64
 
 
 class Blocked(Backend):
-    """Does everything, anywhere."""
+    """Supports everything on any device."""
 
     def refusal(self, need: Need) -> str | None:
         return None
@@ -45,8 +46,9 @@ def blocked_attention(
 ) -> tuple[Tensor, Tensor]:
     """Causal attention with queries and keys rotated by e, over the values v and e.
 
-    q: [B, N, H, R]; k, v: [B, N, L, R]; e: [B, N, L, W]; document_starts: [B, N], first token that each token may see, or None for all
-    before it. Returns A v [B, N, H, R] and A e [B, N, H, W]. Computes in float32 whatever comes in."""
+    q: [B, N, H, R]; k, v: [B, N, L, R]; e: [B, N, L, W]; document_starts: [B, N], the first token
+    that each token may see, or None. Returns A v [B, N, H, R] and A e [B, N, H, W]. Computes in
+    float32, whatever the dtype of its arguments."""
     content, attended_positions = _BlockedAttention.apply(q, k, v, e, document_starts, None)
     return content, attended_positions
 
@@ -54,7 +56,7 @@ def blocked_attention(
 def blocked_biased_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None = None
 ) -> Tensor:
-    """Causal attention with a bias on the scores, or without, over the values v alone.
+    """Causal attention over the values v alone, with an optional bias on the scores.
 
     Shapes and precision as above. Returns A v [B, N, H, R]."""
     weights = () if bias is None else bias.weights
@@ -141,12 +143,14 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 class _BiasGradient:
-    """The bias of one block after the other, computed again, and the gradients of its weights, summed over blocks."""
+    """Recomputes the bias block by block and sums the gradients of its weights over the blocks."""
 
-    def __init__(self, bias: ScoreBias, weights: list[Tensor], wanted: tuple[bool, ...]) -> None:
+    def __init__(self, bias: ScoreBias, weights: list[Tensor], needs_grad: tuple[bool, ...]) -> None:
         self.bias = bias
-        self.weights = tuple(weight.detach().requires_grad_(want) for weight, want in zip(weights, wanted, strict=True))
-        self.gradients = [torch.zeros_like(weight) if want else None for weight, want in zip(weights, wanted, strict=True)]
+        self.weights = tuple(weight.detach().requires_grad_(needs) for weight, needs in zip(weights, needs_grad, strict=True))
+        self.gradients = [
+            torch.zeros_like(weight) if needs else None for weight, needs in zip(weights, needs_grad, strict=True)
+        ]
 
     def block(self, rows: slice, columns: slice) -> Tensor:
         with torch.enable_grad():
@@ -156,21 +160,22 @@ class _BiasGradient:
         return self.numbers.detach()
 
     def add(self, d_scores: Tensor, heads: slice) -> None:
-        """d_scores: [B, L, rows, columns], of each group's heads in turn; summed over the batch if all of it has one bias."""
+        """d_scores: [B, L, rows, columns] of the heads `heads`; summed over the batch if all samples share one bias."""
         if self.numbers.requires_grad:
             self.d_numbers[:, heads] = d_scores if len(self.numbers) > 1 else d_scores.sum(0, keepdim=True)
 
     def finish_block(self) -> None:
         if self.numbers.requires_grad:
-            wanted = [weight for weight in self.weights if weight.requires_grad]
-            found = iter(torch.autograd.grad(self.numbers, wanted, self.d_numbers))
+            trained = [weight for weight in self.weights if weight.requires_grad]
+            found = iter(torch.autograd.grad(self.numbers, trained, self.d_numbers))
             for gradient in self.gradients:
                 if gradient is not None:
                     gradient += next(found)
 
 
 class _Mask:
-    """Sets the scores that a block of rows must not see to minus infinity, in place: later tokens and other documents."""
+    """Sets the scores of later tokens and of other documents to minus infinity, in place, for one
+    block of rows at a time."""
 
     def __init__(self, document_starts: Tensor | None, channels: int, like: Tensor) -> None:
         self.document_starts, self.channels = document_starts, channels
@@ -205,16 +210,18 @@ def _unfold(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _parts(values: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What belongs to v and what belongs to e in [..., R + W] or [..., R]."""
+    """The parts of v and of e in [..., R + W]; in [..., R] the second is None."""
     size = v.shape[-1]
     return values[..., :size], values[..., size:] if values.shape[-1] > size else None
 
 
 def _fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled rotated queries [G, S, N, R], rotated keys [S, N, R] and values [v | e] [S, N, R + W]; unrotated and v without e."""
+    """Scaled queries [G, S, N, R] and keys [S, N, R], rotated by e, and values [v | e] [S, N, R + W].
+
+    Without e, queries and keys are not rotated and the values are v [S, N, R]."""
     groups = q.shape[2] // k.shape[2]
     q, k, values = q.float(), k.float(), _fold(v, 1)[0]
     if e is not None:
         q, k, values = rotate(q, e.float()), rotate(k, e.float()), torch.cat([values, _fold(e, 1)[0]], dim=-1)
-    queries = _fold(q, groups)  # may be q itself, unless it was rotated
+    queries = _fold(q, groups)  # shares memory with q if nothing was rotated or copied
     return queries * _scale(q) if e is None else queries.mul_(_scale(q)), _fold(k, 1)[0], values

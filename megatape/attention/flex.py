@@ -1,6 +1,6 @@
-"""Causal attention with a bias by distance as a modification of the scores, for GPUs: torch's flex_attention, compiled.
+"""Causal attention with a bias by distance, on GPUs: torch's flex_attention, compiled.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from megatape.attention.backend import Backend, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 
-MIN_HEAD_DIM = 16  # head_dim below which the compiler refuses
+MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
 
 
 class Flex(Backend):
-    """A bias by distance is a lookup, which the compiler fuses into the scores.
+    """Supports a bias by distance, a lookup that the compiler fuses into the scores.
 
-    Not a bias by pairs: every number of its network takes part in every score, and fused, its gradient would be one atomic addition
-    for each of them."""
+    It refuses a bias by pair: every weight of its network contributes to every score, so the fused
+    gradient would be one atomic addition per weight and score."""
 
     def refusal(self, need: Need) -> str | None:
         if need.attends != "distance bias":
-            return f"knows biases by distance only, and the encoding asks for attention that is {need.attends}"
+            return f"supports a bias by distance only, and the encoding needs {need.attends!r}"
         if need.device_type != "cuda":
-            return f"is compiled for GPUs, and the device is a {need.device_type}"
+            return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if need.head_dim < MIN_HEAD_DIM:
             return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
@@ -40,12 +40,12 @@ class Flex(Backend):
 def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: DistanceBias, document_starts: Tensor | None) -> Tensor:
     """q: [B, N, H, R]; k, v: [B, N, L, R]; document_starts: [B, N] or None. Returns A v [B, N, H, R].
 
-    The bias is looked up where a score is computed and masked blocks are skipped: nothing of size N x N exists. Off a GPU the same
-    runs uncompiled, with such a tensor, to be tested."""
+    The kernel looks the bias up as it computes a score and skips masked blocks, so nothing of size N x N exists. On a CPU,
+    where tests run it, the same code is not compiled and does make an N x N tensor."""
     (by_distance,) = bias.weights
 
     def biased(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up all the same
+        return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up too
 
     mask = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts)
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))

@@ -1,6 +1,7 @@
-"""One causal attention over content and, where an encoding asks for it, the position state, by the first backend that can do it.
+"""Causal attention over the content and, where the encoding asks for it, the position state, by the
+first backend that supports it.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 from functools import cache
@@ -15,7 +16,7 @@ from megatape.registry import AUTO, BACKENDS
 def attend(
     q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None, preferred: str = AUTO
 ) -> Tensor:
-    """Backend.attend by `preferred` if it can, else by the first that can."""
+    """Backend.attend by `preferred` if it supports the call, else by the first backend that does."""
     attends: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
     return load(choose(_need(q, attends, document_starts), preferred)).attend(q, k, v, bias, document_starts)
 
@@ -23,21 +24,21 @@ def attend(
 def attend_and_move(
     q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None, preferred: str = AUTO
 ) -> tuple[Tensor, Tensor]:
-    """Backend.attend_and_move by `preferred` if it can, else by the first that can."""
+    """Backend.attend_and_move by `preferred` if it supports the call, else by the first backend that does."""
     return load(choose(_need(q, "moving", document_starts), preferred)).attend_and_move(q, k, v, e, document_starts)
 
 
 @cache
 def choose(need: Need, preferred: str = AUTO) -> str:
-    """Name of the backend that runs: `preferred` if it can, else the first of the registry that can.
+    """Name of the backend that runs: `preferred` if it supports `need`, else the first in the registry that does.
 
-    A layer may need less than its encoding asks for: after the last one nothing moves."""
+    `preferred` may be the wrong one for a single layer: the last one does not move the state."""
     names = list(BACKENDS) if preferred == AUTO else [preferred, *BACKENDS]
     return next(name for name in names if load(name).refusal(need) is None)
 
 
 def check(need: Need, forced: str) -> None:
-    """Raise ValueError if the backend that training.attention forces cannot do what the encoding asks for."""
+    """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
     if forced == AUTO or (refusal := load(forced).refusal(need)) is None:
         return
     able = ", ".join(name for name in BACKENDS if load(name).refusal(need) is None)

@@ -1,7 +1,7 @@
-"""Rotation of heads by the position tensor, and its gradient. Shapes as in model/block.py.
+"""Rotation of heads by the position tensor, and its gradient. Shapes as in model/transformer.py.
 
-A position tensor is W = R wide, (cos | sin) of R/2 planes, or W = 2R: then the two rows of each plane's rotation have a cosine and a
-sine of their own, (cos, cos' | sin, sin'), as the ablations need that mix across planes.
+A position tensor has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, cos' | sin, sin'): then each
+of the two rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
 """
 
 import torch
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:
-    """Multiply the planes of heads by those of the position tensor as complex numbers, (x1 + i x2)(c + i s).
+    """Multiply the planes of each head by those of the position tensor as complex numbers, (x1 + i x2)(c + i s).
 
-    x: [B, N, H, R] queries or keys; e: [B, N, L, W] with H a multiple of L: heads l H/L .. (l + 1) H/L - 1 share channel l.
-    With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two."""
+    x: [B, N, H, R] queries or keys; e: [B, N, L, W], where H is a multiple of L and heads l H/L .. (l + 1) H/L - 1
+    share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two."""
     x1, x2 = _halves(x, e)
     c1, c2, s1, s2 = _planes(x, e)
     return torch.cat([x1 * c1 - x2 * s1, x2 * c2 + x1 * s2], dim=-1).flatten(2, 3)

@@ -1,6 +1,6 @@
-"""Attention by PyTorch's scaled dot product attention; also the reference for the other backends.
+"""Attention by PyTorch's scaled dot product attention, which is also the reference for the other backends.
 
-Shapes as in model/block.py.
+Shapes as in model/transformer.py.
 """
 
 import torch
@@ -13,13 +13,13 @@ from megatape.attention.rotation import rotate
 
 
 class Sdpa(Backend):
-    """Plain attention anywhere; on a GPU also over values that are wider than the keys, [v | e]."""
+    """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]."""
 
     def refusal(self, need: Need) -> str | None:
         if need.attends in ("distance bias", "pair bias"):
-            return "would hold a bias for all pairs of tokens"
+            return "would materialize the bias of all pairs of tokens"
         if need.attends == "moving" and need.device_type == "cpu":
-            return "would hold the weights of all pairs of tokens: on a CPU it has no kernel for values wider than the keys"
+            return "would materialize the weights of all pairs of tokens: it has no CPU kernel for values wider than the keys"
         return None
 
     def copied_bytes(self, sizes: Sizes) -> int:
@@ -37,16 +37,17 @@ class Sdpa(Backend):
 
 
 def sdpa_moving_attention(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One call over [v | e]; arguments and results as those of Backend.attend_and_move."""
+    """One call over [v | e]; arguments and results as in Backend.attend_and_move."""
     values = torch.cat([v, e.to(v.dtype)], dim=-1)
     out = sdpa_attention(rotate(q, e).to(v.dtype), rotate(k, e).to(v.dtype), values, None, document_starts)
     return out[..., : v.shape[-1]], out[..., v.shape[-1] :]
 
 
 def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-    """Arguments and result as those of Backend.attend. With a bias it holds N x N numbers: only as a reference for the kernels."""
+    """Arguments and result as in Backend.attend. With a bias it holds N x N scores, so that is for
+    tests of other backends only."""
     groups, length = q.shape[2] // k.shape[2], q.shape[1]
-    # [B, heads, N, .]; keys and values are repeated because not every backend of SDPA knows grouped queries.
+    # [B, heads, N, .]; keys and values are repeated because not every SDPA kernel supports grouped queries.
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     mask = None if document_starts is None else visible(document_starts)[:, None]
@@ -58,6 +59,6 @@ def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, docu
 
 
 def visible(document_starts: Tensor) -> Tensor:
-    """[B, N, N] mask, true where a query (row) may see a key: not later than itself, not before its document's start."""
+    """[B, N, N] mask, true where a query (row) may see a key: one of its own document, not later than itself."""
     index = torch.arange(document_starts.shape[1], device=document_starts.device)
     return (index <= index[:, None]) & (index >= document_starts[..., None])

@@ -1,6 +1,6 @@
-"""What a model costs, from its shape alone: parameters, floating-point operations, bytes saved for the backward pass.
+"""What a model costs: parameters, floating-point operations, bytes saved for the backward pass.
 
-Everything works on shapes alone (meta or fake tensors), so a model of any size is counted without memory.
+All of it is counted on shapes (meta or fake tensors), so a model of any size takes no memory.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from megatape.parallel.mesh import SINGLE
 
 
 def meta_model(config: ModelConfig, activation_checkpointing: bool = False) -> Transformer:
-    """The model with shapes but no memory."""
+    """The model on the meta device: shapes without memory."""
     with torch.device("meta"):
         return Transformer(config, activation_checkpointing)
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters: all, those of the embedding and head, those of the position encoding."""
+    """Numbers of parameters: all of them, those of embedding and head, those of the position encoding."""
 
     total: int
     embedding: int
@@ -32,7 +32,7 @@ class ParameterCount:
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
-    """Parameters of the model, counted on its shapes."""
+    """Count the parameters of a model on its shapes."""
     sizes = {name: parameter.numel() for name, parameter in meta_model(config).named_parameters()}
 
     def share(*parts: str) -> int:
@@ -44,8 +44,9 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 def forward_flops(config: ModelConfig, length: int) -> int:
     """Floating-point operations of the matrix products in the forward pass of one sequence, two per multiply-add.
 
-    By the convention of the paper's table (and of torch's counter) attention counts all N x N scores, though half of them are masked.
-    A bias counts by its network, once for the whole batch. The last layer's position update is not computed and not counted."""
+    By the convention of the paper's table and of torch's counter, attention counts all N x N
+    scores, though half of them are masked. A bias counts once for the whole batch. The last layer's
+    position update is not computed, so it is not counted."""
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):
@@ -63,8 +64,8 @@ def forward_flops(config: ModelConfig, length: int) -> int:
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:
     """Bytes of activations that autograd keeps between forward and backward pass of one micro-batch, weights excluded.
 
-    masked: with document masks. Runs the forward pass on the model's device; under FakeTensorMode that costs neither memory
-    nor time, and attention is traced as the CPU runs it."""
+    masked: with document masks. Runs the forward pass on the model's device. Under FakeTensorMode
+    that costs neither memory nor time, and attention runs as on a CPU."""
     device = next(model.parameters()).device
     tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
     positions = torch.arange(length, device=device).expand(batch_size, -1)
@@ -76,7 +77,7 @@ def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool =
 
 @dataclass
 class Saved:
-    """Distinct storages that autograd saved, by identity."""
+    """The distinct storages that autograd saved, by identity."""
 
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ class Saved:
 
 @contextmanager
 def record_saved(exclude: list[Tensor]) -> Iterator[Saved]:
-    """Record every storage that autograd saves inside the block, once each, except those of `exclude`."""
+    """Record every storage that autograd saves inside the block once, except those of `exclude`."""
     saved = Saved()
     skipped = {tensor.untyped_storage()._cdata for tensor in exclude}
 
@@ -95,7 +96,7 @@ def record_saved(exclude: list[Tensor]) -> Iterator[Saved]:
         storage = tensor.untyped_storage()
         if storage._cdata not in skipped:
             saved.storages[storage._cdata] = storage
-        return tensor.detach()  # an output kept as it is holds its own node, which keeps it: never freed
+        return tensor.detach()  # an output itself would hold its own node, which holds the output: never freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield saved

@@ -1,7 +1,4 @@
-"""The attention of a block.
-
-Shapes as in model/block.py.
-"""
+"""The attention of a block. Shapes as in model/transformer.py."""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +15,8 @@ from megatape.registry import AUTO
 
 
 class Attention(nn.Module):
-    """Grouped-query attention, with queries, keys, scores and state as the position encoding wants them (docs/model.md)."""
+    """Grouped-query attention; the position encoding rotates queries and keys, biases scores or
+    lets attention move its state."""
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
         super().__init__()
@@ -30,10 +28,10 @@ class Attention(nn.Module):
         self.bias = encoding.bias(axis)
 
     def forward(self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
-        """h: [B, N/T, C]; e: the encoding's state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None, first token that
-        each token may see; move: whether anything reads how attention moves the state.
+        """Returns the output [B, N/T, C] and, if attention moves the state, A e of this rank's query heads [B, N, H/T, W].
 
-        Returns the output [B, N/T, C] and A e of this rank's query heads [B, N, H/T, W], if attention moves it."""
+        h: [B, N/T, C]; e: the encoding's state, [B, N/T, L, W] if blocks change it; document_starts: [B, N],
+        the first token that each token may see, or None; move: whether anything reads the moved state."""
         heads = column_parallel(h, self.query, self.key, self.value)
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in heads)
         if e is not None and self.encoding.carries_state:
@@ -49,7 +47,7 @@ class Attention(nn.Module):
 
 
 def attention_need(config: Config, device_type: str) -> Need:
-    """What the encoding of a configuration asks of attention on this kind of device."""
+    """What a configuration's encoding needs from attention on this type of device."""
     attends = encoding_of(config.model).attends
     dtype = getattr(torch, config.training.precision)
     return Need(device_type, attends, config.model.head_dim, dtype, config.data.mask_documents)

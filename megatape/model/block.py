@@ -8,8 +8,8 @@
                           │     ▲ │                            │
       e ──────────────────┴─────┘ └ A e ► gain ► + ──────────► × + ──► e
 
-With other encodings the lower stream is constant (`rope`) or absent (`nope`): it has no updates, and attention moves only the content.
-Shapes as in model/transformer.py.
+With other encodings the lower stream is constant (`rope`) or absent (`nope`): nothing updates it,
+and attention moves only the content. Shapes as in model/transformer.py.
 """
 
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from megatape.registry import AUTO
 
 
 class Block(nn.Module):
-    """Pre-norm attention and feed-forward, each of which moves both streams."""
+    """Pre-norm attention and feed-forward network, each of which updates both streams."""
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
         super().__init__()
@@ -35,8 +35,10 @@ class Block(nn.Module):
         self.position = encoding.update(axis)
 
     def forward(self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
-        """Both streams after this block. x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or
-        None; move: whether anything reads the new e."""
+        """Returns both streams after this block.
+
+        x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None; move: whether
+        anything reads the new e."""
         attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move)
         x = x + attended
         m = self.mlp(self.mlp_norm(x))

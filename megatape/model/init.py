@@ -1,4 +1,4 @@
-"""Initial weights: a function of the seed and the parameter's name alone, so that no way of sharding changes them."""
+"""Initial weights: a function of the seed and the parameter's name only, so sharding does not change them."""
 
 import hashlib
 
@@ -7,15 +7,16 @@ from torch import Tensor, nn
 
 from megatape.parallel.parameters import settings
 
-ROWS = 1024  # rows drawn from one generator: whoever owns part of a parameter draws only the blocks it touches
+ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
 
 
 def initial_block(
     name: str, shape: tuple[int, ...], constant: float | None, rows: slice, columns: slice, std: float, seed: int
 ) -> Tensor:
-    """The given rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
+    """Rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
 
-    The constant, or normal with standard deviation `std` if that is None. A vector counts as a matrix of one column."""
+    constant: the value of every element; None for a normal distribution with standard deviation
+    `std`. A vector is a matrix of one column."""
     if constant is not None:
         return torch.full((rows.stop - rows.start, columns.stop - columns.start), constant)
     first = rows.start // ROWS
@@ -29,7 +30,8 @@ def initial_block(
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
-    """The whole initial value of a parameter that one rank holds. Normal ones have standard deviation `std`."""
+    """The initial value of a parameter that one rank holds whole. std: standard deviation, unless
+    it starts as a constant."""
     shape = tuple(parameter.shape)
     rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
     return initial_block(name, shape, settings(parameter).init, rows, columns, std, seed).view(shape)

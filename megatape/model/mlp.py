@@ -1,4 +1,4 @@
-"""The feed-forward network of a block. Shapes as in model/block.py."""
+"""The feed-forward network of a block. Shapes as in model/transformer.py."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

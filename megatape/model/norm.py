@@ -8,7 +8,7 @@ from megatape.parallel.parameters import parameter
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight, computed in float32, returned in the dtype of x. weight: [size], on all ranks."""
+    """x / sqrt(mean(x^2) + eps) * weight, computed in float32, returned in the dtype of x. weight: [size]."""
 
     def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
         super().__init__()

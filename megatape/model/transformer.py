@@ -6,10 +6,10 @@ Shapes, here and in the other modules of model/:
     N  tokens of a sequence      H  query heads
     V  vocabulary                L  key/value heads = position channels
     T  tensor-parallel ranks     R  size of a head
-                                 W  numbers in one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+                                 W  width of one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
 
-With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens between the sublayers and all N tokens of
-its heads inside attention and MLP.
+With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
+between the sublayers and all N tokens of its heads inside attention and MLP.
 """
 
 from torch import Tensor, nn
@@ -29,8 +29,8 @@ from megatape.registry import AUTO
 class Transformer(nn.Module):
     """Decoder-only transformer with one of the position encodings.
 
-    activation_checkpointing: keep only the two streams between blocks and compute the rest again in the backward pass.
-    attention: the backend that runs where it can (training.attention)."""
+    activation_checkpointing: keep only the two streams between blocks; the backward pass computes the rest again.
+    attention: the preferred backend (training.attention)."""
 
     def __init__(
         self, config: ModelConfig, activation_checkpointing: bool = False, axis: Axis = SINGLE, attention: str = AUTO
@@ -41,7 +41,8 @@ class Transformer(nn.Module):
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         blocks = [Block(config, self.encoding, axis, attention) for _ in range(config.num_layers)]
-        # Nothing reads the state after the last block. Its update gets no gradient, so only weight decay would ever change it.
+        # Nothing reads the state after the last block, so its update gets no gradient, and only
+        # weight decay would change it.
         if blocks[-1].position is not None:
             never_decay(blocks[-1].position)
         self.blocks = nn.ModuleList(blocks)
@@ -56,11 +57,12 @@ class Transformer(nn.Module):
         targets: Tensor | None = None,
         states: list[tuple[Tensor, Tensor | None]] | None = None,
     ) -> Tensor:
-        """Logits [B, N, V] (of this rank: V/T), or with targets the float32 sum of their cross entropies, IGNORE_INDEX excepted.
+        """Logits [B, N, ceil(V / T)]; with targets, the float32 sum of their cross entropies,
+        without those that are IGNORE_INDEX.
 
-        tokens, positions, targets: [B, N] integers; positions include the training offset. document_starts: [B, N], for each token
-        the index of the first token that it may attend to (packed documents), or None. states: a list that receives (x, e) after
-        every block, e as Encoding.state has it; only then is the last block's update of e computed, since nothing else reads it."""
+        tokens, positions, targets: [B, N] integers; positions include the training offset. document_starts: [B, N], the
+        index of the first token that each token may attend to (packed documents), or None. states: a list that receives
+        (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it."""
         config, own_positions = self.config, own_tokens(positions, self.axis)
         x = self.encoding.embed(self.embedding(tokens), own_positions)
         e = self.encoding.state(own_positions if self.encoding.carries_state else positions)

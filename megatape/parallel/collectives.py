@@ -43,7 +43,8 @@ class _Pair(torch.autograd.Function):
         return ctx.backward_collective(grad, ctx.axis), None, None, None
 
 
-# The functions below have no gradient. torch's collectives work on the leading dimension: pieces are stacked there, then moved.
+# The functions below have no gradient. torch's collectives work on the leading dimension: pieces
+# are stacked there, then moved.
 
 
 def every_rank(x: Tensor, axis: Axis) -> Tensor:

@@ -1,7 +1,7 @@
 """The tensor-parallel layers; at T = 1 they are the plain ones.
 
-B batch, N tokens, T tensor-parallel ranks. Between sublayers activations hold N/T tokens; inside attention and MLP all N tokens of a
-share of the features.
+B batch, N tokens, C hidden size, V vocabulary, T tensor-parallel ranks. Each rank holds N/T tokens
+between sublayers, and all N tokens of its share of the features inside attention and MLP.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from megatape.parallel.recompute import recomputed
 
 
 class ColumnLinear(nn.Module):
-    """y = x W^T without bias, every rank making its share of the outputs; see `column_parallel`.
+    """y = x W^T without bias, where each rank computes its share of the outputs; called through `column_parallel`.
 
     weight: [out_features / T, in_features]."""
 
@@ -30,27 +30,29 @@ class ColumnLinear(nn.Module):
         self.weight = parameter((out_features, in_features), axis, 0)
 
     def forward(self, whole: Tensor, *, part: Tensor | None = None, again: "_GatherAgain | None" = None) -> Tensor:
-        """whole: [B, N, in_features]. With this rank's `part` of it, the backward pass takes the whole from `again`."""
+        """whole: [B, N, in_features]. Given this rank's `part` of it, keeps only that, and the
+        backward pass gathers the whole by `again`."""
         if again is None:
             return F.linear(whole, self.weight)
         return _GatheredLinear.apply(whole, self.weight, part, again)  # type: ignore[no-any-return]
 
 
 def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
-    """What each layer makes of all tokens: [B, N/T, C] -> [B, N, out_features / T] each.
+    """The outputs of several layers on the same input, for all tokens: [B, N/T, C] -> [B, N, out_features / T] each.
 
-    The input is gathered once for all layers. They keep this rank's part of it, and the backward pass gathers it again, once."""
+    The input is gathered once for all layers. Each rank keeps only its part, and the backward pass
+    gathers the whole again, once."""
     axis = layers[0].axis
     whole = gather_tokens(x, axis)
     if axis.size == 1 or recomputed():
         return [layer(whole) for layer in layers]
     part, again = x.detach(), _GatherAgain(axis, len(layers))
-    # By keyword, past the hooks that ZeRO stage 3 puts around a layer's positional inputs.
+    # By keyword, because ZeRO stage 3 wraps the positional inputs of a layer in hooks.
     return [layer(whole, part=part, again=again) for layer in layers]
 
 
 class _GatherAgain:
-    """Gathers an input for the backward passes of `uses` layers, and releases it after the last."""
+    """Gathers an input again for the backward passes of `uses` layers, and releases it after the last one."""
 
     def __init__(self, axis: Axis, uses: int) -> None:
         self.axis, self.uses = axis, uses
@@ -68,7 +70,8 @@ class _GatherAgain:
 
 
 class _GatheredLinear(torch.autograd.Function):
-    """F.linear that keeps a part of its input and the weight itself, whose storage ZeRO stage 3 frees and refills."""
+    """F.linear that saves a part of its input, and the weight itself, because ZeRO stage 3 frees
+    and refills its storage."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, weight: Tensor, part: Tensor, again: _GatherAgain) -> Tensor:
@@ -85,7 +88,8 @@ class _GatheredLinear(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """y = x W^T without bias from every rank's share of the inputs, [B, N, in_features / T] -> [B, N/T, out_features].
+    """y = x W^T without bias, where each rank holds a share of the inputs: [B, N, in_features / T]
+    -> [B, N/T, out_features].
 
     weight: [out_features, in_features / T]."""
 
@@ -99,7 +103,7 @@ class RowLinear(nn.Module):
 
 
 class VocabularyEmbedding(nn.Module):
-    """Rows of a table, [B, N] -> [B, N/T, C]; every rank holds a share of the rows. weight: [ceil(V / T), hidden_size]."""
+    """Token embedding, [B, N] -> [B, N/T, C], whose rows the ranks divide. weight: [ceil(V / T), C]."""
 
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
         super().__init__()
@@ -109,12 +113,14 @@ class VocabularyEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.axis.size == 1:
             return F.embedding(tokens, self.weight)
-        rows, mine = own_rows(tokens, self.weight.shape[0], self.axis)
-        return scatter_sum_tokens(F.embedding(rows, self.weight) * mine[..., None], self.axis)
+        rows, held = own_rows(tokens, self.weight.shape[0], self.axis)
+        return scatter_sum_tokens(F.embedding(rows, self.weight) * held[..., None], self.axis)
 
 
 class VocabularyHead(nn.Module):
-    """Logits, and cross entropy without any rank ever holding all logits. weight: [ceil(V / T), hidden_size], or a given one."""
+    """The output matrix, whose rows the ranks divide: logits, or the loss without ever holding all logits.
+
+    weight: [ceil(V / T), C]; None if tied, when callers pass the embedding's."""
 
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False) -> None:
         super().__init__()
@@ -122,11 +128,14 @@ class VocabularyHead(nn.Module):
         self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0)
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
-        """[B, N/T, C] -> [B, N, V / T], this rank's share of the vocabulary; padding rows are minus infinity."""
+        """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary; logits of
+        padding rows are minus infinity."""
         return mask_padding(F.linear(gather_tokens(x, self.axis), self._weight(tied)), self.vocab_size, self.axis)
 
     def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
-        """x: [B, N/T, C]; targets: [B, N] or None. Float32 sum of the targets' cross entropies, the same on all ranks, or logits."""
+        """x: [B, N/T, C]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
+
+        Without targets, returns the logits."""
         if targets is None:
             return self.logits(x, tied)
         return cross_entropy(x, self._weight(tied), targets, self.vocab_size, self.axis)

@@ -1,6 +1,6 @@
-"""How tensor-parallel ranks divide what they share: by tokens between the sublayers, by heads inside attention, by rows of the vocabulary.
+"""How tensor-parallel ranks divide tokens, position channels and the vocabulary.
 
-B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 nothing is divided and the functions return their argument.
+B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 nothing is divided.
 """
 
 from torch import Tensor
@@ -15,10 +15,10 @@ def own_tokens(x: Tensor, axis: Axis) -> Tensor:
 
 
 def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Rows of this rank's share of the vocabulary, `num_rows` long, at which the ids lie, and a mask of those that do; others get row 0."""
+    """The row of each id among this rank's `num_rows` rows of the vocabulary, and whether the id is there; row 0 if not."""
     rows = ids - axis.rank * num_rows
-    mine = (rows >= 0) & (rows < num_rows) & (ids >= 0)
-    return rows.where(mine, 0), mine
+    held = (rows >= 0) & (rows < num_rows) & (ids >= 0)
+    return rows.where(held, 0), held
 
 
 def divide_by_channels(e: Tensor, axis: Axis) -> Tensor:
@@ -27,7 +27,7 @@ def divide_by_channels(e: Tensor, axis: Axis) -> Tensor:
 
 
 def divide_by_tokens(e: Tensor, axis: Axis) -> Tensor:
-    """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of this rank's tokens [B, N/T, L, W]."""
+    """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of its tokens [B, N/T, L, W]."""
     return paired(e, axis, _to_tokens, _to_channels)
 
 

@@ -13,9 +13,9 @@ from megatape.runtime.topology import Topology
 
 @dataclass(frozen=True)
 class Axis:
-    """The ranks that differ from this one only in their place on one axis of the mesh, and this rank's place among them.
+    """The ranks that differ from this one along one axis of the mesh only, and this rank's index among them.
 
-    group: their process group; None where nothing is exchanged, as on an axis of size 1 or for the shapes of a share alone."""
+    group: their process group; None where nothing is exchanged, such as on an axis of size 1."""
 
     name: str
     size: int = 1
@@ -23,12 +23,12 @@ class Axis:
     group: dist.ProcessGroup | None = None
 
 
-SINGLE = Axis("tensor")  # the tensor axis of a model that one rank holds
+SINGLE = Axis("tensor")  # the tensor axis of a model that one rank holds whole
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """The axes of a run. Their order numbers the ranks: those of the last axis, which talk most, are neighbours on one machine.
+    """The axes of a run, in the order that numbers the ranks: those of the last axis, which communicate most, are adjacent.
 
     data: ranks that train on different samples; tensor: T ranks that share one replica of the model."""
 
@@ -44,9 +44,9 @@ def make_mesh(topology: Topology, tensor_size: int) -> Mesh:
 
 @cache
 def fake_axis(name: str, size: int) -> Axis:
-    """Rank 0 of `size` ranks that do not exist: torch's fake backend sends nothing, so that a run on shapes alone can be counted.
+    """Rank 0 of `size` ranks that do not exist. torch's fake backend sends nothing: this is for counting on shapes alone.
 
-    The group stands by itself: it needs no default process group, and leaves alone the one that there may be."""
+    The group is independent of the default process group, whether there is one or not."""
     group = dist.ProcessGroup(dist.HashStore(), 0, size)
     kind = dist.ProcessGroup.BackendType.CUSTOM
     group._register_backend(torch.device("cpu"), kind, FakeProcessGroup._create_internal(0, size))
@@ -56,7 +56,7 @@ def fake_axis(name: str, size: int) -> Axis:
 
 
 def lines(name: str, sizes: dict[str, int]) -> list[list[int]]:
-    """The ranks along the axis `name`, one list for every place on the other axes; sizes: of all axes, in their order."""
+    """The ranks along the axis `name`, one list for each position on the other axes. sizes: of all axes, in order."""
     mesh = torch.arange(prod(sizes.values()), device="cpu").view(*sizes.values())
     return mesh.movedim(list(sizes).index(name), -1).reshape(-1, sizes[name]).tolist()
 
@@ -64,5 +64,5 @@ def lines(name: str, sizes: dict[str, int]) -> list[list[int]]:
 def _make_axis(name: str, sizes: dict[str, int], rank: int) -> Axis:
     ranks = lines(name, sizes)
     group, _ = dist.new_subgroups_by_enumeration(ranks)
-    place = next(line.index(rank) for line in ranks if rank in line)
-    return Axis(name, sizes[name], place, group)
+    index = next(line.index(rank) for line in ranks if rank in line)
+    return Axis(name, sizes[name], index, group)

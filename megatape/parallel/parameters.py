@@ -13,7 +13,7 @@ from megatape.parallel.mesh import Axis
 class Settings:
     """What initialization and the optimizer read.
 
-    init: the constant that every element starts as; None for a normal distribution with standard deviation model.init_std.
+    init: the initial value of every element; None for a normal distribution with standard deviation model.init_std.
     decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate."""
 
     init: float | None
@@ -30,14 +30,16 @@ def parameter(
     decay: bool | None = None,
     lr_scale: float = 1.0,
 ) -> nn.Parameter:
-    """Uninitialized parameter (model/init.py draws it from its name) with its Settings.
+    """An uninitialized parameter with its Settings; model/init.py draws its values.
 
-    shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an equal share, padded where the ranks do
-    not divide it; `global_shape` keeps the whole shape. None: every rank holds the whole parameter and uses it on its own tokens or
-    heads, and backward passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not.
+    shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an
+    equal share, padded where the ranks do not divide it; `global_shape` keeps the whole shape.
+    None: every rank holds the whole parameter and uses it on its own tokens or heads, and backward
+    passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not.
 
-    A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`: without the tags the gradient norm is
-    wrong, and so is clipping. Tags and hook survive DeepSpeed's partitioning, which changes a parameter in place."""
+    A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`:
+    without the tags the gradient norm is wrong, and so is clipping. Tags and hook survive
+    DeepSpeed's partitioning, which changes a parameter in place."""
     local = list(shape)
     if dim is not None:
         local[dim] = -(-shape[dim] // axis.size)

@@ -1,7 +1,6 @@
-"""Activation checkpointing that knows of gathered inputs."""
+"""Activation checkpointing, which layers can ask about before they decide what to keep."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,24 +10,23 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 def recompute(function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args), of which autograd keeps the arguments alone; the backward pass computes the rest again."""
-    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=_contexts)
+    """function(*args), for which autograd keeps only the arguments; the backward pass computes the rest again."""
+    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: (_Inside(), _Inside()))
 
 
 def recomputed() -> bool:
-    """Whether this code runs inside `recompute`. What it keeps lives only from the second run to the backward pass that follows, so
-    that keeping a gathered input is cheap, and gathering it a third time is not."""
+    """Whether this code runs inside `recompute`.
+
+    What is kept there lives only from the second run to the backward pass right after it: keeping a gathered input is cheap,
+    while gathering it a third time is not."""
     return _inside.get()
 
 
-def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return _entered(), _entered()
+class _Inside:
+    """Context manager around one run; torch enters it again at every backward pass through a retained graph."""
 
+    def __enter__(self) -> None:
+        self.token = _inside.set(True)
 
-@contextmanager
-def _entered() -> Iterator[None]:
-    token = _inside.set(True)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+    def __exit__(self, *_: object) -> None:
+        _inside.reset(self.token)

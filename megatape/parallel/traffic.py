@@ -1,7 +1,7 @@
 """Bytes that ranks send each other, by collective: in a real run, or on shapes alone in a group of torch's fake backend.
 
-The convention: what one of n ranks sends when the collective runs around a ring. With S bytes in the whole (gathered,
-scattered or exchanged) tensor an all-gather, a reduce-scatter and an all-to-all send (n - 1) / n S, an all-reduce twice that.
+By convention, a collective costs what one of n ranks sends when it runs around a ring. If the whole (gathered, scattered or
+exchanged) tensor has S bytes, an all-gather, reduce-scatter or all-to-all sends (n - 1) / n S, an all-reduce twice that.
 """
 
 from collections import Counter
@@ -36,15 +36,15 @@ Sent = Counter[str]  # collective -> bytes
 
 
 def sent_bytes(collective: str, whole: int, size: int) -> int:
-    """Bytes that one of `size` ranks sends; whole: bytes of the whole tensor."""
+    """Bytes that one of `size` ranks sends. whole: bytes of the whole tensor."""
     return (2 if collective == ALL_REDUCE else 1) * whole * (size - 1) // size
 
 
 class CountTraffic(TorchDispatchMode):
-    """Count what this rank sends inside the block, DeepSpeed's collectives included, by process group.
+    """Count what this rank sends inside the block by process group, DeepSpeed's collectives included.
 
-    axes: a process group that is none of theirs counts as "other". Single numbers (norms, losses, flags) are left
-    out. `sent` holds a counter for each name; `labels` the names of the profiler's ranges that the collectives ran in."""
+    axes: those to count; any other process group counts as "other". Single numbers (norms, losses, flags) are left out.
+    `sent` holds a counter for each axis; `labels` holds the names of the profiler ranges around the collectives."""
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()

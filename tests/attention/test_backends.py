@@ -84,7 +84,7 @@ def test_planner_reads_what_a_backend_keeps(raw_config: dict[str, Any], tmp_path
     assert copies == {AUTO: load("sdpa").copied_bytes(sizes), "blocked": 0}
     assert copies[AUTO] == 64 * 8 * (4 + 4) * 4  # rotated queries and keys; nothing is repeated, with as many channels as heads
     raw_config["training"]["attention"] = "flex"
-    with pytest.raises(ValueError, match="training.attention is flex, which knows biases by distance only"):
+    with pytest.raises(ValueError, match="training.attention is flex, which supports a bias by distance only"):
         attention_copies(parse_config(raw_config, "test"))
     raw_config["training"]["attention"] = "triton"
     with pytest.raises(ValueError, match="training.attention.*choose one of auto, flex, sdpa, blocked"):

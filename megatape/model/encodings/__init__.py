@@ -1,4 +1,4 @@
-"""The position encodings, a file each; megatape/registry.py has their names."""
+"""The position encodings, one file each; megatape/registry.py names them."""
 
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
@@ -6,6 +6,6 @@ from megatape.registry import ENCODINGS
 
 
 def encoding_of(config: ModelConfig) -> Encoding:
-    """The encoding that a model with this configuration has."""
+    """The encoding of a model with this configuration."""
     encoding: Encoding = ENCODINGS[config.encoding].load()(config)
     return encoding

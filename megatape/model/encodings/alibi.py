@@ -10,8 +10,10 @@ from megatape.parallel.mesh import Axis
 
 
 def slopes(num_heads: int) -> list[float]:
-    """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two; else those of the power below, then every second one of the power
-    above, as in the ALiBi authors' code."""
+    """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two.
+
+    Otherwise those of the next lower power, then every second one of the next higher power, as in
+    the ALiBi authors' code."""
     power = 2 ** math.floor(math.log2(num_heads))
     first = [2 ** (-8 * head / power) for head in range(1, power + 1)]
     return first if power == num_heads else first + slopes(2 * power)[::2][: num_heads - power]
@@ -31,7 +33,7 @@ class AlibiBias(LayerBias):
 
 
 class Alibi(Encoding):
-    """See above."""
+    """ALiBi."""
 
     attends = "distance bias"
 

@@ -2,9 +2,9 @@
 
     b_h(i, j) = f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
 
-f is a network of one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code every layer has a function of its
-own, 512 is the initial threshold whatever the training length, and evaluation and training positions start at 0. There is no random
-offset: the bias depends on absolute positions.
+f is a network with one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code, every
+layer has its own function, the initial threshold is 512 whatever the training length, and positions start at 0
+in training and evaluation. There is no random offset, because the bias depends on absolute positions.
 """
 
 import torch
@@ -31,14 +31,14 @@ class FireScores(ScoreBias):
         queries, keys = self.positions[:, rows, None], self.positions[:, None, columns]
         largest = torch.log1p((log_scale * torch.maximum(queries, (threshold * THRESHOLD).abs())).abs())
         share = torch.log1p((log_scale * (queries - keys)).abs()) / (largest + EPS)  # [B, rows, columns]
-        # Units and heads in front of the pairs: their rows are long, and the result lies as the scores do.
+        # Units and heads come before the pairs: rows are long then, and the result has the layout of the scores.
         hidden = torch.addmm(inner_bias[:, None], inner_weight, share.view(1, -1)).relu_()  # [32, pairs]
         return torch.addmm(outer_bias[:, None], outer_weight, hidden).unflatten(1, share.shape).transpose(0, 1)
 
 
 class FireBias(LayerBias):
-    """The parameters of one layer. All ranks hold those of the hidden layer, c (`log_scale`) and t (`threshold`) and use them for
-    their own heads; the output layer is divided by heads."""
+    """The parameters of one layer: the hidden layer, c (`log_scale`) and t (`threshold`) on all
+    ranks, the output layer divided by heads."""
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
@@ -60,12 +60,13 @@ class FireBias(LayerBias):
 
 
 class Fire(Encoding):
-    """The state is constant: the positions as float32 (exact up to 2^24), one row where all samples have the same."""
+    """The state is constant: the positions in float32 (exact up to 2^24), one row if all samples
+    have the same positions."""
 
     attends = "pair bias"
 
     def state(self, positions: Tensor) -> Tensor:
-        # Shapes without memory have no numbers to look at: there all rows count as one.
+        # Meta and fake tensors have no values to compare: their rows count as equal.
         shapes_only = positions.is_meta or type(positions) is not Tensor
         alike = shapes_only or bool((positions == positions[:1]).all())
         return (positions[:1] if alike else positions).float()

@@ -4,4 +4,4 @@ from megatape.model.encodings.encoding import Encoding
 
 
 class NoPE(Encoding):
-    """See above."""
+    """No position encoding: the base class as it is."""

@@ -1,6 +1,6 @@
-"""RoPE (Su et al., arXiv 2104.09864): queries and keys are rotated by their positions, in halves as Llama does it.
+"""RoPE (Su et al., arXiv 2104.09864): queries and keys are rotated by their positions, in halves as in Llama.
 
-Scaled by model.scaling as `rotary.frequencies` says.
+model.scaling changes the frequencies (see `rotary.frequencies`).
 """
 
 from torch import Tensor
@@ -11,12 +11,12 @@ from megatape.model.encodings.encoding import Encoding
 
 
 class Rope(Encoding):
-    """A position tensor that never changes and is the same for all heads."""
+    """A constant position tensor, the same for all heads."""
 
     has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:
-        """Offsets change only rounding; with them `tape` and `rope` see the same positions."""
+        """Offsets change only rounding; RoPE has them so that `tape` and `rope` see the same positions."""
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
     def state(self, positions: Tensor) -> Tensor:

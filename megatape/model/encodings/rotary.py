@@ -1,4 +1,4 @@
-"""Rotary angles as a position tensor, and the ways to scale their frequencies for longer contexts.
+"""Rotary angles as a position tensor, and ways to scale their frequencies for longer contexts.
 
 Shapes as in model/transformer.py.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from megatape.attention.rotation import rotate
 from megatape.config import ScalingConfig
 
-# The position tensor is kept in float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
+# The position tensor is float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
 STATE_DTYPE = torch.float32
 
 
@@ -20,7 +20,8 @@ def rotary_state(
 ) -> Tensor:
     """Rotary embedding of `positions` [B, N] as a position tensor [B, N, L, R], the same for all L channels (a view).
 
-    Cosines of R/2 angles n * theta_k, then their sines, computed in float64: in float32 they are wrong by 3e-4 at position 131072."""
+    Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
+    off by 3e-4 at position 131072."""
     thetas, size = frequencies(head_dim, base, scaling)
     angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
     state = (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)
@@ -32,7 +33,7 @@ def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tu
 
     Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
     linear: theta_k / factor, position interpolation (arXiv 2306.15595).
-    theta: the base times factor^(R/(R-2)), which divides the slowest frequency by the factor and leaves the fastest ("NTK-aware").
+    theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
     yarn: see `_yarn`."""
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64)
     if scaling is not None and scaling.kind == "theta":
@@ -50,18 +51,19 @@ def scaled_base(head_dim: int, base: float, factor: float) -> float:
     return base * factor ** (head_dim / (head_dim - 2))
 
 
-BETA_FAST = 32.0  # a plane that turns more often over the original length keeps its frequency
-BETA_SLOW = 1.0  # one that turns less often is interpolated
+BETA_FAST = 32.0  # planes that turn more often over the original length keep their frequency
+BETA_SLOW = 1.0  # planes that turn less often are interpolated
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:
-    """YaRN (arXiv 2309.00071, as its authors' code and transformers have it): planes that turn often within the original length keep
-    their frequency, slow ones are interpolated, those between on a line over the plane's index; and the scores are multiplied by
-    (0.1 ln(factor) + 1)^2, here as the modulus of both rotations. (The TAPE authors' `adayarn` draws that line over the number of
-    turns instead.)"""
+    """YaRN (arXiv 2309.00071), as in its authors' code and in transformers.
+
+    Planes that turn often within the original length keep their frequency, slow ones are interpolated, and those
+    between are blended linearly in the plane's index. Scores are multiplied by (0.1 ln(factor) + 1)^2, here as the
+    modulus of both rotations. (The TAPE authors' `adayarn` blends linearly in the number of turns instead.)"""
 
     length = scaling.original_length
-    assert length is not None  # the configuration sees to it
+    assert length is not None  # the configuration checks it
 
     def plane_that_turns(times: float) -> float:
         return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))

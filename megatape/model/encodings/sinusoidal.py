@@ -1,6 +1,6 @@
 """Sinusoidal embeddings (Vaswani et al., arXiv 1706.03762, section 3.5), added to the token embeddings.
 
-Column 2k is sin(n * 10000^(-2k/C)), column 2k + 1 its cosine. Neither they nor the token embeddings are scaled.
+Column 2k is sin(n * 10000^(-2k/C)), column 2k + 1 the cosine. Neither these nor the token embeddings are scaled.
 """
 
 import torch
@@ -13,7 +13,8 @@ BASE = 10000.0
 
 
 class Sinusoidal(Encoding):
-    """See above. Training positions have no random offset: the model is a function of absolute positions."""
+    """Sinusoidal embeddings. Training positions have no random offset, because the model is a
+    function of absolute positions."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         thetas, _ = frequencies(x.shape[-1], BASE, None)

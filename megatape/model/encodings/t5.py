@@ -1,8 +1,9 @@
-"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head and bucket of distances.
+"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head
+and bucket of distances.
 
-Distances 0 .. 15 have a bucket each; larger ones share 16 buckets of logarithmically growing width, the last of which (113 and beyond) has
-no end, so that any length is allowed. As in the TAPE authors' code every layer has a table of its own (in T5 all layers share the first one's) and
-scores are divided by sqrt(R) before the bias is added (T5 does not divide).
+Distances 0 .. 15 have one bucket each. Larger ones share 16 buckets of logarithmically growing width, the last of which
+(113 and beyond) is open-ended, so any length works. As in the TAPE authors' code, every layer has its own table (in T5
+all layers share that of the first) and scores are divided by sqrt(R) before the bias is added (T5 does not divide).
 """
 
 import math
@@ -19,7 +20,7 @@ MAX_DISTANCE = 128
 
 
 def buckets(length: int, device: torch.device) -> Tensor:
-    """Bucket of each distance 0 .. length - 1, int64 [length]."""
+    """The bucket of each distance 0 .. length - 1, int64 [length]."""
     distances = torch.arange(length, device=device)
     exact = NUM_BUCKETS // 2
     share = torch.log(distances.clamp(min=exact).to(torch.float64) / exact) / math.log(MAX_DISTANCE / exact)
@@ -28,7 +29,7 @@ def buckets(length: int, device: torch.device) -> Tensor:
 
 
 class T5Bias(LayerBias):
-    """table: [H, buckets], this rank's heads of it."""
+    """table: [H/T, buckets], the rows of this rank's heads."""
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class T5Bias(LayerBias):
 
 
 class T5(Encoding):
-    """See above."""
+    """T5's relative bias."""
 
     attends = "distance bias"
 

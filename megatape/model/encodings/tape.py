@@ -4,8 +4,8 @@ Shapes as in model/transformer.py; I is the inner size of the feed-forward updat
 
     e [B, N, L, R]   the position tensor; e[..., :R/2] are cosines and e[..., R/2:] sines of R/2 planes
 
-Each angle is stored once. The authors' code stores it twice, in two tensors of full width; every update of TAPE is linear
-over L with coefficients that do not depend on the plane, so both halves stay identical and one is enough.
+Each angle is stored once. The authors' code stores it twice, in two tensors of full width. But every update
+of TAPE is linear over L with coefficients that do not depend on the plane, so both copies stay identical.
 """
 
 from typing import ClassVar
@@ -25,19 +25,19 @@ from megatape.parallel.recompute import recompute
 
 
 class TapeUpdate(StateUpdate):
-    """The two updates of e in one layer (equations of docs/model.md):
+    """The two updates of e in one layer (the equations of docs/model.md):
 
-        e <- e + g * (A e)                            attention: the weights A that move the values move the positions
-        e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for every token, made from m = MLP(h)
+        e <- e + g * (A e)                            attention: the weights A of the values act on e too
+        e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for each token, from m = MLP(h)
 
-    Both act on the channel axis L with coefficients that do not depend on the plane, which is what keeps the model a function
-    of relative positions. With grouped queries, channel l is moved by all query heads of its group, each with its own gain:
-    e_l += sum over the group's heads h of g_h (A_h e_l).
+    Both act on the channel dimension L with coefficients that do not depend on the plane, which keeps
+    the model a function of relative positions. With grouped queries, all query heads of a group move
+    its channel l, each with its own gain: e_l += sum over the heads h of the group of g_h (A_h e_l).
 
-    The authors write the attention gain as an L x L matrix, but their contraction sums it over columns; it acts as the one
-    scalar per head that is stored here.
+    The authors write the attention gain as an L x L matrix, but their contraction sums it over
+    columns: it acts as one scalar per head, which is what is stored here.
 
-    attention, feed_forward: whether there is an update by either. The ablations override the parts."""
+    attention, feed_forward: which updates there are. The ablations override the parts."""
 
     def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class TapeUpdate(StateUpdate):
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        # g starts at zero: positions start as rotary ones. The authors' matrix has L entries a row, each of which Adam moves by the
-        # learning rate; they act as their sum, which so learns L times as fast.
+        # g starts at zero, so positions start out rotary. The authors' matrix has L entries per row, each
+        # of which Adam moves by the learning rate. Only their sum matters, so it learns L times as fast.
         self.gain = parameter((self.config.num_heads,), self.axis, 0, init=0.0, lr_scale=self.num_channels)
         self.multiply_adds += self.config.num_heads * self.config.head_dim
 
@@ -62,11 +62,11 @@ class TapeUpdate(StateUpdate):
         inner, channels = self.inner, self.num_channels
         self.up = parameter((inner, channels), self.axis, init=0.0)  # W_up
         self.down = parameter((channels, inner), self.axis)  # W_down
-        self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # make the L x L matrix, apply it
+        self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """What lies between the arguments and the new e is cheap to compute and large to keep, so the backward pass computes it
-        again; but not what crossed ranks."""
+        """See StateUpdate. What is computed from the arguments on the way to the new e is cheap to compute
+        and large to keep, so the backward pass computes it again, except for the exchange between ranks."""
         if self.axis.size == 1 or attended_positions is None:
             return recompute(self._both, e, attended_positions, m)
         moved = divide_by_tokens(self._gained(attended_positions), self.axis)
@@ -86,17 +86,17 @@ class TapeUpdate(StateUpdate):
         return (gain @ attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        """What the feed-forward update adds to e [B, N/T, L, W]; active: [B, N/T, I]."""
-        # Contracting the weights over I first would need the token; expanding their product over L x L does not.
+        """What the feed-forward update adds to e [B, N/T, L, W]. active: [B, N/T, I]."""
+        # The contraction over I involves the token, but the product of the weights, expanded to L x L, does not.
         outer = (self.down.T[:, :, None] * self.up[:, None, :]).flatten(1)  # [I, L * L]
         mixing = (active @ outer).unflatten(-1, (self.num_channels, self.num_channels))  # [B, N/T, L, L]
         return mixing.to(e.dtype) @ e
 
 
 class Tape(Encoding):
-    """The whole of TAPE: e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward network.
+    """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and feed-forward network.
 
-    The authors draw one random offset per batch in training; here each sample has its own."""
+    In training the authors draw one random offset per batch; here each sample has its own."""
 
     attends: ClassVar[Attends] = "moving"
     carries_state = True

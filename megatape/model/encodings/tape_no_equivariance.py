@@ -1,6 +1,7 @@
-"""TAPE whose feed-forward update mixes channels and planes at once: the paper's "w/o EQ" of the shift study.
+"""TAPE whose feed-forward update mixes channels and planes at once: "w/o EQ" in the paper's shift study.
 
-The authors' `adawoeq`. The gain is TAPE's, one number a head. As the update mixes planes, the state is 2R wide as in tape_vector.
+The authors' `adawoeq`. The gain is that of TAPE, one number per head. The update mixes planes, so
+the state is 2R wide as in tape_vector.
 """
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from megatape.parallel.parameters import parameter
 
 
 class FlatUpdate(TapeUpdate):
-    """W_up [I, L R] and W_down [L R, I] act on all of a token's cosines, and in the same way on its sines."""
+    """W_up [I, L R] and W_down [L R, I] act on all cosines of a token, and in the same way on its sines."""
 
     def _make_gain(self) -> None:
         super()._make_gain()
@@ -34,7 +35,7 @@ class FlatUpdate(TapeUpdate):
 
 
 class TapeNoEquivariance(Tape):
-    """See above."""
+    """The paper's "w/o EQ"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""TAPE with weights of their own for the cosines and the sines: the paper's row "rotation equivariance no, tensorial yes".
+"""TAPE with separate weights for cosines and sines: the paper's row "rotation equivariance no, tensorial yes".
 
-The authors' `adatensor`. The updates still act on L alone, so each angle is stored once; but a plane is no longer multiplied by
-one number, and the logits depend on the offset of the positions.
+The authors' `adatensor`. The updates still act on L only, so each angle is stored once. But a plane
+is no longer multiplied by one number, so the logits depend on the offset of the positions.
 """
 
 from torch import Tensor
@@ -14,7 +14,8 @@ from megatape.parallel.parameters import parameter
 
 
 class SeparateUpdate(TapeUpdate):
-    """Both updates of TAPE with two gains a head, [H, 2], and W_up, W_down twice, one upon the other: cosines first."""
+    """Both updates of TAPE with two gains per head, [H, 2], and two W_up and W_down each, stacked
+    along the rows, cosines first."""
 
     def _make_gain(self) -> None:
         shape, scale = (self.config.num_heads, 2), self.num_channels
@@ -42,7 +43,7 @@ class SeparateUpdate(TapeUpdate):
 
 
 class TapeNoRotationEquivariance(Tape):
-    """See above."""
+    """The paper's row "rotation equivariance no, tensorial yes"."""
 
     def update(self, axis: Axis) -> StateUpdate:
         return SeparateUpdate(self.config, axis)

@@ -1,8 +1,8 @@
 """TAPE whose updates act on R instead of L: the paper's rows "tensorial no".
 
-With one set of weights for cosines and sines it is the authors' `adavector`. The updates mix planes, so the two rows of each rotation
-get angles of their own and the state is 2R wide: (R cosines | R sines). (The paper calls this variant rotation-equivariant. It is
-not: in the authors' code an offset of 3 moves its logits by 18%.)
+With one set of weights for cosines and sines it is the authors' `adavector`. The updates mix planes, so the two
+rows of each rotation get their own angles and the state is 2R wide: (R cosines | R sines). (The paper calls
+this variant rotation-equivariant. It is not: in the authors' code an offset of 3 changes its logits by 18%.)
 """
 
 from torch import Tensor
@@ -18,10 +18,10 @@ from megatape.parallel.parameters import parameter
 class VectorUpdate(TapeUpdate):
     """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels.
 
-    With grouped queries a channel moves by the sum over the heads of its group."""
+    With grouped queries, a channel moves by the sum over the heads of its group."""
 
     def _make_gain(self) -> None:
-        # All ranks need it, each for its heads. The authors' matrix has R entries a row.
+        # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         self.gain = parameter((self.config.head_dim,), self.axis, init=0.0, lr_scale=self.config.head_dim)
 
     def _make_mixing(self) -> None:
@@ -41,7 +41,7 @@ class VectorUpdate(TapeUpdate):
 
 
 class TapeVector(Tape):
-    """See above."""
+    """The paper's row "rotation equivariance yes, tensorial no"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -55,7 +55,7 @@ class TapeVector(Tape):
 
 
 class SeparateVectorUpdate(VectorUpdate):
-    """The same with weights of their own for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
+    """The same with separate weights for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
     def _make_gain(self) -> None:
         self.gain = parameter((2, self.config.head_dim), self.axis, init=0.0, decay=False, lr_scale=self.config.head_dim)
@@ -79,8 +79,10 @@ class SeparateVectorUpdate(VectorUpdate):
 
 
 class TapeVectorNoRotationEquivariance(TapeVector):
-    """The paper's row "rotation equivariance no, tensorial no". It has no module in the authors' code: this is our own reading of it,
-    the two changes of tape_vector and tape_no_rotation_equivariance together."""
+    """The paper's row "rotation equivariance no, tensorial no".
+
+    The authors' code has no module for it; this is our reading: the changes of tape_vector and
+    tape_no_rotation_equivariance together."""
 
     def update(self, axis: Axis) -> StateUpdate:
         return SeparateVectorUpdate(self.config, axis)

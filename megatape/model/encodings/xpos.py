@@ -1,7 +1,7 @@
-"""xPos (Sun et al., arXiv 2212.10554): RoPE whose products also decay with the distance.
+"""xPos (Sun et al., arXiv 2212.10554): RoPE whose scores also decay with distance.
 
-Plane k of a query at position n is multiplied by zeta_k^(n / 2048), that of a key by its inverse, zeta_k = (2k/R + 0.4) / 1.4.
-The published scale base is 512; 2048 is that of the TAPE authors' code.
+Plane k of a query at position n is multiplied by zeta_k^(n / 2048), that of a key by its inverse,
+zeta_k = (2k/R + 0.4) / 1.4. The published scale base is 512; 2048 is that of the TAPE authors' code.
 """
 
 import torch
@@ -16,16 +16,16 @@ SCALE_BASE = 2048
 
 
 class XPos(Encoding):
-    """The state is constant: the rotations of queries, scaled up, beside those of keys, scaled down, [B, N, 1, 2R]."""
+    """The state is constant, [B, N, 1, 2R]: the rotations of queries, scaled up, then those of keys, scaled down."""
 
     def positions(self, random_offset: bool) -> Positions:
-        return Positions()  # an offset would only bring the scales nearer to the ends of float32
+        return Positions()  # an offset would only push the scales towards the limits of float32
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
         e = rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base)
         fraction = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions.device) / config.head_dim
-        # The scales cancel but for the distance, so any origin will do; in the middle they stay smallest.
+        # The scales cancel except for the distance, so any origin works; the middle keeps them smallest.
         power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
         scale = (((fraction + 0.4) / 1.4) ** power).repeat(1, 1, 2)[:, :, None]
         return torch.cat([e * scale, e / scale], dim=-1).to(rotary.STATE_DTYPE)
