@@ -8,9 +8,9 @@ lock() {
     --no-header --no-annotate --quiet "$@" >/dev/null
 }
 lock setup.py --extra mpi --output-file docker/requirements.txt
-# torch's CPU build comes from PyTorch's own index, whose hashes PyPI does not have; it needs no CUDA.
+# torch's CPU build comes from PyTorch's own index, for which PyPI has no hashes; it needs no CUDA packages.
 gpu_only=(torch triton)
 while read -r name; do gpu_only+=("$name"); done < <(grep -oE '^(nvidia|cuda)-[a-z0-9-]+' docker/requirements.txt)
 lock setup.py --extra mpi --output-file docker/requirements-cpu.txt "${gpu_only[@]/#/--no-emit-package=}"
-# What builds the packages that come as source: deepspeed and megatape.
+# Build dependencies of the packages that are installed from source: deepspeed and megatape.
 lock - --output-file docker/requirements-build.txt < <(printf 'setuptools\npackaging\n')

@@ -1,12 +1,12 @@
 """From a fresh clone to a trained, exported, generating model; needs only Python 3.11+ and a package index.
 
-    python3 launch/quickstart.py            environment, corpus, tokenizer, shards, training by two processes, export, sample
-    python3 launch/quickstart.py test       environment, then the tests
+    python3 launch/quickstart.py            install, prepare data, train on two processes, export, generate
+    python3 launch/quickstart.py test       install, run the tests
 
-Everything goes to .venv/ and runs/. Run again, it goes on where it stopped.
+Everything goes to .venv/ and runs/. Run it again to continue where it stopped.
 """
 
-from __future__ import annotations  # so that an older Python gets as far as the message about its version
+from __future__ import annotations  # lets an older Python get as far as the message about its version
 
 import argparse
 import hashlib
@@ -29,10 +29,12 @@ DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
-    parser.add_argument("--steps", type=int, help="train this many steps instead of the configuration's")
-    parser.add_argument("--c4", metavar="FOLDER", help="train on C4 files (c4-train.*.json.gz) instead of Python's own library")
+    parser.add_argument("--steps", type=int, help="number of training steps (default: the configuration's)")
     parser.add_argument(
-        "--verbose", action="store_true", help="show the log of DeepSpeed and its launcher too, not only errors"
+        "--c4", metavar="FOLDER", help="train on C4 files (c4-train.*.json.gz) instead of Python's standard library"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show the full log of DeepSpeed and its launcher, not only errors"
     )
     args = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 (run by whatever Python the user has)
@@ -51,14 +53,14 @@ def main() -> int:
 
 
 def install() -> None:
-    """Make .venv with the tested versions of everything, once for each state of setup.py and constraints.txt."""
+    """Create .venv with the tested versions, again whenever setup.py or constraints.txt changes."""
     wanted = hashlib.sha256((ROOT / "setup.py").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
     done = ENVIRONMENT / "installed"
     if done.exists() and done.read_text() == wanted:
         return
     print(f"== installing into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
     venv.create(ENVIRONMENT, with_pip=True)
-    # torch before whatever depends on it: one of its builds is chosen here, and the others keep it.
+    # torch first: pip picks one of its builds here, and the packages that depend on it keep that build.
     constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
@@ -68,7 +70,7 @@ def install() -> None:
 
 
 def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
-    """Corpus to sample, each part by the command that a user types."""
+    """Corpus to generated text, each part with the command a user would type."""
     started = time.monotonic()
     name = "c4" if c4 else "python"
     data, directory = f"runs/data/{name}", f"runs/tape_tiny_{name}"
@@ -93,7 +95,7 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
 
 
 def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) -> None:
-    """Run a program of the environment in the repository's root; lines of its output that begin with `hidden` are not shown."""
+    """Run a program of the environment in the repository's root, without the output lines that start with `hidden`."""
     words = [str(BIN / command), *arguments]
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     output = subprocess.PIPE if hidden else None

@@ -1,1 +1,1 @@
-"""Running on clusters: Slurm jobs, snapshots of what they run, and the check of all ranks before a run."""
+"""Running on clusters: Slurm jobs, snapshots of their code and configuration, and a check of all ranks before a run."""

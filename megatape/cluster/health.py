@@ -1,4 +1,4 @@
-"""Whether a container is healthy: python -m megatape.cluster.health, with MEGATAPE_RUN naming the run's folder."""
+"""Health check of a container: python -m megatape.cluster.health; MEGATAPE_RUN is the run's folder."""
 
 import os
 import sys
@@ -11,14 +11,15 @@ LONGEST_STEP = 600.0  # seconds without a new line in metrics.jsonl
 
 
 def fault(run: Path | None, now: float) -> str:
-    """What is wrong with a run, or nothing. A run that has no metrics yet is starting: that it takes too long is for the
-    container's start period to say."""
+    """What is wrong with a run, or "" if nothing is.
+
+    A run without metrics counts as unhealthy, which container engines ignore during the start period."""
     if run is None:
         return ""
     log = RunFolder(run).metrics
     if not log.exists():
-        return f"{log}: not there yet"
-    age = now - log.stat().st_mtime
+        return f"{log}: not written yet"
+    age = now - log.stat().st_mtime  # seconds
     return f"{log}: no step for {age:.0f} s" if age > LONGEST_STEP else ""
 
 

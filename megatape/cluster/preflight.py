@@ -1,7 +1,7 @@
-"""A check of all ranks before a run: who is there, what each has, whether they can talk, and what to fix.
+"""Checks all ranks before a run: which ones start, what each finds, whether collectives work, and what to fix.
 
-The ranks meet at a key-value store first and report through it, so that a host that is missing, or a network on which the
-collectives fail, ends in a table and a reason instead of silence.
+The ranks first meet at a key-value store and report through it, so that a missing host, or a network on which collectives
+fail, leads to a table and a reason instead of a hang.
 """
 
 import json
@@ -33,16 +33,16 @@ from megatape.tables import columns
 from megatape.units import size
 from megatape.zero.distributed import initialize_distributed, shut_down
 
-MEETING_SECONDS = 25.0  # for all ranks to arrive
-SHARING_SECONDS = 5.0  # for a file to be seen on other hosts
-TALKING_SECONDS = 20.0  # for the collectives
-LARGEST_OFFSET = 1.0  # seconds between clocks
-ROOM = 5 * 2**30  # bytes that should be free where the run writes
+MEETING_SECONDS = 25.0  # timeout for all ranks to arrive
+SHARING_SECONDS = 5.0  # timeout for a new file to appear on other hosts
+TALKING_SECONDS = 20.0  # timeout of an answer or a collective
+MAX_CLOCK_OFFSET = 1.0  # seconds
+MIN_FREE = 5 * 2**30  # bytes in the run's folder
 
 
 @dataclass
 class Report:
-    """What one rank found. Texts compare equal on ranks that fit together; `faults` say what does not."""
+    """What one rank found. Versions, code and configuration must be equal on all ranks; `faults` are the rank's own errors."""
 
     rank: int
     host: str = ""
@@ -59,7 +59,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Rate:
-    """One collective: whether every rank received what it should have, and bytes that a rank moved in a second."""
+    """One collective: whether every rank received the right values, and bytes per second that a rank moved."""
 
     name: str
     correct: bool
@@ -67,11 +67,11 @@ class Rate:
 
 
 class MissingRanks(RuntimeError):
-    """Some ranks did not come."""
+    """Some ranks did not arrive in time."""
 
 
 def preflight(config: Config) -> int:
-    """Check all ranks, and print one table on rank 0. Returns the exit status: 0, or 2 if something has to be fixed."""
+    """Check all ranks and print a table on rank 0. Returns the exit status: 0, or 2 if there is something to fix."""
     speaks = True
     try:
         topology = discover()
@@ -94,17 +94,17 @@ def preflight(config: Config) -> int:
     faults = find_faults(reports)
     if topology.is_main:
         print(table(reports, rates, faults), flush=True)
-    _collect(store, "end", None, topology)  # the store lives on rank 0
+    _collect(store, "end", None, topology)  # rank 0 serves the store: it must be the last to leave
     return 2 if faults else 0
 
 
 def find_faults(reports: list[Report]) -> list[str]:
-    """What differs between ranks or is wrong on one, each with what to do."""
+    """Differences between ranks and errors of single ranks, each with a remedy."""
     found = []
     for name, what, remedy in (
-        ("versions", "Python, torch and DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
-        ("code", "the project's code", "copy the same version of it to all hosts, or keep it in a shared folder"),
-        ("config", "the configuration", "give all ranks the same --config and --set"),
+        ("versions", "versions of Python, torch or DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
+        ("code", "versions of megatape", "copy the same code to all hosts, or keep it in a shared folder"),
+        ("config", "configurations", "give all ranks the same --config and --set"),
     ):
         kinds: dict[str, list[Report]] = {}
         for report in reports:
@@ -113,28 +113,29 @@ def find_faults(reports: list[Report]) -> list[str]:
             found.append(
                 f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}"
             )
-    if late := [report for report in reports if abs(report.clock) > LARGEST_OFFSET]:
+    if late := [report for report in reports if abs(report.clock) > MAX_CLOCK_OFFSET]:
         clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
-        found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will mislead; start NTP or chrony there")
+        found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
     if blind := [report for report in reports if not report.shared]:
         found.append(
-            f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change it"
+            f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change "
+            "run.directory"
         )
-    if full := [report for report in reports if report.shared and report.free < ROOM]:
-        found.append(f"only {size(min(report.free for report in full))} free in run.directory: make room for checkpoints")
+    if full := [report for report in reports if report.shared and report.free < MIN_FREE]:
+        found.append(f"only {size(min(report.free for report in full))} free in run.directory: free space for checkpoints")
     devices = {report.device for report in reports}
     if len(devices) > 1:
         found.append(
             "devices differ: "
             + "; ".join(f"{device} on {_ranks([r for r in reports if r.device == device])}" for device in sorted(devices))
-            + ": the slowest sets the pace; start one rank for each GPU of one kind"
+            + ": the slowest sets the pace; use GPUs of one type, with one rank on each"
         )
     faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     return found + [f"{_ranks([report for report in reports if fault in report.faults])}: {fault}" for fault in faults]
 
 
 def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
-    """What rank 0 prints."""
+    """The report that rank 0 prints."""
     header = (
         "rank",
         "host",
@@ -166,12 +167,12 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     if rates:
         found = [(rate.name, "correct" if rate.correct else "WRONG", f"{size(rate.bandwidth)}/s a rank") for rate in rates]
         lines.append(columns(found))
-    lines += ["to fix:", *(f"  {fault}" for fault in faults)] if faults else ["all well"]
+    lines += ["to fix:", *(f"  {fault}" for fault in faults)] if faults else ["all checks passed"]
     return "\n".join(lines)
 
 
 def _meet(topology: Topology) -> dist.Store:
-    """A store that all ranks have joined. Raises Absent, naming those that have not come or the address that does not answer."""
+    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     limit = timedelta(seconds=MEETING_SECONDS)
@@ -179,9 +180,9 @@ def _meet(topology: Topology) -> dist.Store:
         store = dist.TCPStore(address, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise MissingRanks(
-            f"rank {topology.rank} on {socket.gethostname()}: rank 0 does not answer at {address} port {port} within "
-            f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and the firewall "
-            f"({str(error).splitlines()[0]})"
+            f"rank {topology.rank} on {socket.gethostname()}: rank 0 did not answer at {address} port {port} within "
+            f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and that the firewall "
+            f"lets the port through ({str(error).splitlines()[0]})"
         ) from None
     store.set(f"host{topology.rank}", socket.gethostname())
     deadline = time.monotonic() + MEETING_SECONDS
@@ -190,16 +191,16 @@ def _meet(topology: Topology) -> dist.Store:
         if time.monotonic() > deadline:
             there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
             raise MissingRanks(
-                f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not come within "
-                f"{MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks came from {', '.join(there)}. See what the launcher says of "
-                "the other hosts: are they up, can they be reached, does Python start there?"
+                f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
+                f"within {MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks arrived from {', '.join(there)}. Check "
+                "the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
             )
         time.sleep(0.1)
     return store
 
 
 def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
-    """This rank's report; all ranks take part in comparing clocks and folders."""
+    """This rank's report. Collective: all ranks compare clocks and folders."""
     report = Report(topology.rank, socket.gethostname())
     report.versions = f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"
     report.code, report.config = source_hash()[:8], config_hash(config)[:8]
@@ -227,7 +228,7 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
 
 
 def _look_at_folder(directory: Path, report: Report, topology: Topology, store: dist.Store) -> None:
-    """Whether rank 0's file is seen, whether this rank can write, and how much is free."""
+    """Check that this rank sees a file of rank 0 and can write, and note the free space."""
     token = directory / f".preflight-{os.environ['MASTER_PORT']}"
     mine = token.with_name(f"{token.name}-{topology.rank}")
     fault = ""
@@ -240,21 +241,21 @@ def _look_at_folder(directory: Path, report: Report, topology: Topology, store: 
     fault = _collect(store, "folder", fault, topology)[0]
     report.shared = not fault and appears(token, SHARING_SECONDS)
     if fault and topology.is_main:
-        report.faults.append(f"run.directory cannot be made: {fault}")
+        report.faults.append(f"cannot create run.directory: {fault}")
     if report.shared:
         report.free = shutil.disk_usage(directory).free
         try:
             mine.touch()
             mine.unlink()
         except OSError as error:
-            report.faults.append(f"run.directory cannot be written: {error}")
+            report.faults.append(f"cannot write to run.directory: {error}")
     _collect(store, "looked", None, topology)
     if topology.is_main:
         token.unlink(missing_ok=True)
 
 
 def _clock_offset(topology: Topology, store: dist.Store) -> float:
-    """Seconds that this host's clock is ahead of rank 0's: rank 0 answers each rank in turn; half the way there and back is the error."""
+    """Seconds by which this host's clock is ahead of rank 0's, within half of the round-trip time."""
     if topology.is_main:
         for rank in range(1, topology.world_size):
             store.wait([f"time?{rank}"], timedelta(seconds=TALKING_SECONDS))
@@ -269,7 +270,9 @@ def _clock_offset(topology: Topology, store: dist.Store) -> float:
 
 
 def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> list[Any]:
-    """Every rank's JSON value, through the store, which works where collectives do not; a text that says so for a rank that is gone."""
+    """Gather a JSON value from every rank through the store, which works where collectives do not.
+
+    The value of a rank that does not answer is a text that says so."""
     store.set(f"{name}{topology.rank}", json.dumps(value))
     found = []
     for rank in range(topology.world_size):
@@ -282,14 +285,14 @@ def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> li
 
 
 def _talk(topology: Topology) -> tuple[list[Rate], str]:
-    """Try the collectives of training. Returns their rates, or what failed."""
+    """Try the collectives that training uses. Returns their rates and "", or what failed."""
     try:
         device = initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS))
         rates = measure(device, topology)
     except (RuntimeError, ValueError) as error:
         return [], (
-            f"the ranks met, but cannot exchange data: {str(error).splitlines()[0]}: set GLOO_SOCKET_IFNAME (CPU) or "
-            "NCCL_SOCKET_IFNAME (GPU) to the interface of the network between the hosts, and open its ports"
+            f"the ranks found each other but cannot exchange data: {str(error).splitlines()[0]}: set GLOO_SOCKET_IFNAME (CPU) "
+            "or NCCL_SOCKET_IFNAME (GPU) to the interface of the network between the hosts, and open its ports"
         )
     finally:
         shut_down()
@@ -298,11 +301,11 @@ def _talk(topology: Topology) -> tuple[list[Rate], str]:
 
 
 def measure(device: torch.device, topology: Topology) -> list[Rate]:
-    """Correctness and speed of the collectives that training uses. Collective over all ranks."""
+    """Check and time the collectives that training uses. Collective over all ranks."""
     world, rank = topology.world_size, topology.rank
-    part = (2**24 if device.type == "cuda" else 2**19) // world  # elements of 4 bytes that each rank has for each other rank
+    part = (2**24 if device.type == "cuda" else 2**19) // world  # float32 elements that each rank sends to each other rank
     steps = torch.arange(part, device=device, dtype=torch.float32) % 1000
-    blocks = torch.cat([steps + destination for destination in range(world)])  # what a rank has for each rank
+    blocks = torch.cat([steps + destination for destination in range(world)])  # one block per destination
     ranks_sum = world * (world - 1) / 2
     whole, own = torch.empty_like(blocks), torch.empty_like(steps)
     moved = 4 * part * (world - 1)
@@ -322,7 +325,7 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
     }
     rates = []
     for name, (amount, act, expected) in cases.items():
-        correct = torch.equal(act(), expected)  # and warms up
+        correct = torch.equal(act(), expected)  # also warms up
         rounds = 3
         _wait(device)
         started = time.perf_counter()
@@ -352,6 +355,6 @@ def _wait(device: torch.device) -> None:
 
 
 def _ranks(reports: list[Report]) -> str:
-    """ranks 0, 1 (n1)"""
+    """For messages, such as "ranks 0, 1 (n1)"."""
     hosts = ", ".join(sorted({report.host for report in reports}))
     return f"rank{'s' if len(reports) > 1 else ''} {', '.join(str(report.rank) for report in reports)} ({hosts})"

@@ -1,7 +1,7 @@
-"""Slurm jobs: the batch script of a run, and its submission.
+"""Slurm jobs: writes and submits the batch script of a run.
 
-The script starts one task for each rank with srun, and asks Slurm to queue the job again when the run was stopped before its end
-(time limit, preemption) or a node was lost; `--resume auto` then goes on from the newest checkpoint.
+The script starts one task per rank with srun. It requeues the job when the run was stopped before its end (time limit,
+preemption) or lost a node; `--resume auto` then continues from the newest checkpoint.
 """
 
 import re
@@ -19,12 +19,12 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.training.interrupt import UNFINISHED
 
-KILLED_BY_USR1 = 128 + 10  # the shell's status for a task that had no handler yet: it was still starting
+KILLED_BY_USR1 = 128 + 10  # the shell's status of a task that was still starting and had no handler yet
 
 
 @dataclass(frozen=True)
 class Container:
-    """An image in which the ranks run: `kind` is pyxis (an srun plugin) or apptainer."""
+    """The image that ranks run in. kind: pyxis (an srun plugin) or apptainer."""
 
     kind: str
     image: str
@@ -32,11 +32,13 @@ class Container:
 
 @dataclass(frozen=True)
 class Job:
-    """What to ask Slurm for. None leaves a choice to the cluster's defaults.
+    """What to request from Slurm. None means the cluster's default.
 
-    ranks_per_node: one for each GPU, or of CPUs if `gpus` is false. time: as sbatch takes it. checkpoint_seconds: how long before the
-    time limit the ranks are told to finish their step and write a checkpoint. interface: for gloo and NCCL; by default each rank
-    takes the one that leads to rank 0. options: further #SBATCH options, as they are."""
+    ranks_per_node      one per GPU, or ranks without GPUs if `gpus` is false
+    time                time limit, in sbatch's format
+    checkpoint_seconds  how long before the time limit Slurm tells the ranks to finish their step and write a checkpoint
+    interface           of gloo and NCCL; by default each rank takes the one that leads to rank 0
+    options             further #SBATCH options, verbatim"""
 
     name: str
     nodes: int
@@ -58,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """The runs of a job array: one configuration for each task; a job that is no array has one and `is_array` false."""
+    """The runs of a job: one configuration per task of a job array, or a single one if `is_array` is false."""
 
     configs: tuple[Config, ...]
     directory: Path
@@ -66,9 +68,9 @@ class Study:
 
 
 def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
-    """The configuration in `path`, or one for each line `section.key=value ...` of the file `changes`, number i in run.directory/i.
+    """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
-    Raises ValueError or FileNotFoundError."""
+    Run i of several writes to run.directory/i. Raises ValueError or FileNotFoundError."""
     base = load_config(path, overrides)
     directory = Path(base.run.directory)
     if changes is None:
@@ -77,15 +79,15 @@ def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
     configs = []
     for number, items in enumerate(items for items in lines if items):
         if any(item.startswith("run.directory=") for item in items):
-            raise ValueError(f"{changes}, run {number}: run.directory is set for you, {directory}/{number}: leave it out")
+            raise ValueError(f"{changes}, run {number}: run.directory is always {directory}/{number}: remove it")
         configs.append(load_config(path, [*overrides, *items, f"run.directory={directory / str(number)}"]))
     if not configs:
-        raise ValueError(f"{changes}: no runs: write one line of section.key=value changes for each")
+        raise ValueError(f"{changes}: no runs: write a line of section.key=value overrides for each run")
     return Study(tuple(configs), directory, True)
 
 
 def check(study: Study, job: Job, resume: bool) -> None:
-    """Raise ValueError or OSError for what would end the job as soon as it started: ranks, data, folders."""
+    """Raise ValueError or OSError if the job would fail at its start: rank count, data, folders, time limit."""
     for config in study.configs:
         config.accumulation(job.world_size)
         open_data(config)
@@ -93,13 +95,13 @@ def check(study: Study, job: Job, resume: bool) -> None:
             RunFolder(Path(config.run.directory)).check_new()
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise ValueError(
-            f"--time {job.time} leaves no time to train: {job.checkpoint_seconds} s before it the run is told to write its checkpoint "
-            "(--checkpoint-seconds)"
+            f"--time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
+            "before the time limit (--checkpoint-seconds)"
         )
 
 
 def render(study: Study, job: Job, snapshot: Path) -> str:
-    """The batch script of a job whose code and configurations are in the folder `snapshot`."""
+    """The batch script of a job whose code and configurations are in `snapshot`."""
     task = "%A_%a" if study.is_array else "%j"
     logs = f"{RunFolder(study.directory.absolute()).job_logs / job.name}-{task}"
     asked = {
@@ -123,7 +125,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
     config = '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' if study.is_array else '"$snapshot/config.json"'
     lines += [
         "",
-        "# Code and configuration as they were at submission: later edits do not change this job.",
+        "# Code and configuration as of submission: later edits do not affect this job.",
         f"snapshot={shlex.quote(str(snapshot.absolute()))}",
         'export PYTHONPATH="$snapshot/code"',
     ]
@@ -132,29 +134,28 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
             f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"
         ]
     if job.cpus_per_rank:
-        lines += [
-            f"export SRUN_CPUS_PER_TASK={job.cpus_per_rank} OMP_NUM_THREADS={job.cpus_per_rank} MEGATAPE_THREADS={job.cpus_per_rank}"
-        ]
+        cpus = job.cpus_per_rank
+        lines += [f"export SRUN_CPUS_PER_TASK={cpus} OMP_NUM_THREADS={cpus} MEGATAPE_THREADS={cpus}"]
     lines += [
         'echo "$(date): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"',
         "",
-        "# --wait: a rank that dies ends the others, but ranks that all leave may do so at their own pace.",
+        "# --wait: the first rank to exit gives the others 60 s to exit too.",
         f"srun --kill-on-bad-exit=0 --wait=60 --output={shlex.quote(logs + '-rank%t.log')} --open-mode=append \\",
         f"  {_inside(study, job, snapshot)} \\",
         f'  "$snapshot/code/megatape/__main__.py" pretrain --config {config} --resume auto',
         "status=$?",
         "",
-        "queue_again() {",
+        "requeue() {",
         '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then # not if it was cancelled',
-        '    echo "$(date): $1; queued again"',
+        '    echo "$(date): $1; requeued"',
         '    scontrol requeue "$SLURM_JOB_ID"',
         "  fi",
         "}",
         f"# {UNFINISHED}: stopped by a signal, with a checkpoint. {KILLED_BY_USR1}: the signal came before training began.",
         f'if [ "$status" -eq {UNFINISHED} ] || [ "$status" -eq {KILLED_BY_USR1} ]; then',
-        '  queue_again "stopped before its end"',
+        '  requeue "stopped before its end"',
         'elif [ "$status" -ne 0 ] && ! timeout 60 srun --ntasks-per-node=1 --output=/dev/null true; then',
-        '  queue_again "a node does not answer"',
+        '  requeue "a node does not answer"',
         "fi",
         'echo "$(date): ended with status $status"',
         'exit "$status"',
@@ -163,11 +164,11 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
 
 
 def submit(study: Study, job: Job) -> tuple[str, Path]:
-    """Take the snapshot, write the script beside it, and queue it. Returns Slurm's job number and the snapshot's folder.
+    """Take the snapshot, write the batch script into it, and submit it. Returns Slurm's job id and the snapshot's folder.
 
-    Raises ValueError with Slurm's own words if it refuses, after removing the snapshot."""
+    If sbatch refuses the job, removes the snapshot and raises ValueError with sbatch's message."""
     if shutil.which("sbatch") is None:
-        raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster, or look with --print")
+        raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster, or use --print")
     folder = RunFolder(study.directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     names = [f"config-{number}.json" for number in range(len(study.configs))] if study.is_array else ["config.json"]
     take_snapshot(folder, dict(zip(names, study.configs, strict=True)))
@@ -182,7 +183,7 @@ def submit(study: Study, job: Job) -> tuple[str, Path]:
 
 
 def _inside(study: Study, job: Job, snapshot: Path) -> str:
-    """What runs Python: the interpreter of this environment, or that of an image which sees the run's folders."""
+    """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted."""
     if job.container is None:
         return shlex.quote(sys.executable)
     folders = {Path.cwd(), study.directory.absolute(), *(Path(config.data.path).absolute() for config in study.configs)}
@@ -191,12 +192,13 @@ def _inside(study: Study, job: Job, snapshot: Path) -> str:
     workdir = shlex.quote(str(Path.cwd()))
     bound = shlex.quote(",".join(f"{folder}:{folder}" for folder in mounts))
     if job.container.kind == "pyxis":
-        return f"--container-image={image} --container-mounts={bound} --container-workdir={workdir} --no-container-mount-home python"
+        options = f"--container-image={image} --container-mounts={bound} --container-workdir={workdir}"
+        return f"{options} --no-container-mount-home python"
     return f"apptainer exec {'--nv ' if job.gpus else ''}--bind {bound} --pwd {workdir} {image} python"
 
 
 def _minutes(time: str) -> float | None:
-    """Minutes of a Slurm time such as 90, 90:30, 1:30:00 or 1-12:00:00; None for what only Slurm understands."""
+    """Minutes of a Slurm time limit such as 90, 90:30, 1:30:00 or 1-12:00:00; None for other formats, left to Slurm."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The code and configuration of a job, kept so that edits after submission do not change it."""
+"""Copies of the code and configuration of a job, so that edits after submission do not affect it."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ PACKAGE = Path(megatape.__file__).parent
 
 
 def source_hash() -> str:
-    """sha256 over the project's Python files here: equal on two hosts only if both run the same code."""
+    """sha256 of the package's Python files: equal on two hosts only if both run the same code."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
@@ -25,7 +25,7 @@ def config_hash(config: Config) -> str:
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
-    """Write code/ and the resolved configurations, by file name, into a new folder. Raises OSError, FileExistsError too."""
+    """Write code/ and the resolved configurations (file name -> configuration) into a new folder. Raises OSError."""
     folder.mkdir(parents=True)
     shutil.copytree(PACKAGE, folder / "code" / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, config in configs.items():

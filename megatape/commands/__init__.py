@@ -1,1 +1,1 @@
-"""What a user types: `megatape COMMAND ...`, one module for each command (main.py has the table)."""
+"""The command line: `megatape COMMAND ...`, one module per command (main.py has the table)."""

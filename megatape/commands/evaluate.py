@@ -9,18 +9,26 @@ from megatape.registry import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, each task's beside those that all tasks have."""
+    """Declare one subcommand per task, with the common arguments and the task's own."""
     tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
     for name, entry in TASKS.items():
-        task = tasks.add_parser(name, help=entry.description, description=f"{entry.description}: {name}.json, {name}.png")
-        task.add_argument("model", type=Path, metavar="MODEL_DIR", help="checkpoint, or folder that `megatape export` wrote")
-        task.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder to write; it must not exist")
+        task = tasks.add_parser(
+            name, help=entry.description, description=f"{entry.description[0].upper()}{entry.description[1:]}."
+        )
+        task.add_argument("model", type=Path, metavar="MODEL_DIR", help="checkpoint or exported model")
+        task.add_argument(
+            "--output",
+            type=Path,
+            required=True,
+            metavar="FOLDER",
+            help=f"new folder for {name}.json and {name}.png",
+        )
         add_trust(task)
         entry.load().add_arguments(task)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, write the folder, print a summary."""
+    """Evaluate, write the results, print a summary."""
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.tasks.report import report

@@ -7,11 +7,11 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder such as checkpoints/step-00000100")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; it must not exist")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; must not exist")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify the checkpoint, then write the folder."""
+    """Verify the checkpoint, then export it."""
     from megatape.checkpoint.reader import verified_checkpoint
     from megatape.hf.export import export
 

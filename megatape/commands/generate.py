@@ -8,16 +8,16 @@ from megatape.commands.options import add_trust
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="folder that `megatape export` wrote")
+    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="exported model")
     parser.add_argument("--prompt", required=True, help="text to continue")
     parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens to add at most (default %(default)s)"
+        "--max-new-tokens", type=int, default=64, metavar="N", help="maximum number of new tokens (default %(default)s)"
     )
     parser.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token, above 0 samples (default 0)"
+        "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature; 0 is greedy (default 0)"
     )
     add_trust(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,11 +1,11 @@
-"""The commands, and the one place where their errors become messages and exit statuses.
+"""The table of commands, and the one place that turns errors into messages and exit statuses.
 
-0    done
+0    success
 1    a child process failed
-2    something the user can fix: arguments, configuration, files, a package that is not installed
+2    an error the user can fix: arguments, configuration, files, a missing package
 130  interrupted
 
-A run that ends in another way says so by a status of its own (docs/training.md).
+Training has further statuses of its own (docs/training.md).
 """
 
 import argparse
@@ -15,39 +15,39 @@ from importlib import import_module
 
 from safetensors import SafetensorError
 
-# Each command is the module of its name: `study loss` is megatape/commands/study/loss.py. It has `add_arguments(parser)` and
-# `run(args)`, which returns the exit status, and imports whatever takes long, such as torch, inside of `run`.
+# The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines `add_arguments(parser)` and
+# `run(args)`, which returns the exit status. Slow imports, such as torch, belong inside `run`: --help must not pay for them.
 COMMANDS = {
     "pretrain": "train a language model",
-    "plan": "what a configuration needs, and how fast it may run on a cluster",
+    "plan": "estimate the memory, traffic and step time of a configuration on a cluster",
     "preflight": "check all ranks before a run: versions, devices, network, collectives, folders, clocks",
-    "submit": "queue a pretraining run on a Slurm cluster",
-    "prepare": "write a data directory",
-    "prepare corpus": "tokenize a corpus",
-    "prepare addition": "write addition problems with reversed digits",
-    "data": "data directories and tokenizers",
-    "data report": "print what a data directory holds",
+    "submit": "submit a pretraining run to a Slurm cluster",
+    "prepare": "prepare a data directory",
+    "prepare corpus": "tokenize a corpus into shards",
+    "prepare addition": "generate addition problems with reversed digits",
+    "data": "inspect data directories and train tokenizers",
+    "data report": "print a summary of a data directory",
     "data tokenizer": "train a SentencePiece BPE tokenizer with byte fallback",
-    "export": "write a checkpoint as a folder that transformers loads",
+    "export": "export a checkpoint to a folder that transformers can load",
     "generate": "continue a prompt with an exported model",
-    "evaluate": "measure a trained model",
-    "study": "the paper's studies and this system's benchmarks",
-    "study efficiency": "parameters, operations, memory and time of every encoding",
-    "study shift": "what added tokens and shifted position ids change",
-    "study attention": "picture of the position tensors' dot products and of attention",
-    "study compare": "train several encodings and seeds: one table and picture",
-    "study precision": "drift of bfloat16, by precision of the position residual",
-    "study loss": "bytes of the loss: by chunks, and all logits at once",
-    "study memory": "resident memory per rank by ZeRO stage and tensor-parallel ranks",
-    "study scaling": "step time by layers, length and processes",
-    "study startup": "seconds from the command to the first step of tape_tiny",
+    "evaluate": "evaluate a trained model on a task",
+    "study": "run the paper's studies and this system's benchmarks",
+    "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
+    "study shift": "measure how added tokens and shifted position ids change attention",
+    "study attention": "plot dot products of the position tensors, and attention",
+    "study compare": "train several encodings and seeds, and compare them in a table and a plot",
+    "study precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
+    "study loss": "measure the peak memory of the loss, chunked and with all logits at once",
+    "study memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
+    "study scaling": "measure step time by layers, sequence length and ranks",
+    "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all commands. What it parses has `run`, the command's function."""
+    """Argument parser of all commands. The namespace it returns has `run`, the function of the command."""
     root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
-    # `deepspeed --module megatape pretrain ...` puts it before the command.
+    # `deepspeed --module megatape pretrain ...` inserts it before the command.
     root.add_argument("--local_rank", help=argparse.SUPPRESS)
     groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for name, description in COMMANDS.items():
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command, by default the one that was typed. Returns the exit status; argparse exits by itself, with 2."""
+    """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
     words = sys.argv[1:] if words is None else words
     args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     try:
@@ -75,7 +75,7 @@ def main(words: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        return _fail(f"{error}: pictures need matplotlib, pip install -c constraints.txt -e .[plots]", 2)
+        return _fail(f"{error}: plots need matplotlib: pip install -c constraints.txt -e .[plots]", 2)
     except ChildProcessError as error:
         return _fail(error, 1)
     except (ValueError, OSError, SafetensorError) as error:

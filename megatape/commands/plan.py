@@ -10,11 +10,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from megatape.plan.gpus import GPUS
 
     options.add_config(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="machines; default: cluster.nodes of the file")
-    parser.add_argument("--gpus-per-node", type=int, metavar="G", help="default: cluster.gpus_per_node of the file")
-    parser.add_argument(
-        "--gpu", metavar="NAME|FILE", help=f"{', '.join(GPUS)}, or a JSON file; default: cluster.gpu of the file"
-    )
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: cluster.nodes)")
+    parser.add_argument("--gpus-per-node", type=int, metavar="G", help="GPUs per node (default: cluster.gpus_per_node)")
+    parser.add_argument("--gpu", metavar="NAME|FILE", help=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""megatape preflight, started as the run will be: deepspeed --hostfile FILE launch/preflight.py --config FILE"""
+"""megatape preflight, launched the way the run will be: deepspeed --hostfile FILE launch/preflight.py --config FILE"""
 
 import argparse
 
@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all ranks. The status is 2 if something is wrong on any."""
+    """Check all ranks. Returns 2 if a check fails on any of them."""
     config = options.read_config(args)
     if not args.verbose:
         options.silence_deepspeed()

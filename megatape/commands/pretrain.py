@@ -9,23 +9,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_config(parser)
     parser.add_argument(
-        "--resume", metavar="auto|FOLDER", help="continue from the run's newest valid checkpoint, or from this one"
+        "--resume", metavar="auto|FOLDER", help="resume from the run's newest valid checkpoint (auto) or from this checkpoint"
     )
     parser.add_argument(
         "--allow-changes", action="store_true", help="resume although training.precision, optimizer.beta1 or beta2 changed"
     )
     parser.add_argument(
-        "--profile", type=int, default=0, metavar="K", help="trace K steps into the run's folder and print a summary"
+        "--profile", type=int, default=0, metavar="K", help="profile K steps, save the traces and print a summary"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what `megatape plan` prints, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="print the report of `megatape plan` and exit")
     options.add_launched(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train. The status is that of megatape.training.pretrain.pretrain."""
+    """Train. Returns the status of megatape.training.pretrain.pretrain."""
     config = options.read_config(args)
     if args.profile < 0:
-        raise ValueError(f"--profile {args.profile}: give the number of steps to trace, 0 for none")
+        raise ValueError(f"--profile {args.profile}: give the number of steps to profile, 0 for none")
     if args.dry_run:
         from megatape.plan.report import report
 

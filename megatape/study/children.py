@@ -1,4 +1,4 @@
-"""Child processes that end when this one is asked to end, and leave a folder locked as long as one of them lives."""
+"""Child processes that stop when this one is told to stop, and that keep a folder locked while any of them is alive."""
 
 import fcntl
 import os
@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-GRACE = 60  # seconds that what a launcher leaves behind has to end by itself
+GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
 
 class Stopped(Exception):
-    """Nothing is started any more."""
+    """`Children.stop` was called: no command starts any more."""
 
 
 class Children:
-    """Runs commands for several threads, each in a process group of its own, which a terminal's Ctrl-C does not reach."""
+    """Runs commands for several threads, each in its own process group, which a terminal's Ctrl-C does not reach."""
 
     def __init__(self, lock: IO[str]) -> None:
         self._lock = lock
@@ -28,7 +28,9 @@ class Children:
         self._stopped = False
 
     def run(self, command: list[str], environment: dict[str, str], log: Path) -> int:
-        """Its exit status, when all of its group has ended; output is appended to `log`. Raises Stopped behind `stop`."""
+        """Run a command, append its output to `log`, and return its exit status once its whole group has exited.
+
+        Raises Stopped after `stop`."""
         with log.open("a", encoding="utf-8") as file:
             with self._mutex:
                 if self._stopped:
@@ -44,13 +46,13 @@ class Children:
                 )
                 self._running.add(process.pid)
             status = process.wait()
-            _wait_for_group(process.pid)  # a launcher may end before its ranks do
+            _wait_for_group(process.pid)  # a launcher may exit before its ranks do
             with self._mutex:
                 self._running.discard(process.pid)
             return status
 
     def stop(self) -> None:
-        """Start nothing more, and interrupt what runs."""
+        """Start no more commands, and interrupt those that run."""
         with self._mutex:
             self._stopped = True
             for group in self._running:
@@ -60,24 +62,24 @@ class Children:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[IO[str]]:
-    """Hold the folder, which is made if need be, for this process and the children that inherit the file.
+    """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
-    Raises ValueError if another holds it."""
+    Raises ValueError if another process holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{folder} is being written by another comparison, or by runs that one has left behind: wait for them, end them, or "
-                "choose another folder"
+                f"{folder} is in use by another comparison, or by runs it left behind: wait for them, stop them, or choose "
+                "another folder"
             ) from None
         yield file
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, in the background (where shells ignore SIGINT) too."""
+    """SIGINT and SIGTERM raise KeyboardInterrupt, also in background jobs, for which shells ignore SIGINT."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

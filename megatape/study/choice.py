@@ -1,4 +1,4 @@
-"""What a study is about: encodings by name, and the same model with one or the other."""
+"""Parses the encodings that a study asks for, and puts them into a model's configuration."""
 
 from pydantic import ValidationError
 
@@ -7,23 +7,23 @@ from megatape.registry import ENCODINGS
 
 
 def parse_encodings(text: str) -> list[str]:
-    """The encodings of a list such as "rope,tape". Raises ValueError for one that is unknown or there twice."""
+    """The encodings of a list such as "rope,tape". Raises ValueError for an unknown or repeated one."""
     names = [known_encoding(name.strip()) for name in text.split(",")]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"--encodings: {name} stands there twice")
+            raise ValueError(f"--encodings: {name} is listed twice")
     return names
 
 
 def known_encoding(name: str) -> str:
-    """The encoding of that name. Raises ValueError that lists the known ones."""
+    """Returns `name`. Raises ValueError that lists all encodings if it is not one of them."""
     if name not in ENCODINGS:
-        raise ValueError(f"--encodings: {name!r} is no encoding: choose from {', '.join(ENCODINGS)}")
+        raise ValueError(f"--encodings: {name!r} is not an encoding: choose from {', '.join(ENCODINGS)}")
     return name
 
 
 def with_encoding(config: ModelConfig, encoding: str) -> ModelConfig:
-    """The same model with another encoding, unscaled. Raises ValueError if the shape does not allow it."""
+    """The same model with another encoding, without scaling. Raises ValueError if the shape does not allow it."""
     if encoding == config.encoding:
         return config
     try:

@@ -1,10 +1,10 @@
-"""Trains the same model with several encodings and seeds, measures each, and sets them beside each other.
+"""Trains the same model with several encodings and seeds, evaluates each, and compares the results.
 
     OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
-        outcome.json                what came out; outcome+yarn.json the same with scaled frequencies
+        outcome.json                its results; outcome+yarn.json: the same with scaled frequencies
     OUT/comparison.md, comparison.png
 
-What has an outcome is not done again, so the same command goes on where it was stopped, with more encodings or seeds too.
+A run that has an outcome is skipped, so the same command continues where it was stopped, also with more encodings or seeds.
 """
 
 import os
@@ -32,16 +32,16 @@ from megatape.study.variants import Variant, parse_variants
 
 Environment = dict[str, str]
 
-SCRIPT = Path(__file__).parents[1] / "__main__.py"  # launchers start scripts
+SCRIPT = Path(__file__).parents[1] / "__main__.py"  # launchers take a script
 
 
 class RunsFailed(ChildProcessError):
-    """Some runs of a comparison failed; the others are done."""
+    """Some runs of a comparison failed; the others are complete."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a comparison, and the scalings it is measured with."""
+    """One training run of a comparison, and the scalings to evaluate it with."""
 
     trained: str
     config: Config
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for messages."""
         return f"{self.trained}, seed {self.config.training.seed}"
 
     @property
     def folder(self) -> RunFolder:
-        """Where it is kept."""
+        """The run's folder."""
         return RunFolder(Path(self.config.run.directory))
 
     def missing(self) -> list[str | None]:
@@ -63,7 +63,7 @@ class Run:
         return [scaling for scaling in self.scalings if not self.folder.outcome(scaling).exists()]
 
     def check(self, fingerprints: dict[str, str]) -> None:
-        """Raises ValueError if it cannot be measured, or if what is there was trained in another way."""
+        """Raise ValueError if the run cannot be evaluated, or if its folder holds a run with other settings."""
         for scaling in self.scalings:
             check_measurable(self.config, scaling)
             path = self.folder.outcome(scaling)
@@ -74,11 +74,11 @@ class Run:
             try:
                 reader = CheckpointReader(path)
             except (ValueError, OSError):
-                continue  # training goes on from an older one, and says so
+                continue  # corrupted: training resumes from an older one, with a warning
             self._check_origin(path, reader.config, reader.state["fingerprints"], fingerprints)
 
     def finish(self, children: Children, environments: "SimpleQueue[Environment]") -> None:
-        """Train and measure what is missing, in the next free environment. Raises RunsFailed with the end of the log if that fails."""
+        """Train and evaluate what is missing, in the next free environment. Raises RunsFailed with the error from the log."""
         if not self.missing():
             return
         environment = environments.get()
@@ -100,7 +100,7 @@ class Run:
             environments.put(environment)
 
     def outcomes(self, scaling: str | None) -> list[Outcome]:
-        """The one with this scaling, if it is there."""
+        """The outcome with this scaling, if it exists."""
         path = self.folder.outcome(scaling)
         return [Outcome.read(path)] if path.exists() else []
 
@@ -109,16 +109,17 @@ class Run:
         status = children.run(command, environment, log)
         if not product.exists():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            # A launcher writes lines of its own behind the one that tells.
-            told = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
-            raise RunsFailed(f"{self.name}: {what} ended with status {status}; {log} says: {told[-1]}")
+            # Launchers log more lines after the one that names the error.
+            errors = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
+            raise RunsFailed(f"{self.name}: {what} exited with status {status}; {log} says: {errors[-1]}")
 
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         check_same_run(origin, theirs, recorded, self.config, fingerprints)
         for field in differences(theirs, self.config):
             if field.identity is Identity.COMPARED:
                 raise ValueError(
-                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose another --out"
+                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
+                    "another --out"
                 )
 
 
@@ -132,19 +133,24 @@ def compare(
     launcher: str | None,
     command: str,
 ) -> Iterator[str]:
-    """Train and measure whatever is missing, write table and picture; yields what to tell on the way, the table last.
+    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
 
-    settings: overrides of the configuration `file`. seeds: how many, counted on from training.seed; a seed has the same samples in the same
-    order and the same initial value of every weight of the same name for all encodings. jobs: runs at a time. launcher: command that starts a
-    Python script on all ranks, None for one process each. command: what was typed, for the table. Raises ValueError and OSError before
-    anything is trained if something does not fit, and RunsFailed in the end if runs failed."""
+    settings  overrides of the configuration `file`
+    seeds     number of seeds, from training.seed upwards; a seed gives all encodings the same samples in the same order, and
+              weights of the same name the same initial values
+    jobs      runs in parallel
+    launcher  command that starts a Python script on all ranks; None: one process per run
+    command   what the user typed, for the table
+
+    Raises ValueError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
+    failed."""
     for option, value in (("--seeds", seeds), ("--jobs", jobs)):
         if value < 1:
             raise ValueError(f"{option} is {value}: give at least 1")
     base = load_config(file, settings)
     if base.model.scaling is not None:
         raise ValueError(
-            "model.scaling is set, but encodings are trained without: remove it, and compare for example tape+yarn"
+            "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
         )
     variants = parse_variants(encodings)
     environments = _environments(jobs, launcher)
@@ -157,14 +163,14 @@ def compare(
     failures = []
     with interruptible(), locked(out) as lock, ThreadPoolExecutor(jobs) as pool:
         missing = sum(bool(run.missing()) for run in runs)
-        yield f"{len(runs)} runs, {missing} of them to be done, {jobs} at a time; each has its log.txt in {out}"
+        yield f"{len(runs)} runs, {missing} of them to do, {jobs} at a time; each logs to its log.txt in {out}"
         children = Children(lock)
         running = {pool.submit(run.finish, children, environments): run for run in runs}
         try:
             for done in as_completed(running):
                 try:
                     done.result()
-                    yield _told(running[done])
+                    yield _summary(running[done])
                 except RunsFailed as error:
                     failures.append(str(error))
                     yield f"failed: {error}"
@@ -176,18 +182,18 @@ def compare(
         if rows := [row for row in rows if row[1]]:
             yield report(rows, command, out)
     if failures:
-        raise RunsFailed(f"{len(failures)} of {len(runs)} runs failed; the table is of the others\n" + "\n".join(failures))
+        raise RunsFailed(f"{len(failures)} of {len(runs)} runs failed; the table has the others\n" + "\n".join(failures))
 
 
 def _environments(jobs: int, launcher: str | None) -> "SimpleQueue[Environment]":
-    """What runs at a time see: a GPU each, or an equal share of the cores; whatever a launcher takes is its own business."""
+    """Environments of parallel runs: a GPU each, or an equal share of the cores. A launcher manages its devices itself."""
     environments: SimpleQueue[Environment] = SimpleQueue()
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = shown.split(",") if shown else [str(number) for number in range(torch.cuda.device_count())]
     if launcher and jobs > 1:
-        raise ValueError(f"--jobs is {jobs}, but what --launcher starts takes the machine for itself: leave one of them out")
+        raise ValueError(f"--jobs is {jobs}, but a run started by --launcher takes the whole machine: remove one of them")
     if not launcher and gpus and jobs > len(gpus):
-        raise ValueError(f"--jobs is {jobs}, but there are {len(gpus)} GPUs: a run needs one of its own")
+        raise ValueError(f"--jobs is {jobs}, but there are {len(gpus)} GPUs, and every run needs its own: lower --jobs")
     for job in range(jobs):
         own: Environment = {}
         if not launcher and gpus:
@@ -200,7 +206,7 @@ def _environments(jobs: int, launcher: str | None) -> "SimpleQueue[Environment]"
 
 
 def _runs(file: str, settings: list[str], variants: list[Variant], seeds: range, out: Path, start: list[str]) -> list[Run]:
-    """Seed by seed, so that all encodings have something early. Raises ValueError if two are the same model."""
+    """All runs, ordered by seed so that every encoding has results early. Raises ValueError if two are the same model."""
     runs = []
     for seed in seeds:
         models: dict[Any, str] = {}
@@ -218,16 +224,16 @@ def _runs(file: str, settings: list[str], variants: list[Variant], seeds: range,
     return runs
 
 
-def _told(run: Run) -> str:
-    """What came out, in one line."""
-    told = []
+def _summary(run: Run) -> str:
+    """A run's results in one line."""
+    parts = []
     for scaling in run.scalings:
         for outcome in run.outcomes(scaling):
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
-            told.append(f"{scaling}: {figures}" if scaling else figures)
-    return f"{run.name}: {'; '.join(told)}"
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
+            parts.append(f"{scaling}: {metrics}" if scaling else metrics)
+    return f"{run.name}: {'; '.join(parts)}"
 
 
 def _outcomes(variant: Variant, runs: list[Run]) -> list[Outcome]:
-    """Of all its seeds that are done."""
+    """Outcomes of a variant, from all seeds that have one."""
     return [outcome for run in runs if run.trained == variant.trained for outcome in run.outcomes(variant.scaling)]

@@ -1,4 +1,4 @@
-"""A comparison as a table and a picture: means over seeds, and their spread."""
+"""Table and plot of a comparison: means over seeds, with their range."""
 
 from pathlib import Path
 from statistics import fmean
@@ -12,19 +12,19 @@ from megatape.model.accounting import count_parameters
 from megatape.study.outcome import Outcome
 from megatape.tables import markdown
 
-Figures = dict[str, float]
-Row = tuple[str, list[Outcome]]  # label of a variant, and its seeds
+Metrics = dict[str, float]
+Row = tuple[str, list[Outcome]]  # label of a variant, and one outcome per seed
 
 
 def report(rows: list[Row], command: str, out: Path) -> str:
     """Write comparison.md and comparison.png into `out`; returns the text of the former.
 
-    rows: the first is what the others are set beside. command: what was typed."""
+    rows: the others are compared with the first. command: what the user typed."""
     config = rows[0][1][0].config
     training, data, model = config.training, config.data, config.model
     setting = (
         f"{model.num_layers} layers of width {model.hidden_size}, {training.steps} steps of {training.global_batch_size} x "
-        f"{data.sequence_length} tokens of {data.path}, {training.precision}. Mean over seeds (least to greatest)."
+        f"{data.sequence_length} tokens of {data.path}, {training.precision}. Mean over seeds (minimum to maximum)."
     )
     lines = [f"    {command}", setting, _table(rows, {label: [one.figures for one in outcomes] for label, outcomes in rows})]
     first, reference = rows[0][0], {outcome.seed: outcome.figures for outcome in rows[0][1]}
@@ -40,16 +40,16 @@ def report(rows: list[Row], command: str, out: Path) -> str:
     return f"{text}\n\nwrote {out / 'comparison.md'}, {out / 'comparison.png'}"
 
 
-def _table(rows: list[Row], figures: dict[str, list[Figures]]) -> str:
-    columns = list(dict.fromkeys(name for found in figures.values() for one in found for name in one))
+def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
+    columns = list(dict.fromkeys(name for seeds in metrics.values() for one in seeds for name in one))
     return markdown(
         ["encoding", "parameters", "seeds", *columns],
         (
             [
                 f"`{label}`",
                 f"{count_parameters(outcomes[0].config.model).total:,}",
-                str(len(figures[label])),
-                *(_spread([one[column] for one in figures[label] if column in one]) for column in columns),
+                str(len(metrics[label])),
+                *(_spread([one[column] for one in metrics[label] if column in one]) for column in columns),
             ]
             for label, outcomes in rows
         ),
@@ -66,12 +66,12 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def _minus(figures: Figures, reference: Figures) -> Figures:
-    return {name: value - reference[name] for name, value in figures.items() if name in reference}
+def _minus(metrics: Metrics, reference: Metrics) -> Metrics:
+    return {name: value - reference[name] for name, value in metrics.items() if name in reference}
 
 
 def _picture(rows: list[Row]) -> Figure:
-    """Loss curves, and what was measured by length: a line for the mean over seeds, a band from the least to the greatest."""
+    """Loss curves, and results by length: a line for the mean over seeds, a band from the minimum to the maximum."""
     figure = Figure(figsize=(13, 5), layout="constrained")
     losses, measured = figure.subplots(1, 2)
     colours = colormaps["turbo"](np.linspace(0.05, 0.95, len(rows)))

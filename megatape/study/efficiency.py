@@ -1,4 +1,4 @@
-"""What each encoding costs: counts from the shape, and times measured side by side.
+"""Costs of each encoding: counts from the shape, and times measured side by side.
 
 B batch, N tokens.
 """
@@ -27,8 +27,10 @@ BASELINE: str = "rope"
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of one encoding: parameters, floating-point operations of the forward pass of one sequence, and bytes that autograd
-    keeps between forward and backward pass of the batch, weights excluded: of the whole model, and of its blocks."""
+    """Counts for one encoding.
+
+    flops: of the forward pass of one sequence. saved, saved_blocks: bytes that autograd keeps for the backward pass of the
+    batch, without weights, of the whole model and of its blocks."""
 
     parameters: int
     flops: int
@@ -38,14 +40,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds, and their ratio to the baseline's of the same round."""
+    """Seconds, and their ratio to the baseline's seconds in the same round."""
 
     seconds: Spread
     ratio: Spread
 
 
 class Subject:
-    """One encoding's model with inputs for it. The weights of the same name and shape are shared with `weights`, which it adds to."""
+    """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own."""
 
     def __init__(
         self, config: ModelConfig, length: int, batch: int, device: torch.device, weights: dict[tuple[str, torch.Size], Tensor]
@@ -69,7 +71,7 @@ class Subject:
         return loss
 
     def blocks(self) -> Tensor:
-        """Forward pass of the blocks: without embedding, final norm, head and loss. Returns the sum of what they give."""
+        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
         x, e = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions)
         last = len(self.model.blocks) - 1
         for index, block in enumerate(self.model.blocks):
@@ -83,19 +85,19 @@ class Subject:
 
     @torch.no_grad()
     def inference(self) -> None:
-        """Logits of all tokens, without gradient and without a cache."""
+        """Logits of all tokens, without gradients and without a cache."""
         self.model(self.tokens, self.positions)
 
     @torch.no_grad()
     def attention_layer(self) -> None:
-        """Attention and the whole position update of one block, without gradient; attention's output stands for the MLP's."""
+        """Attention and position update of one block, without gradients; the update takes attention's output for the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
         attended, attended_positions = block.attention(self.x, self.e, None, True)
         if self.e is not None and block.position is not None:
             block.position(self.e, attended_positions, attended)
 
     def cost(self, length: int) -> Cost:
-        """Counts; the bytes by running both forward passes."""
+        """Counts for this encoding. Runs both forward passes to count the saved bytes."""
         config, saved = self.model.config, []
         for forward in (self.loss, self.blocks):
             with record_saved(exclude=list(self.model.parameters())) as record:
@@ -124,14 +126,14 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def prepare(config: ModelConfig, encodings: list[str], length: int, batch: int, device: torch.device) -> dict[str, Subject]:
-    """The same model with the baseline and each of the encodings. Raises ValueError if one does not go with the shape."""
+    """The same model with the baseline and each encoding. Raises ValueError if an encoding does not support the shape."""
     weights: dict[tuple[str, torch.Size], Tensor] = {}
     names = encodings if BASELINE in encodings else [BASELINE, *encodings]
     return {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
 
 
 def time_part(subjects: dict[str, Subject], part: str, rounds: int, device: torch.device) -> dict[str, Timing]:
-    """Times of one part, in rounds over the encodings, of which the baseline is one."""
+    """Times of one part, in rounds over the encodings, which include the baseline."""
     seconds = interleaved({name: partial(PARTS[part], subject) for name, subject in subjects.items()}, rounds, device)
     timings = {}
     for name, taken in seconds.items():
@@ -143,9 +145,9 @@ def time_part(subjects: dict[str, Subject], part: str, rounds: int, device: torc
 def study(
     file: str | None, layers: int | None, length: int | None, batch: int, encodings: str | None, rounds: int
 ) -> Iterator[str]:
-    """The study on this machine's GPU, or its CPU without one; arguments as `megatape study efficiency` takes them.
+    """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study efficiency`.
 
-    Raises FileNotFoundError or ValueError for what cannot be measured."""
+    Raises FileNotFoundError or ValueError for bad arguments."""
     for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}: give at least 1")
@@ -163,17 +165,17 @@ def study(
 def report(
     config: ModelConfig, encodings: list[str], length: int, batch: int, rounds: int, device: torch.device
 ) -> Iterator[str]:
-    """Paragraphs of the study, each as soon as it is known. The baseline is always measured; sizes and rounds are at least 1.
+    """Yields the paragraphs of the study. The baseline is always measured; sizes and rounds are at least 1.
 
-    Raises ValueError if an encoding does not go with the shape."""
+    Raises ValueError if an encoding does not support the shape."""
     yield reproduced()
     subjects = prepare(config, encodings, length, batch, device)
     dtype = str(compute_dtype(device)).removeprefix("torch.")
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU with {torch.get_num_threads()} threads"
-    how = "by CUDA events" if device.type == "cuda" else "by the clock (a CPU's times say little of a GPU's)"
+    how = "with CUDA events" if device.type == "cuda" else "by the clock (CPU times say little about GPU times)"
     yield (
-        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, {dtype} on {where}; {rounds} rounds over "
-        f"the encodings {how}: medians, quartiles in brackets, ratios to {BASELINE} in the same round."
+        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, {dtype} on {where}; {rounds} "
+        f"rounds over the encodings, timed {how}: medians, quartiles in parentheses, ratios to {BASELINE} in the same round."
     )
     in_paper = is_paper_shape(config, length)
     yield costs_table({name: subject.cost(length) for name, subject in subjects.items()}, in_paper)
@@ -182,22 +184,23 @@ def report(
 
 
 def is_paper_shape(config: ModelConfig, length: int) -> bool:
-    """Whether the paper's figures are of this model and length."""
+    """Whether the paper's numbers are for this model and length."""
     shape = {key: getattr(config, key) for key in PAPER_SHAPE}
     return shape == PAPER_SHAPE and config.num_layers == COST_LAYERS and length == COST_LENGTH
 
 
 def reproduced() -> str:
-    """RoPE's operations of the paper beside ours."""
+    """RoPE's operation counts, ours and the paper's."""
     flops, paper = forward_flops(paper_config(), COST_LENGTH), COSTS[BASELINE]
     return (
-        f"RoPE's forward pass at the paper's shape: {flops / 1e9:.2f} G FLOPs and {flops / 2e9:.2f} G MACs here, {paper.flops:.2f} and "
-        f"{paper.multiply_adds:.2f} in the paper ({flops / 1e9 / paper.flops - 1:+.2%} FLOPs: we count matrix products only)."
+        f"RoPE's forward pass at the paper's shape: {flops / 1e9:.2f} G FLOPs and {flops / 2e9:.2f} G MACs here, "
+        f"{paper.flops:.2f} and {paper.multiply_adds:.2f} in the paper ({flops / 1e9 / paper.flops - 1:+.2%} FLOPs: we count "
+        "matrix products only)."
     )
 
 
 def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
-    """Counts, with the paper's if they are of this shape."""
+    """Counts, beside the paper's if they are for this shape."""
     rows = []
     for name, cost in costs.items():
         paper = COSTS.get(name) if in_paper else None
@@ -213,7 +216,7 @@ def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
 
 
 def times_table(timings: dict[str, Timing], part: str, tokens: int, in_paper: bool) -> str:
-    """Times of one part; tokens: of the batch. With the paper's attention layer, if this is it."""
+    """Times of one part, beside the paper's for an attention layer of its shape. tokens: number in the batch."""
     theirs = in_paper and part == "attention layer"
     rows = []
     for name, timing in timings.items():

@@ -1,4 +1,4 @@
-"""Bytes of the loss: over chunks of tokens, as this system computes it, and over all logits at once."""
+"""Peak memory of the loss: in chunks of tokens, as this system computes it, and with all logits at once."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ NUM_TOKENS, HIDDEN_SIZE = 8192, 4096
 
 
 class PeakMemory(TorchDispatchMode):
-    """Most bytes of tensors made inside the block that were there at the same time. inputs: tensors made before."""
+    """Peak bytes of the tensors created in the block. inputs: tensors created before it, which do not count."""
 
     def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()
@@ -49,21 +49,23 @@ class PeakMemory(TorchDispatchMode):
 
 
 def report() -> Iterator[str]:
-    """The table, computed on shapes."""
+    """Yields the table, computed on fake tensors."""
     yield (
-        f"Peak bytes of the loss, forward and backward, N {NUM_TOKENS}, C {HIDDEN_SIZE}, beyond hidden states, output matrix and their "
-        "gradients (on shapes)"
+        f"Peak memory of the loss, forward and backward, N {NUM_TOKENS}, C {HIDDEN_SIZE}, without hidden states, output matrix "
+        "and their gradients (computed from shapes)"
     )
     rows = []
     for vocab_size in (32_000, 65_536, 131_072):
         for dtype in (torch.float32, torch.bfloat16):
             chunked, plain = peaks(NUM_TOKENS, HIDDEN_SIZE, vocab_size, dtype)
             rows.append([str(vocab_size), str(dtype)[6:], size(chunked), size(plain), f"{chunked / plain:.2f}"])
-    yield markdown(["vocabulary", "precision", "by chunks", "all logits", "ratio"], rows)
+    yield markdown(["vocabulary", "precision", "chunked", "all logits", "ratio"], rows)
 
 
 def peaks(tokens: int, hidden_size: int, vocab_size: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Peak bytes of forward and backward pass beyond hidden states, output matrix and the gradients of both: (by chunks, all logits at once)."""
+    """Peak bytes of the forward and backward pass: (chunked, all logits at once).
+
+    Hidden states, output matrix and their gradients do not count."""
     return _peak(_chunked, tokens, hidden_size, vocab_size, dtype), _peak(_plain, tokens, hidden_size, vocab_size, dtype)
 
 

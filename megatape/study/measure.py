@@ -1,6 +1,6 @@
-"""Measures a finished run of a comparison: python -m megatape.study.measure RUN_FOLDER [SCALING]
+"""Evaluates a complete run of a comparison: python -m megatape.study.measure RUN_FOLDER [SCALING]
 
-Which figures there are follows from the data: exact match of additions, or perplexity of text by length.
+The data decides on the metrics: exact match for addition, perplexity by sequence length for text.
 """
 
 import itertools
@@ -26,25 +26,25 @@ from megatape.study.variants import with_scaling
 from megatape.tasks.addition import evaluate_addition
 from megatape.tasks.perplexity import evaluate_perplexity
 
-LENGTHS = (128, 256, 512, 1024)  # of sequences whose perplexity is measured, as far as model.max_positions goes
-POINTS = 50  # of a loss curve
+LENGTHS = (128, 256, 512, 1024)  # sequence lengths of the perplexity, up to model.max_positions
+POINTS = 50  # on a loss curve
 
 Measured = tuple[dict[str, float], dict[int, float], tuple[str, str]]  # figures, curve and axes of an Outcome
 
 
 def check_measurable(config: Config, scaling: str | None) -> None:
-    """Raises ValueError or FileNotFoundError for whatever would keep `measure` from measuring the trained model."""
+    """Raise ValueError or FileNotFoundError now if `measure` could not evaluate the trained model later."""
     data = Path(config.data.path)
     if is_addition(config):
         digits, longest = AdditionTask.of(data).digits, tested_lengths(config)[-1]
         if longest > config.model.max_positions:
             raise ValueError(
-                f"data.path {data} has additions of up to {digits} digits and is tested with {2 * digits}, which need {longest} "
-                f"positions; model.max_positions is {config.model.max_positions}: raise it"
+                f"data.path {data} has operands of up to {digits} digits; the test has {2 * digits}, which need {longest} "
+                f"positions, but model.max_positions is {config.model.max_positions}: raise it"
             )
     elif config.data.samples == "documents" or config.data.mask_documents:
         raise ValueError(
-            "perplexity by length is measured on packed text, where sequences run across documents: set data.samples to packed and "
+            "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
             "data.mask_documents to false"
         )
     else:
@@ -52,27 +52,28 @@ def check_measurable(config: Config, scaling: str | None) -> None:
     if scaling:
         if tested_lengths(config)[-1] <= config.data.sequence_length:
             raise ValueError(
-                f"{config.model.encoding}+{scaling}: no test is longer than the {config.data.sequence_length} tokens of training, so "
-                f"nothing would be scaled: raise model.max_positions (now {config.model.max_positions}), or compare without it"
+                f"{config.model.encoding}+{scaling}: no test is longer than the {config.data.sequence_length} tokens of "
+                f"training, so scaling would change nothing: raise model.max_positions (now {config.model.max_positions}), or "
+                f"remove +{scaling}"
             )
         with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
     family_of(config.model).config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
 
 
 def is_addition(config: Config) -> bool:
-    """Whether the data is additions; otherwise it is text."""
+    """Whether the data is addition problems; otherwise it is text."""
     return bool(load_index(Path(config.data.path)).source.get("kind") == ADDITION)
 
 
 def tested_lengths(config: Config) -> list[int]:
-    """Tokens of the sequences that are measured, the longest last."""
+    """Lengths in tokens of the tested sequences, the longest last."""
     if is_addition(config):
         return [longest_document(2 * AdditionTask.of(Path(config.data.path)).digits) - 1]
     return [length for length in LENGTHS if length <= config.model.max_positions] or [config.data.sequence_length]
 
 
 def measure(run: RunFolder, scaling: str | None) -> Outcome:
-    """Measure the last checkpoint of a run, its frequencies scaled in this way where a test is longer than training was.
+    """Evaluate the last checkpoint of a run, with its frequencies scaled where a test is longer than training was.
 
     Raises ValueError or FileNotFoundError if the run is not complete."""
     config = load_config(run.config)
@@ -80,14 +81,14 @@ def measure(run: RunFolder, scaling: str | None) -> Outcome:
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
     entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
     figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
-    if not scaling:  # the loss is one of training
+    if not scaling:  # the run's own validation loss is without scaling
         figures = {"validation loss": entries[-1]["validation_loss"]} | figures
     losses = loss_curve([entry["loss"] for entry in entries])
     return Outcome(config, fingerprints, scaling, figures, losses, curve, axes)
 
 
 def loss_curve(losses: list[float]) -> dict[int, float]:
-    """Means of POINTS equal parts of the losses of all steps, by the last step of each."""
+    """Mean losses of POINTS equal parts of the run, keyed by the last step of each part."""
     ends = [len(losses) * part // POINTS for part in range(POINTS + 1)]
     return {end: fmean(losses[begin:end]) for begin, end in itertools.pairwise(ends) if begin < end}
 
@@ -107,7 +108,7 @@ def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Measured
 
 def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measured:
     data, trained, lengths = Path(config.data.path), config.data.sequence_length, tested_lengths(config)
-    # The weights are one model for each amount of scaling.
+    # Lengths with the same scaling factor share a loaded model.
     models = [with_scaling(config.model, scaling, trained, length) if scaling else config.model for length in lengths]
     curve = {}
     for model, group in itertools.groupby(zip(models, lengths, strict=True), key=lambda pair: pair[0]):
@@ -119,7 +120,7 @@ def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measur
 
 if __name__ == "__main__":
     disable_progress_bar()
-    set_verbosity_error()  # it has doubts about every scaling that is not for all of max_positions
+    set_verbosity_error()  # transformers warns about scaling factors that do not cover all of max_positions
     folder, kind = RunFolder(Path(sys.argv[1])), sys.argv[2] if len(sys.argv) > 2 else None
     try:
         measure(folder, kind).write(folder.outcome(kind))

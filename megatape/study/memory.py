@@ -1,4 +1,4 @@
-"""Resident memory of real processes by ZeRO stage and tensor-parallel ranks, beside what the planner says."""
+"""Resident memory of real processes by ZeRO stage and tensor-parallel ranks, beside the planner's estimate."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,13 @@ from megatape.tables import markdown
 
 
 def report() -> Iterator[str]:
-    """Both tables, in MiB."""
-    yield "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence a data rank, buckets of 5 M elements"
+    """Yields both tables, in MiB."""
+    yield (
+        "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
+        "elements"
+    )
     yield _training()
-    yield "Initialization at stage 3 on four ranks: the float32 weights of the whole model, and one rank, in MiB"
+    yield "Initialization at stage 3 on four ranks: the whole model's float32 weights, and the memory of one rank, in MiB"
     yield _initialization()
 
 
@@ -26,7 +29,7 @@ def _training() -> str:
         found = measure(world_size, changes)
         sizes = _mebibytes(found.peak_initializing, found.initialized, found.peak, planned_bytes(world_size, changes))
         rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *sizes])
-    header = ["ZeRO stage", "data x tensor ranks", "peak initializing", "initialized", "peak of training", "planned"]
+    header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
     return markdown(header, rows)
 
 
@@ -38,7 +41,8 @@ def _initialization() -> str:
         weights = 4 * count_parameters(settings(4, changes).model).total
         sizes = _mebibytes(weights, found.peak_initializing, found.initialized)
         rows.append([str(layers), f"{4 // tensor_size} x {tensor_size}", *sizes])
-    return markdown(["layers", "data x tensor ranks", "whole model's weights", "peak initializing", "initialized"], rows)
+    header = ["layers", "data x tensor", "whole model's weights", "peak of initialization", "initialized"]
+    return markdown(header, rows)
 
 
 def _mebibytes(*sizes: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Models to measure: the paper's shape, and weights that need no training."""
+"""Models to measure: the paper's shape, and weights that stand in for trained ones."""
 
 import torch
 
@@ -8,13 +8,13 @@ from megatape.model.transformer import Transformer
 
 PAPER_SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
 
-# A trained model's position weights are not zero: gains of the size that 50 steps of training reach (docs/benchmarks.md), W_up as W_down.
+# Position weights are zero only before training. Gains: the size they reach in 50 steps (docs/benchmarks.md); W_up: as W_down.
 GAIN_STD = 0.06
 UP_STD = 0.02
 
 
 def unsettled_model(config: ModelConfig, seed: int, generator: torch.Generator) -> Transformer:
-    """Initial weights for the seed, but gains and W_up, which start at zero, drawn from the generator: the position state moves."""
+    """A model with initial weights, except that the zeros of gains and W_up are drawn, so that position updates take effect."""
     model = Transformer(config)
     for name, parameter in model.named_parameters():
         parameter.data = initial_weight(name, parameter, config.init_std, seed)

@@ -1,4 +1,4 @@
-"""What came out of one run of a comparison, as a file that stands for it."""
+"""The results of one run of a comparison, and their file."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,13 +11,14 @@ from megatape.files import parse_json, temporary_name
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trained and measured model.
+    """Results of a trained model.
 
-    config, fingerprints  of its training: the resolved configuration, and hashes of data and tokenizer
-    scaling   kind of model.scaling that it was measured with, or None
-    figures   by name, a column of the table each
-    losses    mean training loss (nats) of equal parts of the run, by the last step of each
-    curve     a figure by length (tokens, or digits); axes: the names of both"""
+    config        resolved configuration of the training
+    fingerprints  hashes of its data and tokenizer
+    scaling       kind of model.scaling used in the evaluation, or None
+    figures       metrics by name, the columns of the table
+    losses        mean training loss (nats) of equal parts of the run, keyed by the last step of each
+    curve, axes   a metric by length in tokens or digits, and the names of length and metric"""
 
     config: Config
     fingerprints: dict[str, str]
@@ -29,11 +30,11 @@ class Outcome:
 
     @property
     def seed(self) -> int:
-        """Its training.seed."""
+        """training.seed of the run."""
         return self.config.training.seed
 
     def write(self, path: Path) -> None:
-        """All or nothing: a file that is there is complete."""
+        """Write the file atomically: if it exists, it is complete."""
         partial = temporary_name(path)
         content = asdict(self) | {"config": self.config.model_dump()}
         partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -41,7 +42,7 @@ class Outcome:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote. Raises ValueError if it is corrupted."""
+        """Read what `write` wrote. Raises ValueError if the file is corrupted."""
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
             for name in ("losses", "curve"):
@@ -49,4 +50,4 @@ class Outcome:
             content["axes"] = tuple(content["axes"])
             return cls(**content | {"config": parse_config(content["config"], str(path))})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path} is corrupted ({error}): remove it, and the same command measures again") from None
+            raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None

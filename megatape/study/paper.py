@@ -1,11 +1,13 @@
-"""Figures of the paper (arXiv 2501.00712) that the studies print beside their own."""
+"""Numbers from the paper (arXiv 2501.00712) that the studies print beside their own."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PaperCost:
-    """One encoding at 12 layers of PAPER_SHAPE, one sequence of 1024: parameters in 2^20, forward pass in 10^9 operations, seconds of one
+    """One encoding with 12 layers of PAPER_SHAPE on one sequence of 1024 tokens.
+
+    parameters: in units of 2^20. flops, multiply_adds: of the forward pass, in units of 10^9. attention_seconds: of one
     attention layer."""
 
     parameters: float
@@ -22,9 +24,9 @@ COSTS = {
 }
 COST_LAYERS, COST_LENGTH = 12, 1024
 
-SHIFT = 3  # added tokens, or first position id
+SHIFT = 3  # number of added tokens, or first position id
 SHIFT_LAYERS = (1, 2, 4, 8)
-# (kind of shift, quantity) -> encoding -> values at SHIFT_LAYERS. The paper's "without equivariance" is our tape_no_equivariance.
+# Kind of shift -> encoding -> values at SHIFT_LAYERS. The paper's "without equivariance" is our tape_no_equivariance.
 SHIFT_ATTENTION = {  # 10^-2
     "added tokens": {
         "rope": (8.93, 8.51, 12.29, 11.46),

@@ -1,4 +1,4 @@
-"""Picture of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
+"""Plots the position tensors' dot products and attention, layer by layer, as in the paper's Figure 7.
 
 Shapes as in model/transformer.py.
 """
@@ -14,23 +14,25 @@ from torch import Tensor
 from megatape.study.probe import dot_products, probabilities, run
 from megatape.study.subjects import Subject
 
-COLUMNS = 6  # layers shown at most
-INCH = 2.0  # of one panel
+MAX_COLUMNS = 6  # layers shown
+PANEL_INCHES = 2.0
 
 
 def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
-    """Write the picture as a PNG and say what is in it. Raises ValueError for another name or models that cannot be compared.
+    """Write the plot as a PNG, and yield a description of it.
 
-    A row of dot products for every model that has position tensors, as they enter each layer; then a row for every model but the
-    first with its attention minus the first one's. All are means over sequences and over channels or heads."""
+    One row of dot products for each model that has position tensors, taken as they enter a layer; then one row for each
+    model but the first, with its attention minus the first model's. All are means over sequences and over channels or
+    heads. Raises ValueError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder."""
     if out.suffix != ".png":
         raise ValueError(f"--out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"--out is {out}: there is no folder {out.parent}")
+        raise FileNotFoundError(f"--out is {out}: no folder {out.parent}: create it or choose another")
     depths = {subject.model.config.num_layers for subject in subjects}
     if len(depths) > 1 or any(not torch.equal(subject.tokens, subjects[0].tokens) for subject in subjects):
         raise ValueError(
-            f"the models have {', '.join(map(str, sorted(depths)))} layers, or read other text: give models of equal depth and data"
+            f"the models have {', '.join(map(str, sorted(depths)))} layers, or different texts: give models of equal depth and "
+            "data"
         )
     layers = shown(depths.pop())
     patterns = {subject.label: maps(subject, layers) for subject in subjects}
@@ -43,21 +45,22 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
             difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
             rows.append((f"attention:\n{label}\n- {first}", difference))
     if not rows:
-        raise ValueError(f"{first} alone has nothing to show: it has no position tensor, and there is no other model")
+        raise ValueError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
     figure_of(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
 
 
 def shown(num_layers: int) -> list[int]:
-    """Layers of the picture, counted from 1: the first, the last and powers of two between, the latest of them if there are many."""
+    """Layers to show, counted from 1: the last one, and up to MAX_COLUMNS - 1 powers of two below it, the largest."""
     powers = [2**power for power in range(num_layers.bit_length()) if 2**power < num_layers]
-    return [*powers[-COLUMNS + 1 :], num_layers]
+    return [*powers[-MAX_COLUMNS + 1 :], num_layers]
 
 
 def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """For each of the layers (dot products [N, N], or none without position tensors; attention [N, N]): means over sequences and
-    channels or heads."""
+    """(dot products, attention), each [N, N] per layer: means over sequences and over channels or heads.
+
+    There are no dot products for an encoding without position tensors."""
     count, length = subject.tokens.shape
     products: dict[int, Tensor] = {}
     attention = {layer: torch.zeros(length, length) for layer in layers}
@@ -72,14 +75,14 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
 
 
 def figure_of(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
-    """One panel for each row and layer; rows: a label and one image [N, N] for each layer, which share their colours."""
-    figure = Figure(figsize=(INCH * len(layers) + 2, INCH * len(rows) + 0.5))
+    """One panel for each row and layer. A row has a label, one image [N, N] per layer, and a color scale of its own."""
+    figure = Figure(figsize=(PANEL_INCHES * len(layers) + 2, PANEL_INCHES * len(rows) + 0.5))
     panels = figure.subplots(len(rows), len(layers), squeeze=False)
     for layer, panel in zip(layers, panels[0], strict=True):
         panel.set_title(f"layer {layer}")
     for line, (label, images) in zip(panels, rows, strict=True):
-        # Single large values (a first token that draws all attention) would leave the rest white.
-        limit = float(np.quantile(torch.stack(images).abs().numpy(), 0.99)) or 1.0  # torch's takes 2**24 numbers at most
+        # A few large values, as of a first token that draws all attention, would leave the rest white.
+        limit = float(np.quantile(torch.stack(images).abs().numpy(), 0.99)) or 1.0  # torch.quantile takes at most 2**24 numbers
         for panel, image in zip(line, images, strict=True):
             drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
             panel.set_xticks([])

@@ -1,4 +1,4 @@
-"""How far bfloat16 drifts from float32, with the position residual kept in float32 or in bfloat16."""
+"""How far bfloat16 drifts from float32, with the position residual E in float32 or in bfloat16."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +17,12 @@ NUM_TOKENS = 256
 
 @dataclass(frozen=True)
 class Drift:
-    """Distance of a bfloat16 run from the float32 run of the same weights.
+    """Distance of a bfloat16 forward pass from the float32 one with the same weights.
 
-    norm: relative difference of E's norm after each layer; state: relative difference of E itself; logits: of the logits; all
-    are norms of differences over norms."""
+    state_dtype  precision of E in the bfloat16 pass
+    norm         relative difference of the norm of E, after each layer
+    state        norm of the difference of E over the norm of E, after each layer
+    logits       the same for the logits"""
 
     state_dtype: torch.dtype
     norm: list[float]
@@ -29,7 +31,7 @@ class Drift:
 
 
 def report(num_layers: int) -> Iterator[str]:
-    """The table, and the drift of the logits."""
+    """Yields a table by layer, and the drift of the logits."""
     found = drift(num_layers)
     yield f"bfloat16 against float32, {num_layers} layers of the 155M shape: relative difference after each layer"
     header = [f"{part}, E in {str(one.state_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
@@ -45,12 +47,12 @@ def report(num_layers: int) -> Iterator[str]:
 
 @torch.no_grad()
 def drift(num_layers: int, seed: int = 0) -> list[Drift]:
-    """bfloat16 compute against float32 at the 155M shape, for both precisions of the position residual."""
+    """Drift of bfloat16 compute at the 155M shape, for both precisions of E."""
     config = ModelConfig.model_validate(PAPER_SHAPE | {"num_layers": num_layers, "max_positions": NUM_TOKENS})
     generator = torch.Generator().manual_seed(seed)
     model = unsettled_model(config, seed, generator)
     tokens = torch.randint(0, config.vocab_size, (1, NUM_TOKENS), generator=generator)
-    # The float32 reference uses the weights that bfloat16 can represent: their rounding is not what is measured.
+    # Round the weights for the float32 reference too: the study measures compute, not the rounding of weights.
     model.bfloat16().float()
     logits, states = _run(model, tokens, torch.float32)
     model.bfloat16()

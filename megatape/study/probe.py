@@ -1,4 +1,4 @@
-"""What attention did in a forward pass, found again from its inputs: the model itself returns no probabilities.
+"""Recomputes attention probabilities from the inputs of each layer, because the model does not return them.
 
 Shapes as in model/transformer.py, on one rank.
 """
@@ -16,7 +16,7 @@ from megatape.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What a layer's attention got: h [B, N, C], normed content, and e, the encoding's state as it enters the layer."""
+    """Inputs of a layer's attention: h [B, N, C], normalized hidden states, and e, the encoding's state."""
 
     attention: Attention
     h: Tensor
@@ -25,7 +25,7 @@ class LayerInputs:
 
 @torch.no_grad()
 def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, list[LayerInputs]]:
-    """Logits [B, N, V] of tokens and positions [B, N], and the inputs of every layer's attention."""
+    """Logits [B, N, V] of tokens and positions [B, N], and the inputs of attention in every layer."""
     layers: list[LayerInputs] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor, Tensor | None, Tensor | None, bool]) -> None:
@@ -44,7 +44,7 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
 
 @torch.no_grad()
 def probabilities(layer: LayerInputs) -> Tensor:
-    """Attention of every query (row) to every key, [B, H, N, N], float32, by the definition and with all N x N scores at once."""
+    """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
     attention, h = layer.attention, layer.h
     q, k = (projection(h).unflatten(-1, (-1, attention.head_dim)) for projection in (attention.query, attention.key))
     q, k = attention.encoding.rotate_qk(q, k, layer.e)
@@ -60,11 +60,10 @@ def probabilities(layer: LayerInputs) -> Tensor:
 
 
 def dot_products(layer: LayerInputs) -> Tensor | None:
-    """Inner products of the position tensors of all pairs of tokens, over the planes of a channel: [B, L, N, N], or [B, 1, N, N] where
-    all channels have the same.
+    """Inner products of the position tensors of all pairs of tokens, [B, L, N, N], or [B, 1, N, N] if all channels are equal.
 
-    Divided by the inner product of an unmoved tensor with itself, so that rotary positions give 1 on the diagonal and the mean of
-    cos((n - m) theta_k) over planes elsewhere. None for an encoding that has no position tensor."""
+    They are divided by the number of planes, so that rotary positions give the mean of cos((n - m) theta_k) over planes,
+    1 on the diagonal. None for an encoding without position tensors."""
     if layer.e is None or not layer.attention.encoding.has_position_tensor:
         return None
     e = layer.e.transpose(1, 2).float()

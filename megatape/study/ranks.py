@@ -1,4 +1,4 @@
-"""Memory and time of training steps in real processes: how both grow with ZeRO stage, ranks, layers and length."""
+"""Measures memory and time of training steps in real processes, for any ZeRO stage, ranks, layers and length."""
 
 import json
 import os
@@ -24,14 +24,17 @@ from megatape.training.run import fresh_state
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine
 
-STEPS = 4  # of which the first, with its allocations, is not timed
+STEPS = 4  # the first one, which allocates, is not timed
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of the rank that needs most: resident bytes beyond what the process had before it built anything, and median seconds a step.
+    """Maximum over ranks of resident bytes, beyond those of a process before it builds anything, and of seconds per step.
 
-    initialized: when weights, masters and moments are filled in; peak_initializing: the most until then; peak: the most of all."""
+    initialized        once weights, master weights and optimizer state are filled in
+    peak_initializing  peak until then
+    peak               peak of the whole run
+    seconds            median of the timed steps"""
 
     initialized: int
     peak_initializing: int
@@ -40,7 +43,7 @@ class Measured:
 
 
 def settings(world_size: int, changes: dict[str, Any]) -> Config:
-    """The 155M shape, one sequence a data rank and step; section.key -> value changed."""
+    """The 155M shape, with one sequence per data-parallel rank and step. changes: section.key -> value."""
     raw: dict[str, Any] = {
         "run": {"directory": "unused"},
         "model": PAPER_SHAPE | {"num_layers": 12, "max_positions": 4096},
@@ -58,13 +61,13 @@ def settings(world_size: int, changes: dict[str, Any]) -> Config:
 
 
 def planned_bytes(world_size: int, changes: dict[str, Any]) -> float:
-    """What the planner says one rank holds at the peak."""
+    """The planner's estimate of a rank's peak bytes."""
     config = settings(world_size, changes)
     return plan_memory(config, world_size, run_pass(config), on_gpu=False).device_total
 
 
 def measure(world_size: int, changes: dict[str, Any]) -> Measured:
-    """Train on `world_size` processes of this machine. Raises RuntimeError with the output of one that fails."""
+    """Train on `world_size` processes of this machine. Raises RuntimeError with the end of a failed process's errors."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -85,7 +88,7 @@ def measure(world_size: int, changes: dict[str, Any]) -> Measured:
 
 
 def worker(config: Config) -> dict[str, float]:
-    """What one rank sees."""
+    """Train on one rank and return its measurements."""
     topology = discover()
     initialize_distributed(topology)
     mesh = make_mesh(topology, config.parallel.tp)

@@ -7,7 +7,7 @@ from tqdm import tqdm
 from megatape.study.ranks import measure
 from megatape.tables import markdown
 
-# (layers, N, ranks, tensor-parallel ranks); the first of a series is what the others are compared with.
+# (layers, N, ranks, tensor-parallel ranks); the others of a series are compared with the first.
 SERIES = (
     [(layers, 256, 1, 1) for layers in (2, 4, 8)],
     [(4, length, 1, 1) for length in (256, 512, 1024, 2048)],
@@ -17,8 +17,8 @@ SERIES = (
 
 
 def report() -> Iterator[str]:
-    """The table."""
-    yield "Seconds per step, width of the 155M shape, float32, ZeRO stage 3, one sequence a data rank"
+    """Yields the table."""
+    yield "Seconds per step, width of the 155M shape, float32, ZeRO stage 3, one sequence per data-parallel rank"
     rows = []
     for series in SERIES:
         first = None
@@ -28,4 +28,4 @@ def report() -> Iterator[str]:
             first = first or seconds
             ranks = f"{world_size // tensor_size} x {tensor_size}"
             rows.append([str(layers), str(length), ranks, f"{seconds:.2f}", f"{seconds / first:.2f}"])
-    yield markdown(["layers", "N", "data x tensor ranks", "seconds", "over the first of its series"], rows)
+    yield markdown(["layers", "N", "data x tensor", "seconds", "ratio to the first of the series"], rows)

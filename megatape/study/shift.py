@@ -1,7 +1,7 @@
-"""Shift stability: what changes for the same tokens when others come before them, or when their position ids start later.
+"""Shift stability: what changes for the same tokens when others precede them, or when their position ids start later.
 
 added tokens   S more <s> before the sequence: the same tokens at positions S, S + 1, ..., with S more tokens to attend to
-shifted ids    the same sequence at positions S, S + 1, ...: what is a function of relative positions does not change
+shifted ids    the same sequence at positions S, S + 1, ...: functions of relative positions do not change
 
 Shapes as in model/transformer.py; S is the shift.
 """
@@ -24,8 +24,9 @@ ADDED, SHIFTED = "added tokens", "shifted ids"
 class Change:
     """What a shift changed, over the original tokens.
 
-    attention: of each layer, see `attention_difference`. dot_products: of each layer, see `dot_product_difference`; empty for an encoding
-    without a position tensor. logits: largest absolute difference over the largest absolute logit."""
+    attention     `attention_difference` of each layer
+    dot_products  `dot_product_difference` of each layer; empty for an encoding without position tensors
+    logits        largest absolute difference over the largest absolute logit"""
 
     attention: list[float]
     dot_products: list[float]
@@ -33,10 +34,10 @@ class Change:
 
 
 def attention_difference(before: Tensor, after: Tensor) -> float:
-    """Share of its attention that a query gives to other keys than before, mean over sequences, heads and queries: 0 to 1.
+    """Fraction of its attention that a query moves to other keys, 0 to 1, averaged over sequences, heads and queries.
 
-    The total variation distance of the two distributions, half the sum over keys of |A' - A|; keys that were not there before had 0.
-    before: [B, H, N, N]; after: [B, H, N + S, N + S], whose last N tokens are those of before."""
+    This is the total variation distance of the two distributions, half the sum over keys of |A' - A|, where A is 0 for
+    added keys. before: [B, H, N, N]. after: [B, H, N + S, N + S], whose last N tokens are those of before."""
     length = before.shape[-1]
     after = after[:, :, -length:]
     moved = (after[..., -length:] - before).abs().sum(-1) + after[..., :-length].sum(-1)
@@ -44,15 +45,15 @@ def attention_difference(before: Tensor, after: Tensor) -> float:
 
 
 def dot_product_difference(before: Tensor, after: Tensor) -> float:
-    """Norm of the difference of all pairs' dot products over the norm of those before.
+    """Norm of the change of all pairs' dot products over the norm before.
 
-    before: [B, L, N, N]; after: [B, L, N + S, N + S], whose last N tokens are those of before."""
+    before: [B, L, N, N]. after: [B, L, N + S, N + S], whose last N tokens are those of before."""
     length = before.shape[-1]
     return float((after[..., -length:, -length:] - before).norm() / before.norm())
 
 
 def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[LayerInputs]]) -> Change:
-    """Two runs of one model, the second with S >= 0 more tokens before."""
+    """Compare two forward passes of one model, the second with S >= 0 more tokens in front."""
     attention, products = [], []
     for here, there in zip(before[1], after[1], strict=True):
         attention.append(attention_difference(probabilities(here), probabilities(there)))
@@ -64,16 +65,16 @@ def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[
 
 
 def changes(subject: Subject, shift: int) -> dict[str, Change]:
-    """Both kinds of shift: means over the subject's sequences, of the logits the largest.
+    """The change for both kinds of shift: means over the subject's sequences, and the maximum for the logits.
 
-    Raises ValueError for a shift that is not of 1 .. length - 1."""
+    Raises ValueError unless the shift is in 1 .. length - 1."""
     length = subject.tokens.shape[1]
     if not 1 <= shift < length:
-        raise ValueError(f"--shift is {shift}, the sequences have {length} tokens: give 1 to {length - 1}")
+        raise ValueError(f"--shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = subject.positions(length)
     added = torch.full((1, shift), subject.bos)
     found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
-    for sequence in subject.tokens:  # one by one: all attention of one layer and sequence is there at once
+    for sequence in subject.tokens:  # one at a time, because the probabilities of a layer take [H, N, N]
         tokens = sequence[None]
         before = run(subject.model, tokens, positions)
         longer = run(subject.model, torch.cat([added, tokens], dim=1), subject.positions(length + shift))
@@ -94,7 +95,7 @@ def _mean(of_sequences: list[Change]) -> Change:
 
 
 def report(subjects: list[Subject], shift: int) -> Iterator[str]:
-    """Paragraphs of the study. Raises ValueError as `changes` does."""
+    """Yields the paragraphs of the study. Raises ValueError as `changes` does."""
     yield "\n".join(subject.source for subject in subjects)
     count, length = subjects[0].tokens.shape
     yield f"{count} sequences of {length} tokens, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."

@@ -1,4 +1,4 @@
-"""Seconds from the command to the end of the first step of configs/tape_tiny.json in two processes."""
+"""Measures the time from the command to the end of the first step of configs/tape_tiny.json on two processes."""
 
 import subprocess
 import tempfile
@@ -10,9 +10,9 @@ CONFIG, DATA = "configs/tape_tiny.json", "runs/data/python"
 
 
 def report() -> Iterator[str]:
-    """The time. Raises FileNotFoundError without the data, ChildProcessError with the end of the output if the run fails."""
+    """Yields the time. Raises FileNotFoundError without the data, ChildProcessError with the run's last lines if it fails."""
     if not Path(DATA).is_dir():
-        raise FileNotFoundError(f"no folder {DATA}: start in the repository, after launch/quickstart.py has prepared it")
+        raise FileNotFoundError(f"no folder {DATA}: run in the repository's root, after launch/quickstart.py")
     with tempfile.TemporaryDirectory() as folder:
         command = ["deepspeed", "--num_accelerators", "2", "--module", "megatape", "pretrain", "--config", CONFIG]
         command += ["--set", "training.steps=2", "--set", f"run.directory={folder}/run", "--set", f"data.path={DATA}"]
@@ -25,4 +25,4 @@ def report() -> Iterator[str]:
             if line.startswith("step 1/"):
                 yield f"{time.perf_counter() - started:.1f} s from the command to the end of the first step"
         if process.wait():
-            raise ChildProcessError("".join(output[-20:]) + f"the run ended with status {process.returncode}")
+            raise ChildProcessError("".join(output[-20:]) + f"the run exited with status {process.returncode}")

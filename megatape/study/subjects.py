@@ -1,4 +1,4 @@
-"""The models that a study looks at, each with text for it: from checkpoints, or with random weights."""
+"""The models that a study examines, each with its text: from checkpoints, or with random weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,11 @@ DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 
 @dataclass(frozen=True)
 class Subject:
-    """A float32 model on the CPU and sequences for it.
+    """A float32 model on the CPU, and sequences for it.
 
-    label: its encoding, with the checkpoint where several have that one. source: where it comes from. tokens: [S, N], each sequence
-    starts with the token `bos`."""
+    label   its encoding, with the checkpoint if several models have that encoding
+    source  where it comes from
+    tokens  [S, N]; each sequence starts with the token `bos`"""
 
     label: str
     source: str
@@ -46,21 +47,21 @@ def load_subjects(
     samples: int,
     length: int | None,
 ) -> list[Subject]:
-    """One model for each checkpoint; or with `random` the model of `config` with each of the encodings and random tokens.
+    """One model per checkpoint or, if `random`, the model of `config` with each of the encodings, and random tokens.
 
-    Raises ValueError or FileNotFoundError for arguments that do not go together and for what is no checkpoint or data directory."""
+    Raises ValueError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid."""
     if samples < 1:
         raise ValueError(f"--samples is {samples}: give at least 1")
     if length is not None and length < 2:
         raise ValueError(f"--length is {length}: give at least 2")
     if random:
         if checkpoints or data or not config:
-            raise ValueError("--random takes --config FILE, and neither checkpoints nor --data")
+            raise ValueError("--random needs --config FILE, and takes neither checkpoints nor --data")
         return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
     if not checkpoints or config or encodings:
-        raise ValueError("give checkpoint folders, or --random with --config FILE and perhaps --encodings")
+        raise ValueError("give checkpoint folders, or --random with --config FILE and optionally --encodings")
     if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
-        raise ValueError(f"{twice[0]} is given twice")
+        raise ValueError(f"{twice[0]} is listed twice")
     return _trained(checkpoints, data, samples, length)
 
 
@@ -96,13 +97,13 @@ def _trained(folders: list[Path], data: Path | None, samples: int, length: int |
 
 
 def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
-    """The first samples of the validation split, each behind one <s>, [S, N], and that token."""
+    """The first samples of the validation split [S, N], each starting with <s>, and the id of <s>."""
     dataset = TokenDataset(directory, "validation", length)
     if Tokenizer.load(checkpoint.tokenizer()).sha256 != dataset.tokenizer_hash:
-        raise ValueError(f"{directory} was not tokenized as {checkpoint.directory} was: give other text by --data")
+        raise ValueError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
     if dataset.num_samples < samples:
         raise ValueError(
-            f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: ask for fewer"
+            f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
     tokens = torch.from_numpy(np.stack([dataset.sample(index)[:length] for index in range(samples)]))
     tokens[:, 0] = dataset.bos_id

@@ -1,4 +1,4 @@
-"""Seconds of several things measured side by side, in rounds, so that a change of the machine's speed hits all of them alike."""
+"""Times several actions side by side, in rounds, so that a change of the machine's speed affects all of them alike."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles of what rounds gave."""
+    """Median and quartiles over rounds."""
 
     median: float
     low: float
@@ -21,7 +21,7 @@ class Spread:
 
 
 def spread(values: list[float]) -> Spread:
-    """Of at least one value."""
+    """Median and quartiles of at least one value."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -29,7 +29,7 @@ def spread(values: list[float]) -> Spread:
 
 
 def interleaved(actions: dict[Name, Callable[[], object]], rounds: int, device: torch.device) -> dict[Name, list[float]]:
-    """Seconds of every action in every round. A round runs all of them, one after the other; one more comes before, to warm up."""
+    """Seconds of every action in every round. A round runs each action once; a first, untimed round warms up."""
     seconds: dict[Name, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():
@@ -40,7 +40,7 @@ def interleaved(actions: dict[Name, Callable[[], object]], rounds: int, device: 
 
 
 def timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds until the work of the action is done: on a GPU between two events on its stream, elsewhere by the clock."""
+    """Seconds that an action takes: on a GPU between two events on its stream, elsewhere by the clock."""
     if device.type != "cuda":
         started = time.perf_counter()
         action()

@@ -1,4 +1,4 @@
-"""What is compared: encodings, each perhaps with other settings of the model, or with its frequencies scaled for testing."""
+"""Variants of a model to compare: an encoding, optionally with other model settings or with scaled frequencies in tests."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -14,8 +14,9 @@ SCALINGS = get_args(ScalingConfig.model_fields["kind"].annotation)
 class Variant:
     """One row of a comparison.
 
-    trained: its label without the scaling; variants that agree in it share their training. settings: what training overrides of the
-    configuration. scaling: kind of model.scaling it is tested with where a test is longer than training, or None."""
+    trained   its label without the scaling; variants with the same one share their training
+    settings  overrides of the configuration for training
+    scaling   kind of model.scaling for tests that are longer than training, or None"""
 
     trained: str
     settings: tuple[str, ...]
@@ -23,7 +24,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """As typed, with the scaling behind the encoding."""
+        """As typed, with the scaling after the encoding."""
         encoding, *changes = self.trained.split(":")
         return ":".join([f"{encoding}+{self.scaling}" if self.scaling else encoding, *changes])
 
@@ -31,16 +32,16 @@ class Variant:
 def parse_variants(text: str) -> list[Variant]:
     """The variants of a list such as "rope,tape+yarn,tape:position_size=12".
 
-    Raises ValueError for an encoding or a scaling that is unknown or does not exist for it, and for a variant that is there twice."""
+    Raises ValueError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant."""
     variants = [_parse(entry.strip()) for entry in text.split(",")]
     for variant in variants:
         if variants.count(variant) > 1:
-            raise ValueError(f"--encodings: {variant.label} stands there twice")
+            raise ValueError(f"--encodings: {variant.label} is listed twice")
     return variants
 
 
 def with_scaling(model: ModelConfig, kind: str, trained_length: int, tested_length: int) -> ModelConfig:
-    """The same model with its frequencies scaled to tested_length / trained_length times the context, if that is more than 1."""
+    """The same model with its frequencies scaled by tested_length / trained_length, or unchanged if that is at most 1."""
     if tested_length <= trained_length:
         return model
     scaling = {"kind": kind, "factor": tested_length / trained_length}
@@ -55,14 +56,14 @@ def _parse(entry: str) -> Variant:
     known_encoding(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} have")
+        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
     if plus and scaling not in SCALINGS:
-        raise ValueError(f"--encodings: {head}: {scaling!r} is no scaling: choose from {', '.join(SCALINGS)}")
+        raise ValueError(f"--encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
             raise ValueError(
-                f"--encodings: {entry}: {change!r} is no change of the model: write one such as position_size=12; encodings and scalings "
-                "are named in front, as in tape+yarn"
+                f"--encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
+                "scaling come first, as in tape+yarn"
             )
     settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))
     return Variant(":".join([encoding, *changes]), settings, scaling or None)

@@ -29,7 +29,9 @@ def test_nothing_to_fix() -> None:
     reports = [report(0), report(1, clock=-0.3)]
     assert find_faults(reports) == []
     text = table(reports, [Rate("all-reduce", True, 2**30)], [])
-    assert text.splitlines()[-1] == "all well" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
+    assert (
+        text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,10 @@ def test_nothing_to_fix() -> None:
     [
         (
             {"versions": "3.12/2.13/0.19"},
-            "Python, torch and DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1 (n1)",
+            "versions of Python, torch or DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1 (n1)",
         ),
-        ({"code": "beef"}, "the project's code differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
-        ({"config": "beef"}, "the configuration differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"code": "beef"}, "versions of megatape differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"config": "beef"}, "configurations differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
         ({"device": "H100"}, "devices differ: H100 on rank 1 (n1); cpu on ranks 0, 2 (n0, n2)"),
         ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
         ({"shared": False}, "run.directory is not the same folder on rank 1 (n1)"),
@@ -78,7 +80,7 @@ def test_two_hosts_well(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: 
     started = time.monotonic()
     command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "launch/preflight.py")
     done = hosts.run("n1", *command, "--config", str(config))
-    assert done.returncode == 0 and "all well" in done.stdout, done.stdout
+    assert done.returncode == 0 and "all checks passed" in done.stdout, done.stdout
     assert "eth0 10.77.0.11" in done.stdout and "eth0 10.77.0.12" in done.stdout and done.stdout.count("correct") == 4
     assert time.monotonic() - started < 60
     assert not list((tmp_path / "run").iterdir())  # it leaves nothing
@@ -104,7 +106,7 @@ def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp
         agents.append(hosts.start(host, *whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     outputs = [agent.communicate(timeout=90)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
-    assert "all well" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
+    assert "all checks passed" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
 
 
 def test_another_version_configuration_and_interface_on_a_host(
@@ -122,8 +124,8 @@ def test_another_version_configuration_and_interface_on_a_host(
     done = hosts.run("n1", *MPIRUN, *here, ":", *there, *changed)
     assert done.returncode == 2, done.stdout
     for text in (
-        "the project's code differ",
-        "the configuration differ",
+        "versions of megatape differ",
+        "configurations differ",
         "rank 1 (n2)",
         "GLOO_SOCKET_IFNAME is eth9: n2 has no eth9",
     ):
@@ -139,7 +141,7 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "launch/preflight.py")
     done = hosts.run("n1", *command, "--config", str(config))
     assert done.returncode != 0
-    assert "1 of 2 ranks did not come within 25 s: 1; ranks came from n1" in done.stdout, done.stdout
+    assert "1 of 2 ranks did not arrive within 25 s: 1; ranks arrived from n1" in done.stdout, done.stdout
     assert "n3: ssh: Could not resolve hostname n3" in done.stdout
     assert time.monotonic() - started < 60
 
@@ -159,4 +161,4 @@ def test_rank_0_cannot_be_reached(
     }.items():
         monkeypatch.setenv(name, value)
     assert preflight.preflight(parse_config(raw_config, "test")) == 2
-    assert "rank 0 does not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
+    assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err

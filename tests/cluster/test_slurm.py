@@ -21,7 +21,7 @@ TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1")
 
 
 def submit(slurm: Slurm, config: Path, *options: str) -> str:
-    """Queue a run by the public command; returns the job's number."""
+    """Submit a run with the public command; returns the job's id."""
     done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *options)
     assert done.returncode == 0, done.stdout
     match = re.search(r"^job (\d+);", done.stdout, re.MULTILINE)
@@ -77,7 +77,7 @@ def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path)
     config = write_config(tmp_path, cluster_config)
     command = ("srun", "--nodes", "2", "--ntasks-per-node", "2", "python", "launch/preflight.py", "--config", str(config))
     done = slurm.run(*command, timeout=90)
-    assert done.returncode == 0 and "all well" in done.stdout, done.stdout
+    assert done.returncode == 0 and "all checks passed" in done.stdout, done.stdout
     assert [line.split()[:2] for line in done.stdout.splitlines() if "eth0" in line] == [
         ["0", "n1"],
         ["1", "n1"],
@@ -102,7 +102,7 @@ def test_stopped_twice_and_queued_again(
     assert urgent.returncode == 0, urgent.stdout
     wait_until_completed(slurm, job, run)
     assert [f"start {number}, on n[1-2]" in batch.read_text() for number in (1, 2, 3, 4)] == [True, True, True, False]
-    assert batch.read_text().count("stopped before its end; queued again") == 2
+    assert batch.read_text().count("stopped before its end; requeued") == 2
     assert main.read_text().count("stopped on request after step") == 2
     assert losses(run) == uninterrupted
     assert (run / "logs" / f"tiny-{job}-rank1.log").exists()
@@ -111,7 +111,7 @@ def test_stopped_twice_and_queued_again(
 def test_node_lost_under_a_job(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """Everything on one node dies at once; the job is queued again, waits for the node, and goes on from its last checkpoint."""
+    """Everything on one node dies at once; the job is requeued, waits for the node, and goes on from its last checkpoint."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES)
     wait_for_steps(slurm, job, run, 12)

@@ -77,7 +77,7 @@ def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "tiny-%A_%a-rank%t.log" in text
     for text, message in (
         ("", "no runs"),
-        ("run.directory=x", "run 0: run.directory is set for you"),
+        ("run.directory=x", "run 0: run.directory is always"),
         ("training.step=1", "unknown"),
     ):
         lines.write_text(text)

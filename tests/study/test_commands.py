@@ -51,16 +51,16 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
     assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels tell two of one encoding apart
     for arguments, message in [
-        ((checkpoints[0], checkpoints[0]), "is given twice"),
+        ((checkpoints[0], checkpoints[0]), "is listed twice"),
         ((runs,), "no manifest.json"),
         ((runs / "rope",), "is a run, not a checkpoint"),
         ((tmp_path / "nowhere",), "no such folder"),
-        ((checkpoints[0], "--shift", 32), "--shift is 32, the sequences have 32 tokens"),
+        ((checkpoints[0], "--shift", 32), "--shift is 32, but the sequences have 32 tokens"),
         ((checkpoints[0], "--samples", 0), "--samples is 0"),
-        ((checkpoints[0], "--samples", 10**6), "ask for fewer"),
+        ((checkpoints[0], "--samples", 10**6), "lower it"),
         ((checkpoints[0], "--length", 1), "--length is 1"),
         ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
-        ((checkpoints[0], "--random"), "--random takes --config"),
+        ((checkpoints[0], "--random"), "--random needs --config"),
     ]:
         code, _, errors = command("study", "shift", *arguments)
         assert code == 2 and errors.startswith("error: ") and message in errors, arguments
@@ -77,17 +77,20 @@ def test_random_weights(command: Command, config_file: Path, tmp_path: Path) -> 
     assert code == 0, errors
     assert "random weights, random tokens" in printed and printed.index("`alibi`") < printed.index("`tape`")
     for arguments, message in [
-        (("shift", "--random", "--config", config_file, "--encodings", "ropes"), "'ropes' is no encoding: choose from tape, "),
-        (("shift", "--random"), "--random takes --config"),
+        (
+            ("shift", "--random", "--config", config_file, "--encodings", "ropes"),
+            "'ropes' is not an encoding: choose from tape, ",
+        ),
+        (("shift", "--random"), "--random needs --config"),
         (("shift", "--config", config_file), "give checkpoint folders, or --random"),
         (("attention", "--random", "--config", config_file, "--out", tmp_path / "a.jpg"), "a name that ends in .png"),
-        (("attention", "--random", "--config", config_file, "--out", tmp_path / "no" / "a.png"), "there is no folder"),
+        (("attention", "--random", "--config", config_file, "--out", tmp_path / "no" / "a.png"), "create it or choose another"),
         (
             ("attention", "--random", "--config", config_file, "--encodings", "nope", "--out", tmp_path / "a.png"),
-            "nope alone has nothing to show",
+            "nothing to show for nope alone",
         ),
         (("efficiency", "--config", config_file, "--rounds", 0), "--rounds is 0"),
-        (("efficiency", "--encodings", "rope,nothing"), "'nothing' is no encoding"),
+        (("efficiency", "--encodings", "rope,nothing"), "'nothing' is not an encoding"),
     ]:
         code, _, errors = command("study", *arguments)
         assert code == 2 and message in errors, arguments

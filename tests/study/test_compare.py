@@ -45,11 +45,11 @@ def test_variants() -> None:
     assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
     assert wide.label == "tape:position_size=12:num_kv_heads=4"
     for text, message in [
-        ("ropes", "'ropes' is no encoding: choose from tape, "),
-        ("rope,,tape", "'' is no encoding"),
-        ("rope,rope", "rope stands there twice"),
-        ("tape+yarn,tape+yarn", "tape\\+yarn stands there twice"),
-        ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope have"),
+        ("ropes", "'ropes' is not an encoding: choose from tape, "),
+        ("rope,,tape", "'' is not an encoding"),
+        ("rope,rope", "rope is listed twice"),
+        ("tape+yarn,tape+yarn", "tape\\+yarn is listed twice"),
+        ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope do"),
         ("tape+ntk", "'ntk' is no scaling: choose from linear, theta, yarn"),
         ("tape:12", "'12' is no change of the model"),
         ("tape:encoding=rope", "'encoding=rope' is no change"),
@@ -174,11 +174,11 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         [*command, "--encodings", encodings, "--seeds", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as stopped:
         wait_for(lambda: stopped.poll() is not None or len(steps(first)) > 2, "training's start")
-        with pytest.raises(ValueError, match="is being written by another comparison"):
+        with pytest.raises(ValueError, match="is in use by another comparison"):
             run(file, out, encodings, 1)
         stopped.send_signal(signal.SIGTERM)  # its children hear of it from it alone
         _, errors = stopped.communicate(timeout=100)
-    assert stopped.returncode == 130 and "the same command goes on" in errors, errors
+    assert stopped.returncode == 130 and "run the same command again to continue" in errors, errors
     saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
     assert 3 <= saved < 40 and len(steps(first)) == saved  # it has ended in good order, and nothing trains any more
     assert not other.exists() and not (out / "comparison.md").exists()
@@ -199,7 +199,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
     printed = run(file, out, "rope", 2, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
-    assert "2 runs, 1 of them to be done" in printed and (first / "outcome.json").stat().st_mtime_ns == before
+    assert "2 runs, 1 of them to do" in printed and (first / "outcome.json").stat().st_mtime_ns == before
     assert steps(out / "rope" / "seed-1235")[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
 
     with pytest.raises(ValueError, match="was trained with optimizer.learning_rate 0.01, now it is 0.5"):
@@ -220,7 +220,7 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"] and list(outcome.curve) == [1, 2, 3, 4]
     assert "`rope+yarn`" in printed and (out / "comparison.png").exists()
 
-    with pytest.raises(ValueError, match="need 16 positions; model.max_positions is 15: raise it"):
+    with pytest.raises(ValueError, match="need 16 positions, but model.max_positions is 15: raise it"):
         run(file, tmp_path / "none", "rope", 1, "model.max_positions=15")
 
 
@@ -253,7 +253,7 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(RunsFailed, match="2 of 2 runs failed") as failed:
         run(file, out, "rope", 2, launcher="false")
     for seed in (1234, 1235):
-        assert f"rope, seed {seed}: training ended with status 1" in str(failed.value)
+        assert f"rope, seed {seed}: training exited with status 1" in str(failed.value)
         assert str(out / "rope" / f"seed-{seed}" / "log.txt") in str(failed.value)
 
     def refused(encodings: str = "rope", *settings: str, seeds: int = 1, jobs: int = 1) -> str:
@@ -263,7 +263,7 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
     assert "--seeds is 0: give at least 1" in refused(seeds=0)
     assert "--jobs is 0: give at least 1" in refused(jobs=0)
-    assert "'ropes' is no encoding" in refused("ropes")
+    assert "'ropes' is not an encoding" in refused("ropes")
     assert "model.position_siz: unknown key; did you mean position_size" in refused("rope,tape:position_siz=3")
     assert "head_dim 5 is odd" in refused("nope,rope:head_dim=5")
     assert "model.scaling is set" in refused("rope", 'model.scaling={"kind": "linear", "factor": 2.0}', "model.encoding=rope")
@@ -272,6 +272,6 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "tape and tape:position_size=6 are the same model" in refused("tape,tape:position_size=6")
     assert "tape+yarn: no test is longer than the 32 tokens of training" in refused("tape+yarn")
     assert "Llama needs a hidden_size" in refused("tape,rope", "model.num_heads=5", "model.head_dim=8")
-    with pytest.raises(ValueError, match="--jobs is 2, but what --launcher starts"):
+    with pytest.raises(ValueError, match="--jobs is 2, but a run started by --launcher"):
         run(file, tmp_path / "none", "rope", 1, jobs=2, launcher="mpirun")
     assert not (tmp_path / "none").exists()

@@ -101,9 +101,9 @@ def test_the_papers_columns_stand_beside_ours() -> None:
 
 def test_encodings_by_name() -> None:
     assert parse_encodings("tape, rope") == ["tape", "rope"]
-    with pytest.raises(ValueError, match=r"'ropes' is no encoding: choose from tape, .*, nope"):
+    with pytest.raises(ValueError, match=r"'ropes' is not an encoding: choose from tape, .*, nope"):
         parse_encodings("tape,ropes")
-    with pytest.raises(ValueError, match="tape stands there twice"):
+    with pytest.raises(ValueError, match="tape is listed twice"):
         parse_encodings("tape,tape")
     with pytest.raises(ValueError, match="encoding rope: head_dim 7 is odd"):
         with_encoding(ModelConfig(**SHAPE | {"encoding": "nope", "head_dim": 7}), "rope")
@@ -118,7 +118,7 @@ def test_encodings_by_name() -> None:
         ({"layers": 0}, "--layers is 0"),
         ({"length": -4}, "--length is -4"),
         ({"batch": 0}, "--batch is 0"),
-        ({"encodings": ""}, "'' is no encoding"),
+        ({"encodings": ""}, "'' is not an encoding"),
         ({"file": "nowhere.json"}, "no configuration at nowhere.json"),
     ],
     ids=str,

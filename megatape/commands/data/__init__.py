@@ -1,1 +1,1 @@
-"""megatape data: what is in a data directory, and tokenizers."""
+"""megatape data: data directories and tokenizers."""

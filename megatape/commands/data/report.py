@@ -14,7 +14,7 @@ SAMPLE_TOKENS = 128
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("directory", type=Path, metavar="FOLDER", help="data directory")
-    parser.add_argument("--verify", action="store_true", help="check the hash of every member of every shard")
+    parser.add_argument("--verify", action="store_true", help="verify the hash of every member of every shard")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,9 +10,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_source(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="model file to write")
-    parser.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="tokens (default %(default)s)")
+    parser.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="vocabulary size (default %(default)s)")
     parser.add_argument(
-        "--max-training-bytes", type=int, metavar="N", help="train on the first so many bytes of text (default 20,000,000)"
+        "--max-training-bytes", type=int, metavar="N", help="train on the first N bytes of text (default 20,000,000)"
     )
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.exists():
         raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
     if not args.output.parent.is_dir():
-        raise FileNotFoundError(f"--output {args.output}: there is no folder {args.output.parent}: make it or choose another")
+        raise FileNotFoundError(f"--output {args.output}: no folder {args.output.parent}: create it or choose another")
     limit = MAX_TRAINING_BYTES if args.max_training_bytes is None else args.max_training_bytes
     if limit < 1:
         raise ValueError(f"--max-training-bytes is {limit}: give at least 1")
@@ -33,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
     model = train_tokenizer(texts, args.vocab_size, limit)
     args.output.write_bytes(model)
     tokenizer = Tokenizer(model)
-    print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, limit):,} bytes")
+    print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, limit):,} bytes of text")
     print(f"wrote {args.output}, sha256 {tokenizer.sha256}")
     return 0

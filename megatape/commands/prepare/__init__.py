@@ -1,1 +1,1 @@
-"""megatape prepare: from a source of documents to a data directory."""
+"""megatape prepare: turns a source of documents into a data directory."""

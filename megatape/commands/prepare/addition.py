@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=10_000,
         metavar="N",
-        help="training problems of each of the D x D combinations of lengths (default %(default)s)",
+        help="training problems per cell of the D x D grid of operand lengths (default %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the problems and of what is held out (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the problems and the held-out split (default %(default)s)")
     options.add_new_data(parser)
 
 

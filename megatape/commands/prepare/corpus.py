@@ -10,12 +10,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_source(parser)
     options.add_new_data(parser)
     vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument("--tokenizer", metavar="FILE", help="model file; without it one is trained on the source")
-    vocabulary.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="tokens to train (default %(default)s)")
-    parser.add_argument(
-        "--validation-share", type=float, default=0.02, metavar="P", help="of the documents (default %(default)s)"
+    vocabulary.add_argument(
+        "--tokenizer", metavar="FILE", help="SentencePiece model file (default: train a tokenizer on the source)"
     )
-    parser.add_argument("--max-documents", type=int, metavar="N", help="stop after so many documents")
+    vocabulary.add_argument(
+        "--vocab-size", type=int, default=4096, metavar="N", help="vocabulary size to train (default %(default)s)"
+    )
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.02,
+        metavar="P",
+        help="fraction of documents in the validation split (default %(default)s)",
+    )
+    parser.add_argument("--max-documents", type=int, metavar="N", help="stop after N documents")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
     if counts.empty:
         print(f"skipped {counts.empty:,} empty documents")
     if counts.bad:
-        print(f"skipped {counts.bad:,} bad records, the first of them:", *counts.bad_examples, sep="\n  ")
+        print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
     print(f"wrote {args.output}")
     return 0

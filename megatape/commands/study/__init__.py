@@ -1,10 +1,10 @@
-"""megatape study: the studies of docs/studies.md and the measurements behind docs/benchmarks.md."""
+"""megatape study: the studies of docs/studies.md and the benchmarks of docs/benchmarks.md."""
 
 from collections.abc import Iterable
 
 
 def show(paragraphs: Iterable[str]) -> int:
-    """Print each as soon as it is known. Returns the exit status."""
+    """Print each paragraph as soon as it is ready. Returns the exit status."""
     for paragraph in paragraphs:
         print(f"{paragraph}\n", flush=True)
     return 0

@@ -10,11 +10,11 @@ from megatape.commands.study import show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_models(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.png", help="picture to write")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.png", help="PNG file to write")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the picture."""
+    """Draw the plot."""
     options.check_config(args)
     from megatape.study.patterns import draw
     from megatape.study.subjects import load_subjects

@@ -8,12 +8,14 @@ from megatape.commands.study import show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--config", metavar="FILE", help="measure this file's model (default: the paper's 155M)")
-    parser.add_argument("--layers", type=int, metavar="N", help="instead of the model's")
-    parser.add_argument("--length", type=int, metavar="N", help="tokens of a sequence (default: the file's, or 1024)")
-    parser.add_argument("--batch", type=int, default=1, metavar="B", help="sequences (default 1)")
-    parser.add_argument("--encodings", metavar="A,B", help="default: all")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of timing, after one to warm up (default 5)")
+    parser.add_argument("--config", metavar="FILE", help="configuration of the model (default: the paper's 155M model)")
+    parser.add_argument("--layers", type=int, metavar="N", help="number of layers (default: the model's)")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens per sequence (default: data.sequence_length, or 1024)")
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="sequences per batch (default %(default)s)")
+    parser.add_argument("--encodings", metavar="A,B", help="encodings to measure (default: all)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="timing rounds, after a warm-up round (default %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

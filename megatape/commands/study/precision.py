@@ -7,7 +7,7 @@ from megatape.commands.study import show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--layers", type=int, default=12, metavar="N", help="of the 155M shape (default %(default)s)")
+    parser.add_argument("--layers", type=int, default=12, metavar="N", help="number of layers (default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:

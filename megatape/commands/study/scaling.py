@@ -1,4 +1,4 @@
-"""megatape study scaling"""
+"""megatape study scaling: step time by size. Takes no arguments."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from megatape.commands.study import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """There are none."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """megatape study shift: megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500
 
-Or with random weights: megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape
+With random weights: megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape
 """
 
 import argparse
@@ -12,7 +12,9 @@ from megatape.commands.study import show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_models(parser)
-    parser.add_argument("--shift", type=int, default=3, metavar="S", help="tokens added, and first position id (default 3)")
+    parser.add_argument(
+        "--shift", type=int, default=3, metavar="S", help="number of added tokens, or first position id (default %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
