@@ -1,4 +1,4 @@
-"""Hold our model against outputs of the authors' implementation.
+"""Compare our model with outputs of the authors' implementation.
 
     python tests/check_golden.py FILE [FILE ...]
 
@@ -19,12 +19,12 @@ from torch import Tensor
 from megatape.hf import authors
 from megatape.model.transformer import Transformer
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # it is run as a script, too
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it also runs as a script
 from tests import bounds
 from tests.bounds import relative_difference
 
-# A gradient that is zero in exact arithmetic is nothing but rounding (FIRE's output bias: softmax ignores it), so gradients are compared
-# relative to at least a hundredth of the largest gradient in the file; a tenth of the smallest real gradient still shows.
+# A gradient that is zero in exact arithmetic (FIRE's output bias, which softmax ignores) is pure rounding. So gradients are
+# compared relative to at least a hundredth of the largest gradient in the file; a tenth of the smallest real one still shows.
 GRADIENT_FLOOR = 0.01
 
 
@@ -93,7 +93,7 @@ def drawn_weights(drawn: list[tuple[str, list[int]]]) -> dict[str, Tensor]:
 
 
 def bound(name: str) -> bounds.Bound:
-    """The bound of the quantity `name`."""
+    """Bound of the quantity `name`."""
     return bounds.GOLDEN_GRADIENTS if name.startswith("grads.") else bounds.GOLDEN
 
 

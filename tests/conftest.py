@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1"}  # before torch: on tensors this small, threads only wait
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "MEGATAPE_THREADS": "1",
+}  # before torch is imported; with tensors this small, more threads only wait
 
 import pytest
 
@@ -21,7 +24,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """command("plan", "--config", path): runs `megatape plan --config path` in this process; exit status, output, errors."""
+    """command("plan", "--config", path) runs `megatape plan --config path` in this process: (exit status, output, errors)."""
 
     def run(*words: object) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -31,7 +34,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a module that uses tests/bounds.py are numerical: CI runs them for more than one instruction set."""
+    """Tests of modules that use tests/bounds.py are numerical: CI runs them under more than one instruction set."""
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item.module, "bounds"):
             item.add_marker("numerics")
@@ -39,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """150 documents of a few made-up words, prepared by the public command's function, about 20,000 tokens."""
+    """150 documents of a few made-up words, about 20,000 tokens, prepared by the function of the public command."""
     folder = tmp_path_factory.mktemp("prepared")
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghij", k=generator.randint(2, 6))) for _ in range(60)]
@@ -60,7 +63,7 @@ def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_config(data_directory: Path, tmp_path: Path) -> dict[str, Any]:
-    """A complete small configuration as a dictionary; tests change what they are about."""
+    """A complete small configuration as a dictionary; tests change the values they are about."""
     return small_config(data_directory, tmp_path / "run")
 
 

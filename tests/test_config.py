@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, what is filled in, and how every kind of mistake is told."""
+"""The configuration: what it accepts, what it fills in, and the error for every kind of mistake."""
 
 import copy
 import json
@@ -114,7 +114,7 @@ def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:
         assert part in str(error.value)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ValueError, match=r"(?s)model\.num_layers.*training\.steps"):
         parse(model__num_layers="2", training__steps=0)
 
@@ -174,7 +174,7 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
 
 
 def sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """The sections inside this one, at any depth."""
+    """Subsections of a section, at any depth."""
     for field in section.model_fields.values():
         for inner in sections_in(field.annotation):
             yield inner
@@ -192,7 +192,7 @@ def test_every_field_says_what_it_means_for_the_identity_of_a_run() -> None:
 
 
 def test_differences() -> None:
-    """By path and identity, in the order of the file; a section with an identity of its own as a whole."""
+    """Each difference has a path and an identity; a section whose field has an identity is compared as a whole."""
     scaling = {"kind": "linear", "factor": 2.0}
     ours = parse(model__scaling=scaling, data__path="other", training__seed=2, optimizer__learning_rate=2e-3)
     assert [(found.path, found.identity) for found in differences(parse(), ours)] == [

@@ -1,4 +1,4 @@
-"""README and docs/ say what is there: commands parse, keys of the configuration, files and extras exist, prose is wrapped."""
+"""README and docs/ match the code: commands parse, configuration keys, files and extras exist, prose is wrapped."""
 
 import argparse
 import ast
@@ -22,7 +22,7 @@ from tests.test_imports import MODULES, imports_of, room_of, stated_order
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 GENERATED = ROOT / "docs/config.md"  # tests/test_config.py compares it with the configuration
-# What a page leaves to its reader, as something that parses.
+# Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json", "model.config.position_length"}  # of an exported model
 NAMES = {word for name in NAMED for word in name.split()}
@@ -31,7 +31,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Command:
-    """A command line of a page, split into words. complete: it is a line of a code block; a sentence may name a part."""
+    """A command line of a page, split into words. complete: it is a line of a code block; a sentence may name only a part."""
 
     page: Path
     words: tuple[str, ...]
@@ -42,7 +42,7 @@ class Command:
 
 
 def _code(page: Path) -> Iterator[tuple[str, bool]]:
-    """Lines of code blocks, continuations joined, and code inside of sentences; the flag tells a line of a block."""
+    """Lines of code blocks, with continuations joined (True), and code inside sentences (False)."""
     text = page.read_text()
     for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         yield from ((line, True) for line in re.sub(r"\\\n\s*", "", block).splitlines())
@@ -51,7 +51,7 @@ def _code(page: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _words(line: str) -> tuple[str, ...]:
-    """A line as a shell splits it, with something for each placeholder; none if it is no command."""
+    """A line as a shell splits it, with a value for each placeholder; empty if it is not a command."""
     try:
         words = shlex.split(line.replace("$encoding", "rope"), comments=True)
     except ValueError:
@@ -65,7 +65,7 @@ COMMANDS = list(
 
 
 def _typed(command: Command) -> list[str] | None:
-    """The words that our parser gets: those behind `megatape`, or behind a script that stands for a command."""
+    """The words that our parser gets: those after `megatape`, or after a script that calls a command."""
     for index, word in enumerate(command.words):
         if word == "megatape" and index + 1 < len(command.words) and (index == 0 or "=" in command.words[index - 1]):
             return list(command.words[index + 1 :])
@@ -112,7 +112,7 @@ def _keys(section: type[BaseModel]) -> Iterator[str]:
 
 
 def test_keys_exist() -> None:
-    """Of `--set section.key=value`, with a command or without, and of every `section.key` in a sentence."""
+    """Keys of `--set section.key=value`, with or without a command, and every `section.key` in a sentence."""
     keys = set(_keys(Config))
     for command in COMMANDS:
         for before, word in zip(("", *command.words), command.words, strict=False):
@@ -127,7 +127,7 @@ def test_keys_exist() -> None:
 
 
 def test_paths_exist() -> None:
-    """Files and folders of the repository that a page names, and the tests that it runs."""
+    """Files and folders of the repository that a page names, and the tests it runs."""
     folders = "megatape|tests|launch|data_prep|configs|docs|docker|examples|.ci"
     missing = {
         f"{command.page.name}: {word}"
@@ -139,7 +139,7 @@ def test_paths_exist() -> None:
 
 
 def test_links_exist() -> None:
-    """Of README and its neighbours; those inside docs/ are checked where the site is built."""
+    """Links of README and its neighbors; building the site checks those inside docs/."""
     for page in ROOT.glob("*.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert target.startswith("https://") or (ROOT / target).exists(), f"{page.name}: {target}"
@@ -158,7 +158,7 @@ def test_make_targets_and_extras_exist() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: os.path.relpath(page, ROOT))
 def test_prose_is_wrapped(page: Path) -> None:
-    """Tables, code and words that cannot be broken excepted."""
+    """Except for tables, code and words that cannot be broken."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for line in prose.splitlines():
         if not line.startswith(("|", "    ", "![", "#")):
@@ -171,7 +171,7 @@ def test_examples_are_those_that_run() -> None:
 
 
 def test_architecture_lists_every_arrow() -> None:
-    """docs/architecture.md: a row for each room with its floor, one above the highest room that it imports, and its imports."""
+    """docs/architecture.md has a row per room: its floor, one above the highest room it imports, and its imports."""
     order = stated_order()
     floors: dict[str, int] = {}
     rows = []

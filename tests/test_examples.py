@@ -1,4 +1,4 @@
-"""The scripts of examples/ run, small, one after the other in one process: imports take longer than the rest."""
+"""The scripts of examples/ run with small settings, one after another in one process, because imports take longest."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The import graph of megatape/ is the one that README.md states, and some libraries stay in their rooms."""
+"""The import graph of megatape/ is the one stated in README.md, and some libraries stay in their rooms."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ MODULES = _modules()
 
 
 def imports_of(module: str) -> Iterator[str]:
-    """What `module` imports, at its top and inside functions; of `from a import b` the submodule a.b where there is one."""
+    """Imports of `module`, at its top and inside functions; for `from a import b` the submodule a.b if it exists."""
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -57,12 +57,12 @@ def imports_of(module: str) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """The folder, or the file beside the folders, that holds `module`."""
+    """The folder that holds `module`, or the file beside the folders."""
     return module.split(".")[1] if "." in module else ""
 
 
 def stated_order() -> list[str]:
-    """The rooms in the order of README.md's layout, lowest first."""
+    """Rooms in the order of README.md's layout, lowest first."""
     layout = (ROOT / "README.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
     return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Every file of configs/ loads, fits the cluster that it states, and builds at its own shape without memory."""
+"""Every file in configs/ loads, fits its own cluster section, and builds at full size on the meta device."""
 
 import re
 from pathlib import Path
@@ -27,20 +27,20 @@ def test_the_ladder_is_whole() -> None:
 def test_file(path: Path) -> None:
     config = load_config(path)
     assert config.run.directory == f"runs/{path.stem}"
-    assert config.zero.stage == (1 if path.stem.endswith("_addition_5") else 3)  # one process has nothing to divide
+    assert config.zero.stage == (1 if path.stem.endswith("_addition_5") else 3)  # one process shards nothing
     assert path.stem.startswith(config.model.encoding)
     size = re.search(r"_(\d+[mb])", path.stem)
     if size:
         assert config.cluster is not None
         load_gpu(config.cluster.gpu)
         assert config.accumulation(config.cluster.world_size) >= 1
-        assert config.cluster.gpus_per_node % config.parallel.tp == 0  # tensor ranks stay inside a node
+        assert config.cluster.gpus_per_node % config.parallel.tp == 0  # tensor-parallel ranks stay inside a node
         assert count_parameters(config.model).total == pytest.approx(SIZES[size[1]], rel=0.08)
     _build(config)
 
 
 def _build(config: Config) -> None:
-    """The shares of a tensor rank add up to the whole, but for padding and what every rank holds."""
+    """The shards of the tensor-parallel ranks add up to the whole, except for padding and what every rank holds."""
     with shapes_only(config):
         share = build(config, config.model)
     divided = sum(p.numel() for p in share.parameters() if hasattr(p, "global_shape")) * config.parallel.tp
@@ -67,7 +67,7 @@ def test_the_paper_s_recipe() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*_addition_*.json")), ids=lambda path: path.stem)
 def test_addition(path: Path) -> None:
-    """The number in the name is D: samples hold the longest problem of D digits, positions one of 2 D."""
+    """The number in the name is D: samples hold the longest problem of D digits, positions the longest of 2 D."""
     config = load_config(path)
     digits = int(path.stem.rpartition("_")[2])
     assert config.data.path.endswith(f"data/addition_{digits}")

@@ -1,4 +1,4 @@
-"""The harness itself: a worker that fails or hangs is named, with its output, and nothing outlives the test."""
+"""The harness itself: it names a worker that fails or hangs, shows its output, and leaves no process behind."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Real processes for distributed tests: start them, wait with a limit, and say which one failed or hung.
+"""Real processes for distributed tests: starts them, waits with a time limit, and says which one failed or hung.
 
     run_workers("tests.training.cases:train_cases", world_size=2, payload={...}, folder=tmp_path)
 
@@ -9,8 +9,9 @@ calls `train_cases(payload, topology)` in every process, with a gloo process gro
 
 runs a command of megatape in every process, as a launcher would start it.
 
-Importing takes longer than most of what the workers do. So one server per test run, `python -m tests.workers`, imports everything
-once, and each call forks its ranks from it: server -> a process for the call, which leads a process group -> one per rank.
+Imports take longer than most of what the workers do. So one server per test run, `python -m tests.workers`, imports
+everything once, and each call forks its ranks from it: server -> a process per call, which leads a process group -> one
+process per rank.
 """
 
 import atexit
@@ -34,13 +35,13 @@ ROOT = Path(__file__).parents[1]
 
 
 class Workers:
-    """Ranks 0 .. world_size - 1, which write FOLDER/rank<r>.log. Context manager: what still runs at its end is killed.
+    """Ranks 0 .. world_size - 1, which log to FOLDER/rank<r>.log; a context manager that kills them at its end.
 
     work: words of a command of megatape, or "module:function", which is called as `run_workers` says."""
 
     def __init__(self, work: list[str] | str, world_size: int, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("status", "pid"):  # of an earlier call
+        for kind in ("status", "pid"):  # left by an earlier call
             for file in folder.glob(f"*.{kind}"):
                 file.unlink()
         places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": free_port()}
@@ -55,7 +56,7 @@ class Workers:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all ranks, as a terminal does."""
+        """Send a signal to all ranks, as a terminal would."""
         with suppress(ProcessLookupError):
             os.killpg(self.group, number)
 
@@ -64,22 +65,22 @@ class Workers:
         os.kill(int((self.folder / f"rank{rank}.pid").read_text()), signal.SIGKILL)
 
     def status(self, rank: int) -> int | None:
-        """What the rank ended with, None while it runs. Raises AssertionError if the ranks could not be started."""
+        """Exit status of a rank, or None while it runs. Raises AssertionError if the ranks could not be started."""
         file, call = self.folder / f"rank{rank}.status", self.folder / "call.status"
         if not file.exists() and call.exists() and call.read_text() != "0":
             raise AssertionError(f"the ranks were not started\n{_tail(self.folder, 'call')}")
         return int(file.read_text()) if file.exists() else None
 
     def running(self) -> list[int]:
-        """The ranks that have not ended."""
+        """Ranks that are still running."""
         return [rank for rank in self.ranks if self.status(rank) is None]
 
     def logs(self, ranks: list[int] | None = None) -> str:
-        """The end of what these ranks printed, or all."""
+        """The last output of these ranks, by default of all."""
         return "\n".join(_tail(self.folder, f"rank{rank}") for rank in (self.ranks if ranks is None else ranks))
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float) -> None:
-        """Wait until the condition holds. Raises AssertionError with the output of the ranks that run by then."""
+        """Wait until the condition holds. Raises AssertionError with the output of the ranks that are still running."""
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
@@ -90,13 +91,13 @@ class Workers:
             time.sleep(0.02)
 
     def statuses(self, timeout: float = 90.0) -> list[int | None]:
-        """Wait for the end of all ranks; their exit statuses."""
+        """Wait for all ranks to exit; returns their exit statuses."""
         self.wait(lambda: not self.running(), "the end", timeout)
         return [self.status(rank) for rank in self.ranks]
 
 
 def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0) -> list[Any]:
-    """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank at fault."""
+    """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "payload.json").write_text(json.dumps(payload))
 
@@ -112,7 +113,7 @@ def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeou
 
 
 class Server:
-    """The process that ranks are forked from, as its client."""
+    """Client of the process that ranks are forked from."""
 
     def __init__(self) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -122,7 +123,7 @@ class Server:
         )
 
     def ask(self, request: dict[str, Any]) -> int:
-        """Have a call started; returns its process group."""
+        """Start a call; returns its process group."""
         assert self.process.stdin and self.process.stdout
         print(json.dumps(request), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
@@ -143,14 +144,14 @@ def _server() -> Server:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def _write(folder: Path, name: str, number: int) -> None:
-    """Nobody sees a file that is not written yet."""
+    """Write the file atomically."""
     unfinished = folder / f"{name}.tmp"
     unfinished.write_text(str(number))
     unfinished.rename(folder / name)
@@ -162,25 +163,25 @@ def _tail(folder: Path, name: str) -> str:
 
 
 def main() -> None:
-    """The server: for each request, a line of JSON, fork a call and answer its process id."""
+    """The server: for each request, a line of JSON, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what an import prints is no answer
+    os.dup2(2, 1)  # the output of imports is not a reply
     import megatape.training.run  # noqa: F401 (with all that it imports)
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they leave their status in a file
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
     child = 0
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             _run_call(json.loads(line))
         print(child, file=answers, flush=True)
-    if child:  # whoever asked has ended, perhaps in the middle of a call
+    if child:  # the client has exited, perhaps in the middle of a call
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
 
 
 def _run_call(request: dict[str, Any]) -> NoReturn:
-    """Fork the ranks and leave the exit status of each, then that of the call, in a file."""
+    """Fork the ranks; write the exit status of each to a file, then that of the call."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.environ.clear()
@@ -207,7 +208,7 @@ def _run_call(request: dict[str, Any]) -> NoReturn:
 
 
 def _work(work: list[str] | str, folder: Path) -> Callable[[], int]:
-    """What each rank does; returns its exit status."""
+    """Body of a rank; returns its exit status."""
     if isinstance(work, list):
         from megatape.commands.main import main
 
@@ -247,7 +248,7 @@ def _log_to(path: Path) -> None:
 
 
 def _end(status: int, last: Callable[[], object] = lambda: None) -> NoReturn:
-    """End a forked process at once, without what its parent would do at its own end, after showing what was raised."""
+    """Print the exception, if any, and end a forked process at once, without its parent's exit handlers."""
     if sys.exception():
         traceback.print_exc()
     sys.stdout.flush()

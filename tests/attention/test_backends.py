@@ -1,4 +1,4 @@
-"""Which backend of attention runs where, and what happens when the configuration forces one."""
+"""Which attention backend runs where, and what happens when the configuration forces one."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from megatape.model.attention import attention_need
 from megatape.plan.memory import attention_copies
 from megatape.registry import AUTO, BACKENDS
 
-# Device, what the encoding asks for, head size -> backend.
+# Device, needs of the encoding, head size -> backend.
 CHOICES: dict[tuple[str, Attends, int], str] = {
     ("cpu", "plain", 64): "sdpa",
     ("cpu", "moving", 64): "blocked",
@@ -41,7 +41,7 @@ def test_automatic_choice(device_type: str, attends: Attends, head_dim: int) -> 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_forced_backend_runs_where_it_can(name: str) -> None:
-    """Elsewhere check refuses it with its reason, and a layer that asks for something else gets the automatic choice."""
+    """Elsewhere `check` rejects it with a reason, and layers that it does not support get the automatic choice."""
     for device_type in ("cpu", "cuda"):
         for attends in get_args(Attends):
             asked = need(device_type, attends)
@@ -58,7 +58,7 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain attention by blocks equals PyTorch's, and is what runs."""
+    """Blocked attention runs even without biases, and equals PyTorch's."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 9, heads, 4, generator=generator) for heads in (6, 2, 2))
     calls: list[Tensor] = []
@@ -71,18 +71,18 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(load("blocked"), "attend", counted)
     found, reference = attend(q, k, v, None, None, "blocked"), sdpa_attention(q, k, v, None, None)
     assert found is calls[0]
-    torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in another order
+    torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
 
 
 def test_planner_reads_what_a_backend_keeps(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """On a GPU: copies for one call over [v | e], none by blocks, and a refusal before anything is trained."""
+    """On a GPU: copies for one call over [v | e], none for blocks, and an error before training."""
     sizes = Sizes(tokens=2 * 32, heads=8, channels=8, head_dim=4, state_width=4, element_bytes=4)
     copies = {}
     for name in (AUTO, "blocked"):
         raw_config["training"]["attention"] = name
         copies[name] = attention_copies(parse_config(raw_config, "test"))
     assert copies == {AUTO: load("sdpa").copied_bytes(sizes), "blocked": 0}
-    assert copies[AUTO] == 64 * 8 * (4 + 4) * 4  # rotated queries and keys; nothing is repeated, with as many channels as heads
+    assert copies[AUTO] == 64 * 8 * (4 + 4) * 4  # rotated queries and keys; with as many channels as heads nothing is repeated
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which supports a bias by distance only"):
         attention_copies(parse_config(raw_config, "test"))

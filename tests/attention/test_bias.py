@@ -1,4 +1,4 @@
-"""Biased attention by blocks and by flex_attention against the plain formula; biases against their published definitions."""
+"""Biased attention, blocked and by flex_attention, against the plain formula; biases against their published definitions."""
 
 import math
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from tests.bounds import assert_close
 from tests.model.builder import SHAPE
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Any, Tensor | None], Tensor]
-KINDS = ("distance", "pairs", "pairs of rows")  # the last: every row of the batch has positions of its own
+KINDS = ("distance", "pairs", "pairs of rows")  # the last case: every row of the batch has its own positions
 
 
 def inputs(shape: tuple[int, ...], kind: str) -> tuple[list[Tensor], Callable[[list[Tensor]], ScoreBias]]:
-    """q, k, v and the bias's weights in float64, and how to make the bias of such weights."""
+    """q, k, v and the bias's weights in float64, and the function that makes the bias from such weights."""
     batch, length, heads, channels, size = shape
     generator = torch.Generator().manual_seed(length)
 
@@ -57,8 +57,9 @@ def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Ten
 
 
 def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool, gradients: bool = True) -> None:
-    """Values and all gradients of the float32 kernel against the formula in float64. The gradient of FIRE's output bias is zero in exact
-    arithmetic, hence the floor."""
+    """Values and all gradients of the float32 kernel against the formula in float64.
+
+    The floor is for the gradient of FIRE's output bias, which is zero in exact arithmetic."""
     exact, make = inputs(shape, kind)
     document_starts = random_document_starts(*shape[:2]) if masked else None
     length = shape[1]
@@ -100,12 +101,12 @@ def test_reference_equals_the_formula(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("shape", [(2, 128, 4, 4, 16), (2, 300, 6, 2, 10)], ids=str)
 def test_flex_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
-    """The GPU's score modification, run uncompiled. flex_attention has no gradient on a CPU: tests/model/test_gpu.py."""
+    """The GPU's score modification, uncompiled. flex_attention has no gradient on a CPU; tests/model/test_gpu.py tests that."""
     check(flex_biased_attention, shape, "distance", masked, gradients=False)
 
 
 def test_gradients_are_those_of_the_function() -> None:
-    """By finite differences, in float64: block by block for FIRE, whose threshold is passed by some queries."""
+    """By finite differences in float64; block by block for FIRE, because only some queries are beyond its threshold."""
     exact, make = inputs((1, 12, 2, 2, 4), "pairs")
 
     def numbers(*weights: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ def test_gradients_are_those_of_the_function() -> None:
 
 
 def test_inputs_are_left_alone() -> None:
-    """One head and one token are laid out as the kernel wants them: it must not scale them in place."""
+    """One head and one token already have the kernel's layout, without a copy: it must not scale them in place."""
     for shape in ((1, 6, 1, 1, 4), (2, 1, 3, 3, 4)):
         exact, make = inputs(shape, "distance")
         given = [tensor.detach().float() for tensor in exact]
@@ -145,8 +146,9 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize(("kind", "units"), [("distance", 3), ("pairs", WIDTH + 1)])
 def test_thousands_of_tokens(kind: str, units: int) -> None:
-    """The largest tensor of a forward pass is one of a block's rows and all keys, for all heads or hidden units; for the lookup by
-    distance also of the backward pass."""
+    """The largest tensor of a forward pass has a block's rows and all keys, for all heads or hidden units.
+
+    For the lookup by distance this also holds in the backward pass."""
     length, heads = 4608, 2
     exact, make = inputs((1, length, heads, heads, 2), kind)
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
@@ -178,7 +180,7 @@ def pairs(length: int = 40) -> list[tuple[int, int]]:
 
 
 def test_alibi() -> None:
-    """Slopes 2^(-8h/H); with 12 heads those of 8, then every second of those of 16 (Press et al., footnote on other numbers)."""
+    """Slopes 2^(-8h/H); 12 heads have those of 8, then every second one of 16 (Press et al., footnote on other numbers)."""
     assert slopes(8) == [2.0**-h for h in range(1, 9)]
     assert slopes(12) == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
     numbers, _ = bias_of("alibi", 12)

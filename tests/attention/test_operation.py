@@ -1,4 +1,4 @@
-"""The blocked kernel against PyTorch's attention, and both against the plain formula."""
+"""The blocked kernel and PyTorch's attention against the plain formula."""
 
 import math
 
@@ -11,7 +11,7 @@ from megatape.attention.sdpa import sdpa_moving_attention, visible
 from tests import bounds
 from tests.bounds import assert_close
 
-# B, N, H, L, R: lengths below, at and beyond a block; groups; an odd number of planes
+# B, N, H, L, R: lengths below, at and above a block's; groups; an odd number of planes
 SHAPES = [(2, 40, 4, 4, 8), (1, BLOCK, 2, 1, 4), (2, 2 * BLOCK + 44, 6, 2, 10), (3, 1, 2, 2, 2)]
 
 
@@ -73,7 +73,7 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
 
 
 def test_bfloat16_computes_in_float32() -> None:
-    """From bfloat16 heads the kernel's result is the float32 one rounded once."""
+    """For bfloat16 heads the kernel's result is the float32 result, rounded once."""
     q, k, v, e = inputs(SHAPES[2], torch.bfloat16)
     e = e.detach().float()
     content, attended_positions = blocked_attention(q, k, v, e)
@@ -83,7 +83,7 @@ def test_bfloat16_computes_in_float32() -> None:
 
 
 def test_nothing_quadratic_is_kept() -> None:
-    """Saved for backward grows with N, not with N x N."""
+    """What is saved for the backward pass grows with N, not with N x N."""
     from megatape.model.accounting import record_saved
 
     sizes = []

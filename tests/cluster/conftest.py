@@ -1,4 +1,4 @@
-"""Hosts for the tests of this folder, made once, and the run on one host that all others are compared with."""
+"""Hosts for the tests of this folder, set up once, and the single-host run that the others are compared with."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from tests.workers import run_workers
 
 
 def need(*commands: str) -> None:
-    """Skip visibly where nobody asked for daemons that run for some minutes; fail where somebody did and something is missing."""
+    """Skip tests that need daemons for minutes unless asked for; once asked for, fail if something is missing."""
     if os.environ.get("MEGATAPE_CLUSTER_TESTS") != "required":
         pytest.skip("starts sshd and Slurm on hosts of its own: as root, MEGATAPE_CLUSTER_TESTS=required runs it")
     if reason := missing(*commands):
@@ -34,7 +34,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="session")
 def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Trains in a few seconds on 1, 2 or 4 ranks. eps as in tests/training/test_stages.py."""
+    """A run that takes a few seconds on 1, 2 or 4 ranks. eps as in tests/training/test_stages.py."""
     config = small_config(data_directory, tmp_path_factory.mktemp("cluster") / "unused")
     config["training"]["steps"] = 3
     config["optimizer"]["eps"] = 1e-3
@@ -43,7 +43,7 @@ def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """Losses of one plain process."""
+    """Losses of a single process."""
     folder = tmp_path_factory.mktemp("one-host")
     config = copy.deepcopy(cluster_config)
     config["run"]["directory"] = str(folder)
@@ -60,7 +60,7 @@ def check_losses(run: Path, expected: list[float]) -> None:
 
 
 def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:
-    """Write config.json with changed sections into a folder, for a run in FOLDER/run."""
+    """Write config.json with changed sections into a folder; the run goes to FOLDER/run."""
     changed = copy.deepcopy(config)
     for section, values in (changes | {"run": {"directory": str(folder / "run")}}).items():
         changed[section] = changed.get(section, {}) | values

@@ -3,8 +3,8 @@
     head 10.77.0.1          the login node: holds the bridge, starts jobs
     n1   10.77.0.11, n2 10.77.0.12      compute nodes
 
-They share the file system. Nothing outside the namespaces changes: names and ssh settings are mounted over /etc for their processes
-only, and whatever still runs in them is killed at the end.
+They share the file system. Nothing outside the namespaces changes: host names and ssh settings are mounted over /etc for
+their processes only, and whatever still runs in them at the end is killed.
 """
 
 import os
@@ -26,7 +26,7 @@ COMMANDS = ("ip", "nsenter", "unshare", "mount", "ssh", "ssh-keygen", "/usr/sbin
 
 
 def missing(*more: str) -> str:
-    """Why these hosts cannot be made here, or nothing."""
+    """Why these hosts cannot be set up here, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     lacking = [command for command in (*COMMANDS, *more) if shutil.which(command, path=environment()["PATH"]) is None]
@@ -37,7 +37,7 @@ def missing(*more: str) -> str:
 
 
 class Hosts:
-    """The hosts, running. Context manager."""
+    """The running hosts, a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Hosts:
         self.close()
 
     def run(self, host: str, *command: str, timeout: float = 120, **settings: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host and wait. settings: cwd, variables (added to the environment). Kills it after `timeout` seconds."""
+        """Run a command on a host and wait; kill it after `timeout` seconds. settings: cwd, variables (added environment)."""
         process = self.start(host, *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **settings)
         try:
             output, _ = process.communicate(timeout=timeout)
@@ -84,7 +84,7 @@ class Hosts:
     def start(
         self, host: str, *command: str, variables: dict[str, str] | None = None, **settings: Any
     ) -> subprocess.Popen[str]:
-        """Start a command on a host, in a process group of its own."""
+        """Start a command on a host, in its own process group."""
         files = {f"hosts-{host}": "hosts", "ssh_config": "ssh/ssh_config"}
         mounts = " && ".join(f"mount --bind {self.folder / name} /etc/{place}" for name, place in files.items())
         script = f'hostname {host} && {mounts} && exec "$@"'
@@ -109,7 +109,7 @@ class Hosts:
         )
 
     def start_daemon(self, host: str, name: str, *command: str, **settings: Any) -> subprocess.Popen[str]:
-        """Start a command that stays until the end; its output goes to NAME-HOST.log."""
+        """Start a command that runs until the end; its output goes to NAME-HOST.log."""
         with (self.folder / f"{name}-{host}.log").open("w") as log:
             process = self.start(host, *command, stdout=log, stderr=subprocess.STDOUT, **settings)
         self.daemons.append(process)
@@ -119,12 +119,12 @@ class Hosts:
         self.start_daemon(host, "sshd", "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / "sshd_config"))
 
     def processes(self, host: str) -> list[int]:
-        """Everything that runs on a host."""
+        """Processes of a host."""
         found = subprocess.run(["ip", "netns", "pids", self._namespace(host)], capture_output=True, text=True, timeout=20)
         return [int(number) for number in found.stdout.split()]
 
     def kill(self, host: str) -> None:
-        """End everything that runs on a host at once, as a power cut does."""
+        """Kill everything on a host at once, like a power cut."""
         for _ in range(20):
             numbers = self.processes(host)
             for number in numbers:
@@ -152,10 +152,10 @@ class Hosts:
         _call("ip", "-n", self._namespace(host), *arguments)
 
     def _write_files(self) -> None:
-        """Names, ssh client and daemon settings, keys."""
+        """Write host names, settings of the ssh client and daemon, and keys."""
         addresses = {"localhost": "127.0.0.1", "head": HEAD} | NODES
         for host in ("head", *NODES):
-            # Each node's own name stands for 127.0.1.1, as Debian's installer has it: not an address to tell others.
+            # Each node's own name means 127.0.1.1, as Debian's installer sets it up: useless to other hosts.
             own = {host: "127.0.1.1"} if host in NODES else {}
             lines = [f"{address} {name}" for name, address in (addresses | own).items()]
             (self.folder / f"hosts-{host}").write_text("\n".join(lines) + "\n")
@@ -181,18 +181,18 @@ class Hosts:
         }
         for name, settings in (("ssh_config", client), ("sshd_config", daemon)):
             (self.folder / name).write_text("".join(f"{option} {value}\n" for option, value in settings.items()))
-        Path("/run/sshd").mkdir(exist_ok=True)  # the daemon insists on it; Debian makes it when the service starts
+        Path("/run/sshd").mkdir(exist_ok=True)  # the daemon requires it; Debian creates it when the service starts
 
 
 def environment() -> dict[str, str]:
-    """What a user's shell has: the environment's commands, the project, one thread a process; no ranks."""
+    """A user's shell environment: our commands, the project, one thread per process, and no rank variables."""
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}{os.pathsep}/usr/sbin:/sbin"
     return kept | {"OMP_NUM_THREADS": "1", "MEGATAPE_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float, explain: Callable[[], str] = str) -> Any:
-    """Ask until the answer is true and return it. Raises AssertionError that names `what` and adds `explain()`."""
+    """Poll until the answer is true, and return it. Raises AssertionError that names `what` and adds `explain()`."""
     deadline = time.monotonic() + timeout
     while not (answer := condition()):
         if time.monotonic() > deadline:

@@ -46,7 +46,7 @@ PartitionName=urgent Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=2
 
 
 class Slurm:
-    """The cluster, running; it ends with its hosts."""
+    """The running cluster; it ends with its hosts."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
@@ -95,7 +95,7 @@ class Slurm:
         )
 
     def explain(self, job: str = "") -> str:
-        """What is needed to understand a failure."""
+        """Information to debug a failure."""
         logs = [self.folder / "slurmctld.log", *(self.folder / node / "slurmd.log" for node in NODES)]
         texts = [self.run("sinfo").stdout, self.run("scontrol", "show", "job", job).stdout if job else ""]
         return "\n".join(texts + [f"--- {path}\n{path.read_text()[-2000:]}" for path in logs if path.exists()])

@@ -1,4 +1,4 @@
-"""The containers' health check."""
+"""Health check of the containers."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docker/: what can be said without a Docker engine. .ci/run takes the build steps of the CPU image in a fresh environment."""
+"""docker/, as far as it can be tested without Docker. .ci/run runs the CPU image's build steps in a fresh environment."""
 
 import re
 import shutil
@@ -50,7 +50,7 @@ def test_pinned_and_not_root(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-cpu.txt"])
 def test_locks_follow_the_constraints(name: str) -> None:
-    """Same versions as constraints.txt, a hash for each, and nothing of CUDA for the CPU. docker/lock.sh writes them anew."""
+    """The versions of constraints.txt, each with a hash, and no CUDA packages for the CPU. docker/lock.sh updates them."""
     entries = re.split(r"\n(?=\S)", (DOCKER / name).read_text().strip())
     locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)  # type: ignore[misc]
     assert all("--hash=sha256:" in entry for entry in entries)
@@ -67,7 +67,7 @@ def test_compose() -> None:
     content = compose()
     services = content["services"]
     assert set(services) == {"data", "rank0", "rank1", "tensorboard"}
-    assert services["tensorboard"]["ports"] == ["127.0.0.1:6006:6006"]  # not on the network
+    assert services["tensorboard"]["ports"] == ["127.0.0.1:6006:6006"]  # not exposed to the network
     for service in services.values():
         assert service["volumes"] == ["runs:/workspace/runs"] and "runs" in content["volumes"]
     for rank in ("rank0", "rank1"):
@@ -77,7 +77,7 @@ def test_compose() -> None:
 def test_the_two_containers_of_compose_train_together(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Their commands and environments on two hosts instead, with a smaller configuration."""
+    """Runs their commands and environments on two hosts, with a smaller configuration."""
     config = write_config(tmp_path, cluster_config)
     processes = []
     for host, service in (("n1", "rank0"), ("n2", "rank1")):

@@ -19,7 +19,7 @@ def hostfile(folder: Path, slots: int) -> str:
 def test_hostfile_stage_3_tensor_ranks_inside(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Two ranks on each host: T = 2 inside, data ranks across, stage 3."""
+    """Two ranks on each host: T = 2 inside a host, data parallel across hosts, stage 3."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
     command = ("deepspeed", "--hostfile", hostfile(tmp_path, 2), "--launcher", "pdsh", *PRETRAIN, str(config))
     done = hosts.run("n1", *command)
@@ -30,7 +30,7 @@ def test_hostfile_stage_3_tensor_ranks_inside(
 def test_hostfile_tensor_ranks_across(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """One rank on each host, T = 2 across them; the interface set by hand, which DeepSpeed passes on from .deepspeed_env only."""
+    """One rank on each host, T = 2 across hosts. The interface is set in .deepspeed_env: DeepSpeed passes on only that."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2})
     (tmp_path / "env").write_text("GLOO_SOCKET_IFNAME=eth0\n")
     command = ("deepspeed", "--hostfile", hostfile(tmp_path, 1), "--launcher", "pdsh", "--master_addr", "10.77.0.11")
@@ -42,7 +42,7 @@ def test_hostfile_tensor_ranks_across(
 def test_mpirun_tensor_ranks_across_data_ranks_inside(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Ranks dealt out to the hosts in turn: ranks 0 and 2 on one, 1 and 3 on the other, so that T = 2 spans hosts."""
+    """Ranks are assigned to hosts round-robin: 0 and 2 on one, 1 and 3 on the other, so that T = 2 spans hosts."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
     command = ("mpirun", "--allow-run-as-root", "-np", "4", "--host", "n1:2,n2:2", "--map-by", "node", "-x", "PYTHONPATH")
     done = hosts.run("n1", *command, sys.executable, *PRETRAIN, str(config))

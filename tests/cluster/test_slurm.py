@@ -49,7 +49,7 @@ def explain(slurm: Slurm, job: str, run: Path) -> str:
 
 @pytest.fixture(scope="module")
 def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """Losses of the whole run on two nodes, started by srun itself, with Slurm's PMIx."""
+    """Losses of the whole run on two nodes, started by plain srun with Slurm's PMIx."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     config = write_config(folder, cluster_config, training=LONG, **SETTINGS)
     command = (
@@ -69,7 +69,7 @@ def uninterrupted(slurm: Slurm, cluster_config: dict[str, Any], tmp_path_factory
 
 def test_srun_trains_the_same_model(uninterrupted: list[float], cluster_config: dict[str, Any], one_host: list[float]) -> None:
     assert len(uninterrupted) == STEPS
-    # The learning rate follows the run's length, but not in the first step.
+    # The learning rate depends on the length of the run, but not in the first step.
     assert_close(uninterrupted[:1], one_host[:1], bounds.TRAINED)
 
 
@@ -86,10 +86,10 @@ def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path)
     ]
 
 
-def test_stopped_twice_and_queued_again(
+def test_stopped_twice_and_requeued(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """Signalled as before a time limit, then preempted: the run goes on bit for bit; edits after submission change nothing."""
+    """Signaled as before a time limit, then preempted: the run continues bit for bit; edits after submission change nothing."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
@@ -111,7 +111,7 @@ def test_stopped_twice_and_queued_again(
 def test_node_lost_under_a_job(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """Everything on one node dies at once; the job is requeued, waits for the node, and goes on from its last checkpoint."""
+    """Everything on a node dies at once: the job is requeued, waits for the node, and resumes from its last checkpoint."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES)
     wait_for_steps(slurm, job, run, 12)
@@ -124,7 +124,7 @@ def test_node_lost_under_a_job(
 
 
 def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
-    """A signal before training began queues the job again. scancel leaves a checkpoint, and the job does not come back."""
+    """A signal before training starts requeues the job. scancel leaves a checkpoint, and the job does not return."""
     config, run = write_config(tmp_path, cluster_config, training={"steps": 5000}), tmp_path / "run"
     job = submit(slurm, config, "--nodes", "2", "--cpu-ranks-per-node", "1")
     wait_for(
@@ -140,12 +140,12 @@ def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: d
     slurm.wait_until_idle()
     steps = len(losses(run))
     assert json.loads((run / "checkpoints" / f"step-{steps:08d}" / "state.json").read_text())["step"] == steps < 5000
-    time.sleep(6)  # longer than a job that is queued again has to wait here
+    time.sleep(6)  # longer than a requeued job waits here
     assert slurm.state(job) == "CANCELLED"
 
 
 def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path) -> None:
-    """A job array: one run for each line of changes."""
+    """A job array has one run per line of overrides."""
     config = write_config(tmp_path, cluster_config)
     study = tmp_path / "study"
     study.write_text("# learning rates\ntraining.seed=1234\noptimizer.learning_rate=1e-3 training.steps=2\n")

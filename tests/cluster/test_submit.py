@@ -1,4 +1,4 @@
-"""What the batch script says, without a cluster. tests/cluster/test_slurm.py runs it."""
+"""The text of the batch script, without a cluster. tests/cluster/test_slurm.py runs it."""
 
 import json
 import subprocess
@@ -125,7 +125,7 @@ def test_print_only(command: Command, raw_config: dict[str, Any], tmp_path: Path
 
 
 def test_the_snapshot_is_what_runs(study: Study, tmp_path: Path) -> None:
-    """Not the package that is installed, and not that of the working directory."""
+    """Neither the installed package nor the one in the working directory runs."""
     take_snapshot(tmp_path / "now", {"config.json": study.configs[0]})
     package = tmp_path / "now" / "code" / "megatape"
     assert '"$snapshot/code/megatape/__main__.py" pretrain' in render(study, Job("tiny", 1, 1, False), tmp_path / "now")

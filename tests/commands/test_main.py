@@ -1,4 +1,4 @@
-"""All commands: help and errors without torch, one way of failing, and the scripts that stand for them."""
+"""All commands: help and errors without torch, one form of error messages, and the scripts that call the commands."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.workers import ROOT
 
 LEAVES = [name for name in COMMANDS if not any(other.startswith(f"{name} ") for other in COMMANDS)]
 NOWHERE = ["--config", "nowhere.json"]
-# Something a user may get wrong, and what the one line says of it. None: argparse says it, for the command has nothing to get wrong.
+# A user's mistake, and part of the one-line error. None: the command takes no arguments, so only argparse can complain.
 BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "pretrain": (NOWHERE, "no configuration at nowhere.json"),
     "plan": (NOWHERE, "no configuration at nowhere.json"),
@@ -57,7 +57,7 @@ def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
-# Help of every command, and a configuration that is not there for each that takes one; says which of the heavy packages that imported.
+# Prints the help of every command, gives a missing configuration to each that takes one, and lists the heavy packages imported.
 WITHOUT_TORCH = """
 import json, sys
 from megatape.commands.main import main
@@ -102,7 +102,7 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
     assert (found, printed) == (status, "") and errors.endswith(message)
 
 
-def test_faults_of_ours_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(args: object) -> int:
         raise ModuleNotFoundError("No module named 'megatape.gone'", name="megatape.gone")
 
@@ -123,7 +123,7 @@ SHIMS = sorted(
 
 @pytest.mark.parametrize("path", SHIMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each calls the command that it names, with what was typed after it, from the package of its own clone."""
+    """Each calls the command it names, with its own arguments, from the package of its clone."""
     called: list[list[str]] = []
     monkeypatch.setattr(main, "main", called.append)
     monkeypatch.setattr(sys, "argv", [str(path), "--some", "thing"])

@@ -1,4 +1,4 @@
-"""What DeepSpeed logs is shown only if it is an error, or asked for."""
+"""DeepSpeed's log shows only errors, unless the user asks for more."""
 
 import logging
 import runpy
@@ -12,7 +12,7 @@ import pytest
 from megatape.commands.options import silence_deepspeed
 from tests.workers import ROOT
 
-# What DeepSpeed 0.19.8 writes, and what a run does.
+# Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
 LINES = {
     "[2026-11-21 21:40:02,074] [WARNING] [real_accelerator.py:213:get_accelerator] Setting accelerator to CPU.": False,
     "[2026-11-21 21:40:06,528] [INFO] [launch.py:170:main] dist_world_size=2": False,
@@ -24,7 +24,7 @@ LINES = {
 
 @pytest.fixture
 def quickstart(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Names of launch/quickstart.py, which runs programs beside this interpreter."""
+    """Namespace of launch/quickstart.py, with the programs of this interpreter's environment."""
     names = runpy.run_path(str(ROOT / "launch" / "quickstart.py"))
     monkeypatch.setitem(names["run"].__globals__, "BIN", Path(sys.executable).parent)
     return names
@@ -46,7 +46,7 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
-    """Set before DeepSpeed is imported, which then configures the same logger."""
+    """The filter is set before DeepSpeed's import, which then configures the same logger."""
     silence_deepspeed()
     from deepspeed.utils import logger as theirs
 

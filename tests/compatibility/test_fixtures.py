@@ -45,8 +45,8 @@ def test_a_data_folder_opens_and_verifies() -> None:
     assert [sample_index(place, dataset.num_samples, 1234) for place in range(4)] == [130, 307, 88, 134]
 
 
-def test_a_run_goes_on(tmp_path: Path) -> None:
-    """The checkpoint of step 2, resumed at the topology that wrote it, gives the steps 3 and 4 that the earlier version took."""
+def test_a_run_resumes(tmp_path: Path) -> None:
+    """The checkpoint of step 2, resumed on the same topology, repeats steps 3 and 4 of the earlier version."""
     raw = copy.deepcopy(json.loads((RUN / "config.json").read_text()))
     raw["data"]["path"], raw["run"]["directory"] = str(DATA), str(tmp_path)
     shutil.copytree(FIRST, tmp_path / "run" / "checkpoints" / FIRST.name)
@@ -88,7 +88,7 @@ def test_a_checkpoint_exports_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", INITIAL)
 def test_initial_weights_are_the_same(encoding: str) -> None:
-    """Names, shapes and values; the generator's normal numbers differ between processors in their last bits."""
+    """Names, shapes and values; normal random numbers differ between processors in their last bits."""
     shape = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 2, "mlp_size": 24, "vocab_size": 280}
     config = ModelConfig.model_validate(shape | {"encoding": encoding, "position_size": 6, "max_positions": 32})
     parameters = dict(meta_model(config).named_parameters())

@@ -24,14 +24,14 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def documents() -> Documents:
-    """200 documents of 2 to 41 ids, control tokens included."""
+    """200 documents of 2 to 41 ids, including control tokens."""
     generator = np.random.default_rng(0)
     return [np.r_[BOS, generator.integers(3, VOCAB_SIZE, length % 40), EOS] for length in range(200)]
 
 
 @pytest.fixture
 def make_directory(tmp_path: Path) -> MakeDirectory:
-    """make_directory(documents, ...): a data directory with members of 64 tokens, three to a shard, in both splits."""
+    """make_directory(documents, ...) writes a data directory with members of 64 tokens, three per shard, in both splits."""
 
     def make(documents: Documents, vocab_size: int = VOCAB_SIZE, name: str = "data") -> Path:
         directory = tmp_path / name

@@ -1,4 +1,4 @@
-"""Addition data: what is in it, what is held out of it, and the command that makes it."""
+"""Addition data: what it contains, what it holds out, and the command that generates it."""
 
 from collections import Counter
 from itertools import product
@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(directory: Path, split: str) -> list[tuple[int, int]]:
-    """The operands of every document, of which each is checked to be a sum in reversed digits without leading zeros."""
+    """The operands of every document; checks that each is a sum in reversed digits without leading zeros."""
     dataset = DocumentDataset(directory, split, longest_document(3) - 1)
     tokenizer = Tokenizer.load(directory / "tokenizer.model", dataset.tokenizer_hash)
     found = []
@@ -63,7 +63,7 @@ def test_no_test_problem_is_trained_in_either_order(directory: Path) -> None:
         assert trained.isdisjoint((problem.a, problem.b) for problem in problems)
         if sum(lengths) > 3:
             assert len(problems) == TEST_PROBLEMS
-        else:  # 100 or 900 pairs, of which a tenth is held out
+        else:  # 100 or 900 pairs, a tenth of them held out
             assert 0.04 < len(problems) / (100 if lengths == (1, 1) else 900) < 0.16
 
 

@@ -1,4 +1,4 @@
-"""Copies of shards on a node's own disk."""
+"""Copies of shards on a node's local disk."""
 
 import shutil
 import threading
@@ -38,7 +38,7 @@ def test_only_what_is_needed_is_copied_and_read_from_there(
     assert copy.name == shards[0].file
     damaged = bytearray((directory / copy.name).read_bytes())
     damaged[shards[0].members[0].offset + 200] ^= 255
-    (directory / copy.name).write_bytes(damaged)  # the original is not looked at again
+    (directory / copy.name).write_bytes(damaged)  # the original is not read again
     assert np.array_equal(TokenDataset(directory, "train", 32, root).sample(0), first)
 
 

@@ -41,7 +41,7 @@ def test_c4_single_file(c4: Path) -> None:
 
 @pytest.fixture
 def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` on local files, which it treats as it does a repository of the hub."""
+    """`datasets` on local files, which it treats like a repository on the hub."""
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 

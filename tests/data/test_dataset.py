@@ -69,7 +69,7 @@ def test_fingerprint_follows_the_content_alone(make_directory: MakeDirectory, do
 
 @pytest.mark.parametrize("length", [40, 41, 64, 130])
 def test_a_document_is_a_sample(make_directory: MakeDirectory, documents: Documents, length: int) -> None:
-    """Every one of them in order, across members (64 tokens) and shards (three members), and nothing after it."""
+    """Every document in order, across members (64 tokens) and shards (three members), followed by padding only."""
     whole = [document for document in documents if document.size <= 41]
     dataset = DocumentDataset(make_directory(whole), "train", length)
     assert dataset.num_samples == len(whole)
@@ -90,8 +90,8 @@ def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, document
         DocumentDataset(make_directory(documents), "train", 39)
 
 
-def test_targets_behind_a_prompt(tmp_path: Path) -> None:
-    """Only the answer and its end are targets, from the first prompt end on."""
+def test_targets_after_a_prompt(tmp_path: Path) -> None:
+    """Only the tokens after the first prompt end are targets: the answer and the end token."""
     tokenizer = Tokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = ["a=b", "abab=", "=a=b"]
     write_documents(tmp_path, [("train", text) for text in texts], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)

@@ -24,7 +24,7 @@ def loader(dataset: TokenDataset | DocumentDataset, rank: int = 0, world_size: i
 
 
 def rows(batches: list[Batch]) -> list[tuple[Any, ...]]:
-    """One tuple a sample, comparable and sortable."""
+    """One tuple per sample, comparable and sortable."""
     return [
         tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.positions))
         for batch in batches
@@ -58,7 +58,7 @@ def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
 def test_every_data_parallel_size_sees_the_same_global_sequence(dataset: TokenDataset, options: dict[str, Any]) -> None:
     for consumed in (0, 8, 5 * dataset.num_samples - 3):
         whole = rows(loader(dataset, **options).step(consumed))
-        assert len(set(whole)) > 6  # the third step takes in the end of an epoch
+        assert len(set(whole)) > 6  # the third step spans the end of an epoch
         for world_size in (2, 4):
             ranks = [loader(dataset, rank, world_size, **options).step(consumed) for rank in range(world_size)]
             assert all(len(batches) == 4 // world_size for batches in ranks)
@@ -75,7 +75,7 @@ def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
 
 
 def test_document_masks(dataset: TokenDataset) -> None:
-    """Against the definition, token by token."""
+    """Compared with the definition, token by token."""
     for batch in loader(dataset, mask_documents=True, positions=Positions(max_offset=9)).step(0):
         assert batch.document_starts is not None
         for tokens, targets, positions, document_starts in zip(
@@ -142,8 +142,8 @@ def test_evaluation_masks_documents(dataset: TokenDataset) -> None:
     assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
-def test_drawn_positions_begin_again_at_documents(dataset: TokenDataset) -> None:
-    """The k-th token of every document has the k-th position of the sample's draw."""
+def test_drawn_positions_restart_at_documents(dataset: TokenDataset) -> None:
+    """The k-th token of every document has the k-th of the sample's drawn positions."""
     positions = Positions(drawn_from=50)
     for place, row in enumerate(rows(loader(dataset, mask_documents=True, positions=positions).step(0))):
         draw, index = positions.training(LENGTH, 3, place).tolist(), 0
@@ -160,7 +160,7 @@ def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
 
 
 def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
-    """The global sequence does not depend on ranks, every document comes once an epoch, and its end is the last target."""
+    """The global sequence does not depend on ranks, every document occurs once per epoch, and its end is the last target."""
     whole = DocumentDataset(make_directory(documents), "train", 48)
     for consumed in (0, 5 * whole.num_samples - 3):
         expected = rows(loader(whole, positions=Positions(max_offset=1000)).step(consumed))

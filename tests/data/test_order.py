@@ -25,13 +25,13 @@ def test_order_looks_random() -> None:
     order = np.array([sample_index(position, size, seed=3) for position in range(size)])
     assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.03
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.03
-    # In a random permutation the number of fixed points and of kept neighbours is about one each.
+    # A random permutation has about one fixed point, and keeps about one pair of neighbors.
     assert np.count_nonzero(order == np.arange(size)) < 8
     assert np.count_nonzero(np.diff(order) == 1) < 8
 
 
 def test_order_is_pinned() -> None:
-    """A resumed run must meet the order it began with, so the function may never change."""
+    """A resumed run needs the order it started with, so the function must never change."""
     assert [sample_index(position, 10, 1234) for position in range(20)] == PINNED
 
 

@@ -1,4 +1,4 @@
-"""Positions of a sample's tokens: offsets and draws that depend on the seed and the place in the run alone."""
+"""Positions of a sample's tokens: offsets and draws depend only on the seed and the sample's place in the run."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_random_offsets() -> None:
 
 
 def test_draws() -> None:
-    """Sorted, different, over the whole range; another one for each place and seed, but the same each time."""
+    """Draws are sorted, distinct and cover the range; they differ by place and seed, and are reproducible."""
     positions = Positions(drawn_from=64)
     rows = [positions.training(LENGTH, 3, place) for place in range(400)]
     assert all((np.diff(row) > 0).all() for row in rows)

@@ -1,4 +1,4 @@
-"""The way from documents to a data directory, as functions and as the commands a user types."""
+"""From documents to a data directory, by functions and by the commands a user types."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def run(
 
 
 def texts_of(directory: Path, split: str) -> list[str]:
-    """The documents of a split, decoded from its tokens."""
+    """Documents of a split, decoded from its tokens."""
     tokens = load_index(directory).splits[split].tokens
     dataset = TokenDataset(directory, split, tokens - 1)
     tokenizer = Tokenizer.load(directory / "tokenizer.model", dataset.tokenizer_hash)
@@ -71,7 +71,7 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
 def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
-    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 1000)  # nor does the batching of documents matter
+    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 1000)  # the batching of documents does not matter either
     run(Source("c4", (str(c4),)), second)
     names = sorted(path.name for path in first.iterdir())
     assert names == ["index.json", "tokenizer.model", "train-000000.tar", "validation-000000.tar"]

@@ -1,4 +1,4 @@
-"""Writing, reading and every way in which a data directory can be damaged."""
+"""Writing and reading data directories, and every way one can be corrupted."""
 
 import json
 from collections.abc import Callable

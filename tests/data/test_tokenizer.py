@@ -49,7 +49,7 @@ def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
 
 
 def test_training_reads_long_lines() -> None:
-    long_line = "zebra " * 20_000 + "q" * 100_000  # beyond what the trainer takes in one line, or in one word
+    long_line = "zebra " * 20_000 + "q" * 100_000  # longer than the trainer accepts as one line, or as one word
     tokenizer = Tokenizer(train_tokenizer([long_line], 280))
     assert len(tokenizer.encode(" zebra zebra")) == 2
 

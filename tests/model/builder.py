@@ -19,7 +19,7 @@ SHAPE: dict[str, Any] = {
 
 
 def random_model(seed: int = 0, std: float = 0.15, **changes: Any) -> Transformer:
-    """Float32 model with all weights drawn at random, the position updates and norms too."""
+    """A float32 model with all weights drawn at random, including position updates and norms."""
     model = Transformer(ModelConfig(**SHAPE | changes))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Counts: parameters and FLOPs of the paper's shape, and saved bytes against a real forward pass."""
+"""Counts: parameters and FLOPs of the paper's shape, and saved bytes of a real forward pass."""
 
 import weakref
 from typing import Any
@@ -31,7 +31,7 @@ def paper(encoding: str) -> ModelConfig:
 
 
 def test_parameters_of_the_paper() -> None:
-    """Table: 154.89 and 155.33 x 2^20. Our gain is one number a head, theirs a 12 x 12 matrix: 12 x (144 - 12) fewer."""
+    """Its table: 154.89 and 155.33 x 2^20. Our gain is one number per head, theirs a 12 x 12 matrix: 12 x (144 - 12) fewer."""
     rope, tape = count_parameters(paper("rope")), count_parameters(paper("tape"))
     assert f"{rope.total / 2**20:.2f}" == "154.89"
     assert f"{(tape.total + 12 * (144 - 12)) / 2**20:.2f}" == "155.33"
@@ -48,7 +48,7 @@ def test_flops_of_the_paper() -> None:
 
 
 def test_flops_of_the_other_encodings() -> None:
-    """FIRE's network takes 32 + 32 H multiply-adds a pair: 331.57 G by the paper's count of RoPE, 331.97 in its table. T5's lookup none."""
+    """FIRE's network takes 32 + 32 H multiply-adds per pair: 331.57 G, 331.97 G in the paper's table. T5's takes none."""
     rope = forward_flops(paper("rope"), 1024)
     assert forward_flops(paper("fire"), 1024) - rope == 2 * 12 * 1024**2 * 32 * 13
     assert forward_flops(paper("fire"), 1024) == pytest.approx(331.97e9, rel=2e-3)
@@ -88,9 +88,9 @@ def test_parameters_of_the_other_encodings() -> None:
     ids=str,
 )
 def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the math path every product is a matrix product that torch's counter sees (it does not see CPU flash attention).
+    """On the math path torch's counter sees every matrix product (it does not see CPU flash attention).
 
-    Making the L x L matrices from the weights does not grow with the tokens and is left out of the formula."""
+    The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
     config = ModelConfig(**SHAPE | changes)
     monkeypatch.setattr(operation, "choose", lambda need, preferred: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
@@ -125,7 +125,7 @@ def test_checkpointing_saves_less_and_changes_nothing() -> None:
 
 
 def test_recording_keeps_no_graph_alive() -> None:
-    """Sigmoid saves its own output: held as it is, output and node would hold each other, and a study of many models run out of memory."""
+    """Sigmoid saves its own output: recording it must not make a cycle, or a study of many models runs out of memory."""
     with record_saved(exclude=[]) as saved:
         output = torch.ones(8, requires_grad=True).sigmoid()
     assert saved.bytes == 8 * 4

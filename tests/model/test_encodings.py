@@ -1,4 +1,4 @@
-"""What each encoding does to a model: which positions matter, documents, grouped queries, scalings."""
+"""Effects of each encoding: which positions matter, documents, grouped queries, scaling."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 NAMES = tuple(ENCODINGS)
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
-# Only differences of positions matter to these; the others are functions of absolute positions, as their definition or ablation says.
+# Only differences of positions matter to these; the others are functions of absolute positions by definition or ablation.
 RELATIVE: list[dict[str, Any]] = [
     {"encoding": name}
     for name in ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "nope")
@@ -43,7 +43,7 @@ def test_every_name_has_an_encoding() -> None:
 
 @pytest.mark.parametrize("changes", RELATIVE, ids=str)
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
-    """Angles are computed in float64, so an offset of 131072 leaves the rounding of all else."""
+    """Angles are computed in float64, so an offset of 131072 changes only the rounding of everything else."""
     model = random_model(**changes, num_kv_heads=2)
     near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))
     assert_close(far, near, bounds.OFFSET)
@@ -51,14 +51,14 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("encoding", ABSOLUTE)
 def test_logits_depend_on_the_offset(encoding: str) -> None:
-    """What the ablations give up. (FIRE's bias is relative up to its threshold of 512 times its learned factor.)"""
+    """The ablations give up this property. (FIRE's bias is relative up to its threshold, 512 times a learned factor.)"""
     model = random_model(encoding=encoding)
     near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=3))
     assert relative_difference(far, near) > (1e-4 if encoding == "fire" else 1e-2)
 
 
-def test_every_encoding_is_another_function() -> None:
-    """With the same random content weights no two encodings give the same logits; `randpe` differs in its positions only."""
+def test_every_encoding_is_a_different_function() -> None:
+    """With the same random content weights no two encodings give the same logits; `randpe` differs only in its positions."""
     found = {name: random_model(encoding=name)(*tokens_and_positions()).detach() for name in NAMES}
     for first, second in itertools.combinations(NAMES, 2):
         difference = relative_difference(found[first], found[second])
@@ -66,7 +66,7 @@ def test_every_encoding_is_another_function() -> None:
 
 
 def test_nope_sees_order_only_through_the_mask() -> None:
-    """The last token's logits do not change when earlier tokens change places; with every other encoding they do."""
+    """The last token's logits do not change when earlier tokens swap places; with every other encoding they do."""
     tokens, positions = tokens_and_positions(length=9)
     exchanged = tokens[:, [3, 1, 2, 0, 4, 5, 6, 7, 8]]
     for encoding in NAMES:
@@ -80,7 +80,7 @@ def test_nope_sees_order_only_through_the_mask() -> None:
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
-    """Positions that restart and a mask at document borders: the logits of each document, and a gradient, as if it were alone."""
+    """With restarting positions and a mask at boundaries, each document has the logits and a gradient as if alone."""
     model = random_model(encoding=encoding)
     tokens, _ = tokens_and_positions(batch=1, length=150)
     borders = [0, 7, 90, 140, 150]
@@ -93,15 +93,16 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
     packed = model(tokens, positions, document_starts)
     assert_close(packed, alone, bounds.LOGITS)
     for name, weight in model.named_parameters():
-        if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's has no effect
+        if name.startswith("blocks.0") and not name.endswith("outer_bias"):  # FIRE's output bias has no effect
             gradients = [torch.autograd.grad(logits.square().sum(), weight, retain_graph=True)[0] for logits in (packed, alone)]
             assert_close(gradients[0], gradients[1], bounds.PACKED_GRADIENTS, what=name)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
-    """A model with grouped queries gives what the same gives with each key/value head repeated for its group. (Without TAPE's
-    updates, which sum over a group's heads and mix channels: below.)"""
+    """A model with grouped queries equals the one with each key/value head repeated for its group.
+
+    Without TAPE's updates, which sum over a group's heads and mix channels; the next test has them."""
     grouped, whole = random_model(encoding=encoding, num_kv_heads=2), random_model(encoding=encoding)
     weights = whole.state_dict()
     for name, weight in grouped.state_dict().items():
@@ -117,7 +118,7 @@ def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", [name for name in NAMES if name.startswith("tape")])
 def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None:
-    """e_l += sum over the heads h of its group of g_h (A_h e_l), the gain being of a head, of a head and part, or of a plane's row."""
+    """e_l += sum over its group's heads h of g_h (A_h e_l), with a gain per head, per head and part, or per plane's row."""
     model = random_model(encoding=encoding, num_kv_heads=2)
     update: Any
     update, width = model.blocks[0].position, model.encoding.state_width
@@ -140,8 +141,8 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
 
 
 @pytest.mark.parametrize("encoding", NAMES)
-def test_what_tensor_ranks_divide_is_tagged(encoding: str) -> None:
-    """A parameter of which a rank holds a share says so: the gradient norm of a small untagged one would be wrong unnoticed."""
+def test_sharded_parameters_are_tagged(encoding: str) -> None:
+    """Otherwise the gradient norm would be wrong, which for a small parameter would go unnoticed."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
     whole = dict(Transformer(config).named_parameters())
     share: Any
@@ -175,7 +176,7 @@ def test_which_encodings_take_random_offsets(encoding: str) -> None:
 
 
 def test_xpos_products_decay_with_the_distance() -> None:
-    """Plane by plane: the rotary product of a query at i and a key at j times zeta^((i - j) / 2048), zeta_k = (2k/R + 0.4) / 1.4."""
+    """Per plane k: the rotary product of query i and key j, times zeta_k^((i - j) / 2048), zeta_k = (2k/R + 0.4) / 1.4."""
     config = ModelConfig(**SHAPE | {"encoding": "xpos", "max_positions": 4096})
     encoding, rope = encoding_of(config), encoding_of(ModelConfig(**SHAPE | {"encoding": "rope"}))
     positions = torch.tensor([[3000, 5, 1700]])
@@ -253,7 +254,7 @@ def test_our_own_ablation_contains_the_authors_one() -> None:
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
-    """But for the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
+    """Except for the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
     model, inputs = random_model(encoding=encoding), tokens_and_positions()
     before = model(*inputs).detach()
     for name, weight in model.named_parameters():

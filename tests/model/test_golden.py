@@ -1,4 +1,4 @@
-"""Our model gives what the authors' implementation gives: tests/check_golden.py on the files in tests/golden."""
+"""Our model agrees with the authors' implementation: tests/check_golden.py on the files in tests/golden."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))
 
 
 def test_there_are_golden_files() -> None:
-    """One for every encoding of the authors, but for the one that draws new positions at each call."""
+    """One for every encoding of the authors, except the one that draws new positions at each call."""
     assert {path.stem for path in FILES} == authors.ENCODINGS.keys() - {"randrope"}
 
 
@@ -27,7 +27,7 @@ def test_equals_the_authors(path: Path) -> None:
 
 
 def test_notices_a_wrong_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison fails by far when the gain is read by columns instead of rows."""
+    """The comparison fails by a wide margin if the gain is read by columns instead of rows."""
     right = authors._our_weight
 
     def wrong(name: str, theirs: list[torch.Tensor]) -> torch.Tensor:

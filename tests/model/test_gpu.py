@@ -1,4 +1,4 @@
-"""The same model on a GPU: its attention backend against the CPU's, and a training step under ZeRO-3 in bfloat16."""
+"""The model on a GPU: its attention backends against the CPU's, and a training step with ZeRO-3 in bfloat16."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Initial weights depend on seed and name alone."""
+"""Initial weights depend only on seed and name."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def initial_weights(encoding: str) -> dict[str, torch.Tensor]:
 
 
 def test_what_starts_as_a_constant() -> None:
-    """Norms as the identity, TAPE from rotary positions, FIRE as its authors' code; T5's tables like matrices."""
+    """Norms start as the identity, TAPE as rotary positions, FIRE as in its authors' code; T5's tables start like matrices."""
     tape = initial_weights("tape")
     assert tape["blocks.0.mlp_norm.weight"].tolist() == [1.0] * 32
     assert not tape["blocks.0.position.gain"].any() and not tape["blocks.0.position.up"].any()

@@ -1,4 +1,4 @@
-"""What makes TAPE TAPE: it starts as rotary attention, and only differences of positions matter."""
+"""Defining properties of TAPE: it starts as rotary attention, and only differences of positions matter."""
 
 import itertools
 from typing import Any
@@ -28,7 +28,7 @@ def test_fresh_model_gives_the_logits_of_rope() -> None:
 
 
 def test_trained_position_weights_matter() -> None:
-    """The test above would pass with updates that do nothing; with random weights they do much."""
+    """The test above would pass with updates that do nothing; with random weights they have a large effect."""
     tape, rope = random_model(), random_model(encoding="rope")
     rope.load_state_dict({name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name})
     inputs = tokens_and_positions()
@@ -44,7 +44,7 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
 
 
 def test_position_states_rotate_with_the_offset() -> None:
-    """e(offset t) = rotation by t of e(0), behind every layer."""
+    """e(offset t) is e(0) rotated by t, after every layer."""
     model, offset = random_model(), 1000
     states: dict[int, list[tuple[Tensor, Tensor | None]]] = {0: [], offset: []}
     for start, collected in states.items():
@@ -74,7 +74,7 @@ def test_last_update_is_dead_unless_states_are_asked_for() -> None:
 
 
 def test_documents_packed_together_are_as_if_alone() -> None:
-    """Positions that restart and a mask at document borders: the logits of each document, and its gradient, as if it were alone."""
+    """With restarting positions and a mask at boundaries, each document has the logits and the gradient as if alone."""
     for encoding in ("tape", "rope"):
         model: Any = random_model(encoding=encoding)
         tokens, _ = tokens_and_positions(batch=1, length=150)
@@ -94,8 +94,9 @@ def test_documents_packed_together_are_as_if_alone() -> None:
 
 
 def test_update_equals_the_equations() -> None:
-    """Both updates written out, with grouped queries: e_l += sum of g_h (A_h e_l) over the group, then the authors' order of the
-    feed-forward update, which expands to I channels and contracts back."""
+    """Both updates written out, with grouped queries: e_l += sum of g_h (A_h e_l) over the group, then the feed-forward update.
+
+    The latter expands to I channels and contracts back, in the authors' order."""
     update: Any = random_model(num_kv_heads=2).blocks[0].position
     generator = torch.Generator().manual_seed(2)
     e, attended_positions, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))

@@ -8,7 +8,7 @@ from tests.model.builder import random_model
 
 
 def test_groups() -> None:
-    """Matrices decay; norms, gains and the dead last layer do not; gains learn L times faster."""
+    """Matrices decay; norms, gains and the unused last position update do not; gains learn L times faster."""
     model = random_model(num_kv_heads=2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
@@ -31,11 +31,11 @@ def test_groups() -> None:
         ("alibi", [], None),
         ("tape_attention_only", [], 4.0),
         ("tape_no_rotation_equivariance", ["position.content", "position.up", "position.down"], 4.0),
-        ("tape_vector", ["position.content", "position.up", "position.down"], 8.0),  # the authors' gain has R entries a row
+        ("tape_vector", ["position.content", "position.up", "position.down"], 8.0),  # the authors' gain has R entries per row
     ],
 )
 def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: float | None) -> None:
-    """Of what an encoding adds, matrices decay; gains, biases, scalars and T5's tables do not."""
+    """Matrices that an encoding adds decay; its gains, biases, scalars and T5's tables do not."""
     model = random_model(encoding=encoding)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)

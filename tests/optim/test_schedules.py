@@ -1,4 +1,4 @@
-"""Learning rates over the steps."""
+"""Learning-rate schedules."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from megatape.optim.schedules import learning_rate
     ],
 )
 def test_schedules(kind: str, final: float, expected: dict[int, float]) -> None:
-    """20 steps, of which 4 warm up."""
+    """20 steps with a warm-up of 4."""
     config = ScheduleConfig(kind=kind, warmup_fraction=0.2, final_fraction=final)
     for step, factor in expected.items():
         assert learning_rate(step, 20, 3e-4, config) == pytest.approx(3e-4 * factor)

@@ -1,4 +1,4 @@
-"""A second optimizer is one function and one registry line: it trains, is saved and resumes at every ZeRO stage, and is planned."""
+"""A second optimizer takes one function and one registry line: it trains, resumes at every ZeRO stage, and is planned."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ STAGES = (0, 1, 2, 3)
 
 
 def momentum(groups: list[Group], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum: one kind of state, and no count of steps."""
+    """SGD with momentum: one tensor of state per weight, and no step count."""
     return torch.optim.SGD(groups, momentum=config.beta1)
 
 
@@ -39,7 +39,7 @@ def train_momentum(payload: dict[str, Any], topology: Topology) -> list[dict[str
 
 
 def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Straight and resumed runs are equal to the bit; the stages agree; AdamW refuses the checkpoint."""
+    """Uninterrupted and resumed runs are bit-identical, the stages agree, and AdamW refuses the checkpoint."""
     raw_config["run"]["directory"] = str(tmp_path)
     raw_config["training"]["steps"] = 4
     raw_config["optimizer"] |= {"kind": "momentum", "learning_rate": 0.1}
@@ -71,7 +71,7 @@ def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path:
 
 
 def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half the state of AdamW."""
+    """It has half the state of AdamW."""
     monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)  # type: ignore[arg-type]
     moments = {}
     for kind in ("adamw", "momentum"):

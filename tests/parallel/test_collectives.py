@@ -1,4 +1,4 @@
-"""Each collective pair on two ranks against its definition: what it makes, and that its backward pass is the transpose of it."""
+"""Each collective pair on two ranks against its definition: its result, and that its backward pass is the transpose."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair, one rank's input shape, and its definition: all ranks' inputs -> all ranks' outputs."""
+    """A pair, the shape of a rank's input, and its definition: all ranks' inputs -> all ranks' outputs."""
 
     function: Callable[[Tensor, Axis], Tensor]
     shape: tuple[int, ...]
@@ -57,8 +57,8 @@ def draw(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randint(-9, 10, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
-def test_pairs_are_what_they_say(tmp_path: Path) -> None:
-    """Both directions of every pair, and every rank's result, exactly."""
+def test_pairs_equal_their_definitions(tmp_path: Path) -> None:
+    """Both directions of every pair are exact on every rank."""
     assert run_workers("tests.parallel.test_collectives:check", RANKS, None, tmp_path) == [len(PAIRS)] * RANKS
 
 
@@ -91,8 +91,8 @@ def test_alone_nothing_changes() -> None:
     assert torch.equal(every_rank(x, SINGLE), x[None])
 
 
-def test_rows_of_a_divided_vocabulary() -> None:
-    """Every id lies on one rank; an ignored target (negative) on none."""
+def test_rows_of_a_sharded_vocabulary() -> None:
+    """Every id belongs to one rank; an ignored target (negative) to none."""
     ids = torch.tensor([0, 2, 3, 5, -100])
     rows, mine = own_rows(ids, 3, Axis("tensor", 2, 1))
     assert mine.tolist() == [False, False, True, True, False]

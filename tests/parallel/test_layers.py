@@ -1,4 +1,4 @@
-"""Column-parallel layers on two ranks against plain ones, and what they keep for the backward pass."""
+"""Column-parallel layers on two ranks against plain ones, and what they save for the backward pass."""
 
 import weakref
 from typing import Any
@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
-    """Exact equality of three layers over one input with plain ones, bytes kept and bytes sent, on this rank."""
+    """Whether three layers over one input equal plain ones, bytes saved and bytes sent, on this rank."""
     axis, rank = make_mesh(topology, RANKS).tensor, topology.rank
     x, weights = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_(), [draw(size, HIDDEN, seed=size) for size in OUT]
     for weight in weights:
@@ -74,7 +74,7 @@ def test_equal_to_plain_layers(results: list[dict[str, Any]], name: str) -> None
 
 
 def test_keep_their_part_of_the_input_alone(results: list[dict[str, Any]]) -> None:
-    """Three layers, one part of the input among them, gathered once in each direction and reduce-scattered once."""
+    """Three layers keep one shard of the input, gather it once in each direction, and reduce-scatter once."""
     part = BATCH * TOKENS // RANKS * HIDDEN * 4
     for result in results:
         assert result["plain"]["kept"] == part
@@ -88,5 +88,5 @@ def test_recomputation_gathers_once_more_not_twice(results: list[dict[str, Any]]
 
 
 def test_keep_no_graph_alive(results: list[dict[str, Any]]) -> None:
-    """The output of a layer goes when nobody holds it: its graph must not hold itself."""
+    """A layer's output is released when nobody holds it: its graph has no cycle."""
     assert all(result["freed"] for result in results)

@@ -1,4 +1,4 @@
-"""Cross entropy over chunks of tokens and shares of the vocabulary, against the plain one."""
+"""Cross entropy over chunks of tokens and shards of the vocabulary, against the plain one."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from tests.bounds import assert_close, assert_within, relative_difference
 from tests.workers import run_workers
 
 VOCAB, HIDDEN = 301, 16
-# Elements of the logits that a rank makes at a time: one token, some that do not divide the tokens, all.
+# Elements of the logits that a rank computes at a time: one token, a number that does not divide the tokens, all.
 CHUNKS = (1, 5 * VOCAB, 10**9)
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """x [2, 24, HIDDEN], weight [VOCAB, HIDDEN], targets [2, 24], some of which do not count."""
+    """x [2, 24, HIDDEN], weight [VOCAB, HIDDEN], targets [2, 24], some of them ignored."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 24, HIDDEN, generator=generator).to(dtype)
     weight = torch.randn(VOCAB, HIDDEN, generator=generator).to(dtype)
@@ -39,7 +39,7 @@ def plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the loss is scaled afterwards, as training does, and without gradients."""
+    """Also if the loss is scaled afterwards, as in training, and without gradients."""
     monkeypatch.setattr(loss, "CHUNK_ELEMENTS", chunk)
     x, weight, targets = example()
     expected = plain(x, weight, targets)
@@ -55,7 +55,7 @@ def test_equal_to_plain(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chunks_in_bfloat16_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight's gradient is a sum over 1024 tokens, one a chunk: rounded to bfloat16 at every chunk it would be 45% off."""
+    """The weight's gradient sums 1024 chunks of one token: rounded to bfloat16 at every chunk it would be 45% off."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1, 1024, HIDDEN, generator=generator).to(torch.bfloat16)
     weight = torch.zeros(8, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
@@ -79,7 +79,7 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
     expected = plain(x, weight, targets)
     grad_x, grad_weight = torch.autograd.grad(expected, (x, weight))
     rows = -(-VOCAB // 4)
-    padded = F.pad(weight.detach(), (0, 0, 0, 4 * rows - VOCAB), value=7.0)  # whatever padding holds
+    padded = F.pad(weight.detach(), (0, 0, 0, 4 * rows - VOCAB), value=7.0)  # whatever the padding holds
     padded_grad = F.pad(grad_weight, (0, 0, 0, 4 * rows - VOCAB))
     mine = slice(topology.rank * rows, (topology.rank + 1) * rows)
     differences = []

@@ -13,7 +13,7 @@ SIZES = {"data": 2, "sequence": 3, "tensor": 4}
 
 @pytest.mark.parametrize(("name", "first"), [("data", [0, 12]), ("sequence", [0, 4, 8]), ("tensor", [0, 1, 2, 3])])
 def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
-    """rank = (data x 3 + sequence) x 4 + tensor; the ranks of one line differ in their place on its axis alone."""
+    """rank = (data x 3 + sequence) x 4 + tensor; ranks of one line differ only in their place on its axis."""
     found = lines(name, SIZES)
     assert found[0] == first
     assert sorted(rank for line in found for rank in line) == list(range(24))
@@ -24,7 +24,7 @@ def test_lines_are_those_of_the_numbering(name: str, first: list[int]) -> None:
 
 
 def test_fake_ranks_leave_no_default_group() -> None:
-    """Collectives of a planned run are counted where there are no processes."""
+    """The planner counts a run's collectives without processes."""
     axis = fake_axis("tensor", 4)
     with CountTraffic(axis) as traffic:
         gathered = all_gather(torch.zeros(2, 3, 5), axis)

@@ -1,4 +1,4 @@
-"""What the workers of the planner's tests do."""
+"""Functions that the workers of the planner's tests run."""
 
 import copy
 from pathlib import Path
@@ -10,11 +10,11 @@ from megatape.parallel.traffic import CountTraffic
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 
-WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and gathers ahead
+WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and prefetches
 
 
 def configure(base: dict[str, Any], name: str, changes: dict[str, Any]) -> Config:
-    """The base with section.key -> value changed, in a run folder of its own."""
+    """The base configuration with section.key -> value changed and its own run folder."""
     raw = copy.deepcopy(base)
     raw["run"]["directory"] = str(Path(raw["run"]["directory"]) / name)
     for path, value in changes.items():

@@ -1,4 +1,4 @@
-"""The planner's activation bytes are those that a real forward pass saves; its parts agree with each other."""
+"""The planner's activation bytes equal those that a real forward pass saves; its parts are consistent."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def measure(raw: dict[str, Any], topology: Topology) -> int:
 
 
 def test_parts(raw_config: dict[str, Any]) -> None:
-    """What each stage divides among four data ranks, of the parameters that the model has."""
+    """What each stage shards over four data-parallel ranks, for the model's parameters."""
     raw_config["model"]["vocab_size"] = 301
     count = count_parameters(configure(raw_config, "x", {}).model).total
     parts = {}

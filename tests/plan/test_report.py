@@ -1,4 +1,4 @@
-"""The planner's command: what it prints, its advice, and what it refuses."""
+"""The planner's command: its report, its advice, and its errors."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.plan.cases import configure
 
 @pytest.fixture
 def plan(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> Command:
-    """megatape plan with these options on `raw_config`: status, output, errors."""
+    """Runs megatape plan with these options on `raw_config`: (status, output, errors)."""
 
     def run(*options: str) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
@@ -65,7 +65,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
 
 
 def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A model that is too large for the GPU: the last piece of advice, with those before it, makes it fit."""
+    """All advice together makes a model fit that is too large for the GPU."""
     shape = {"hidden_size": 1024, "mlp_size": 4096, "num_heads": 8, "num_layers": 8, "vocab_size": 20000, "max_positions": 512}
     changes = {f"model.{key}": value for key, value in shape.items()} | {
         "data.sequence_length": 512,
@@ -86,7 +86,7 @@ def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus_are_plausible(name: str) -> None:
-    """A slip of a power of ten in the table would pass all other tests."""
+    """An error by a power of ten in the table would pass all other tests."""
     gpu = load_gpu(name)
     assert 30 * 2**30 < gpu.memory < 300 * 2**30
     assert 1e14 < gpu.bfloat16_flops < 1e16

@@ -47,10 +47,10 @@ def test_planned_bytes_are_those_sent(raw_config: dict[str, Any], tmp_path: Path
 @pytest.mark.parametrize(("tensor_size", "ratio"), [(2, 1.20), pytest.param(4, 1.10, marks=pytest.mark.slow), (8, 1.05)])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: float, precision: str) -> None:
-    """Per layer and token, with L R = C, TAPE's tensor ranks send 20%, 10% and 5% more than RoPE's, forward and backward.
+    """Per layer and token, with L R = C, TAPE's tensor-parallel ranks send 20%, 10% and 5% more than RoPE's.
 
-    The formula counts elements; e is float32 on the way where activations may be bfloat16, so in bytes its share doubles there.
-    What does not grow with the tokens (gradients of replicated weights) is left out."""
+    The formula counts elements, forward and backward; e is sent in float32 even if activations are bfloat16, which doubles
+    its share in bytes. It omits what does not grow with the tokens (gradients of replicated weights)."""
     raw_config["parallel"] = {"tp": tensor_size}
     raw_config["training"]["precision"] = precision
     raw_config["zero"] = {"stage": 3}
@@ -71,5 +71,5 @@ def test_what_leaves_a_node() -> None:
     ring: Sent = Sent({ALL_GATHER: 300, REDUCE_SCATTER: 200, ALL_REDUCE: 100})
     assert leaving_node(ring, 8, 8) == 0
     assert leaving_node(ring, 16, 8) == pytest.approx(600 / 8)
-    # Of 15 equal messages 8 go to the other node.
+    # 8 of 15 equal messages go to the other node.
     assert leaving_node(Sent({ALL_TO_ALL: 150}), 16, 8) == pytest.approx(80)

@@ -1,4 +1,4 @@
-"""Ranks from what each launcher sets, as recorded from real ones, and errors for what contradicts itself."""
+"""Ranks from the variables of each launcher, as recorded from real ones, and errors for contradictions."""
 
 import os
 
@@ -35,7 +35,7 @@ LAUNCHED = {
     "srun": SRUN,
     "srun --mpi=pmi2": SRUN | {"PMI_RANK": "5", "PMI_SIZE": "8"},
     "srun --mpi=pmix": SRUN | {"PMIX_RANK": "5"},
-    # The inner launcher started this process; the outer one's numbers are those of the inner one.
+    # The inner launcher started this process; the outer one's numbers describe the inner launcher.
     "torchrun under srun": SRUN
     | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
     | RANK_VARS
@@ -48,7 +48,7 @@ LAUNCHED = {
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launcher's variable, and what discover() sets is taken back after the test."""
+    """An environment without launcher variables; what discover() sets is undone after the test."""
     for name in {name for environment in LAUNCHED.values() for name in environment} | {"PMIX_SIZE", "PALS_SIZE"}:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -68,13 +68,13 @@ def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launc
     launched(monkeypatch, LAUNCHED[launcher])
     topology = discover()
     assert topology == Topology(5, 8, 1, local_size=4)
-    # What torch and DeepSpeed read.
+    # The variables that torch and DeepSpeed read.
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
     expected = (
         ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
     )
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
-    assert discover() == topology  # also when asked again
+    assert discover() == topology  # also in a second call
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ FAULTS = {
     "bad node list": (SRUN | {"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is ''"),
     "bad tasks": (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "four"}, "SLURM_STEP_TASKS_PER_NODE is 'four'"),
     "rank 0 elsewhere": (SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "SLURM_PROCID 0 is on node 1"),
-    # Otherwise every process would take itself for the whole run, and all would write the same folder.
+    # Otherwise every process would act as the whole run, and all would write to one folder.
     "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from a launcher that is not known"),
     "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from a launcher that is not known"),
     "another MPI": (
         OPEN_MPI,
         "mpi4py",
-    ),  # this process was not started by mpirun, so that mpi4py says 0 of 1, or finds no library
+    ),  # mpirun did not start this process, so mpi4py says 0 of 1, or finds no library
 }
 
 

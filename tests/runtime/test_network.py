@@ -1,4 +1,4 @@
-"""The interface for talking to other hosts."""
+"""The network interface to other hosts."""
 
 import socket
 
@@ -25,7 +25,7 @@ def test_unknown_host() -> None:
 
 
 def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on hosts whose own name stands for 127.0.1.1: the default route's interface; without one, an error that says what to set."""
+    """As on hosts whose own name means 127.0.1.1: takes the default route's interface, or an error says what to set."""
     addresses = {"master": "127.0.1.1", network.ELSEWHERE: "10.1.2.3"}
     monkeypatch.setattr(network, "address_towards", addresses.__getitem__)
     monkeypatch.setattr(network, "interface_of", {"10.1.2.3": "eth7"}.__getitem__)

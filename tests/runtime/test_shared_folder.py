@@ -1,4 +1,4 @@
-"""Folders that other hosts show late, or not at all."""
+"""Folders that appear late on other hosts, or not at all."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""A rank that fails alone, while the others wait for it: they end too, and say which rank it was and why."""
+"""If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
 
 from pathlib import Path
 from typing import Any

@@ -2,5 +2,5 @@
 
 
 def cells(line: str) -> list[str]:
-    """The texts of a line's cells."""
+    """Texts of the cells of a line."""
     return [cell.strip() for cell in line.split("|")[1:-1]]

@@ -1,4 +1,4 @@
-"""megatape study on checkpoints of a real run and on random weights: tables, picture, bad input."""
+"""megatape study on checkpoints of a real run and on random weights: tables, plot, bad input."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
 
 def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     names = ["rope", "tape", "tape_vector"]
-    # Weights that move: with a zero gain the ablation would be RoPE.
+    # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
     cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
     run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     runs = Path(raw_config["run"]["directory"])
@@ -49,7 +49,7 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
 
     other = shutil.copytree(checkpoints[0], tmp_path / "other")
     both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
-    assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels tell two of one encoding apart
+    assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels distinguish two models of one encoding
     for arguments, message in [
         ((checkpoints[0], checkpoints[0]), "is listed twice"),
         ((runs,), "no manifest.json"),
@@ -109,7 +109,7 @@ def test_layers_of_the_picture() -> None:
 
 
 def test_panels_show_their_images_under_their_layers() -> None:
-    """A row has one symmetric scale, that of its own values."""
+    """Each row has one symmetric color scale, from its own values."""
     images = {label: [torch.full((4, 4), scale * layer) for layer in (1, -2)] for label, scale in (("a", 1.0), ("b", 10.0))}
     figure = figure_of(list(images.items()), [1, 8])
     panels = [axes for axes in figure.axes if axes.images]

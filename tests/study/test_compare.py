@@ -1,4 +1,4 @@
-"""megatape study compare: what is trained, what is measured, how it is told, and that it goes on where it was stopped."""
+"""megatape study compare: what it trains, evaluates and reports, and that it continues where it was stopped."""
 
 import json
 import math
@@ -50,10 +50,10 @@ def test_variants() -> None:
         ("rope,rope", "rope is listed twice"),
         ("tape+yarn,tape+yarn", "tape\\+yarn is listed twice"),
         ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope do"),
-        ("tape+ntk", "'ntk' is no scaling: choose from linear, theta, yarn"),
-        ("tape:12", "'12' is no change of the model"),
-        ("tape:encoding=rope", "'encoding=rope' is no change"),
-        ("tape:scaling.kind=yarn", "'scaling.kind=yarn' is no change"),
+        ("tape+ntk", "'ntk' is not a scaling: choose from linear, theta, yarn"),
+        ("tape:12", "'12' is not a model setting"),
+        ("tape:encoding=rope", "'encoding=rope' is not a model setting"),
+        ("tape:scaling.kind=yarn", "'scaling.kind=yarn' is not a model setting"),
     ]:
         with pytest.raises(ValueError, match=message):
             parse_variants(text)
@@ -68,7 +68,7 @@ def test_scaling_is_for_tests_longer_than_training(raw_config: dict[str, Any]) -
 
 
 class Unigrams:
-    """A model that gives every token its log frequency, whatever came before, and notes what it was asked."""
+    """A model that predicts every token by its log frequency, whatever came before, and records its inputs."""
 
     device = torch.device("cpu")
 
@@ -136,7 +136,7 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
         ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
         ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
         ["`tape+yarn`", "1", "", "8.000 (8.000 to 8.000)"],
-        # Of the same seeds only.
+        # Differences are of equal seeds only.
         ["`tape`", "2", "-0.400 (-0.500 to -0.300)", "-1.500 (-2.000 to -1.000)"],
         ["`tape+yarn`", "1", "", "-2.000 (-2.000 to -2.000)"],
     ]
@@ -145,12 +145,12 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
-    """What the command prints."""
+    """Output of the command."""
     return "\n".join(compare(str(file), list(settings), encodings, seeds, out, jobs, launcher, "typed"))
 
 
 def steps(run: Path) -> list[dict[str, float]]:
-    """Its metrics; none if it has not begun."""
+    """Metrics of a run; none if it has not started."""
     metrics = run / "metrics.jsonl"
     return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
@@ -163,7 +163,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> 
 
 
 def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEGATAPE_THREADS", "1")  # more wait for each other in a model this small
+    monkeypatch.setenv("MEGATAPE_THREADS", "1")  # in a model this small, more threads only wait
     raw_config["training"]["steps"] = 40
     raw_config["model"]["max_positions"] = 128
     file, out = tmp_path / "config.json", tmp_path / "out"
@@ -176,18 +176,18 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         wait_for(lambda: stopped.poll() is not None or len(steps(first)) > 2, "training's start")
         with pytest.raises(ValueError, match="is in use by another comparison"):
             run(file, out, encodings, 1)
-        stopped.send_signal(signal.SIGTERM)  # its children hear of it from it alone
+        stopped.send_signal(signal.SIGTERM)  # only the command itself tells its children
         _, errors = stopped.communicate(timeout=100)
     assert stopped.returncode == 130 and "run the same command again to continue" in errors, errors
     saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
-    assert 3 <= saved < 40 and len(steps(first)) == saved  # it has ended in good order, and nothing trains any more
+    assert 3 <= saved < 40 and len(steps(first)) == saved  # it saved a checkpoint, and no process is still training
     assert not other.exists() and not (out / "comparison.md").exists()
 
     printed = run(file, out, encodings, 1, jobs=2)
     assert "2 runs, 2 of them to be done" in printed
     assert "resumed from" in (first / "log.txt").read_text()
     assert [entry["step"] for entry in steps(first)] == list(range(1, 41))
-    # Same samples and same initial weights: before its gains have learned anything TAPE is RoPE.
+    # Same samples and initial weights: until its gains learn, TAPE equals RoPE.
     assert_close([steps(first)[0]["loss"]], [steps(other)[0]["loss"]], bounds.TRAINED)
     assert steps(first)[-1]["loss"] != pytest.approx(steps(other)[-1]["loss"], rel=10 * bounds.TRAINED.limit)
     outcomes = [Outcome.read(path) for path in (other / "outcome.json", other / "outcome+linear.json")]
@@ -195,7 +195,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
     assert outcomes[0].figures["validation loss"] == steps(other)[-1]["validation_loss"]
 
-    # Another seed: what is there stays, also without its checkpoints, and the new samples are others.
+    # Another seed: existing outcomes stay, even without checkpoints, and the new run sees other samples.
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
     printed = run(file, out, "rope", 2, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
@@ -227,7 +227,7 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
 def test_scaling_reaches_the_model_that_adds(
     raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice the digits of two are 16 tokens where 11 were trained."""
+    """Training has 2 digits, 11 tokens; the test has 4 digits, 16 tokens."""
     asked = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Costs of encodings: counts, the arithmetic of rounds, and what the report says."""
+"""Costs of encodings: counts, ratios over rounds, and the report."""
 
 import re
 
@@ -21,7 +21,7 @@ SMALL = ModelConfig(**SHAPE)
 
 
 def test_every_encoding_runs_every_part_and_is_counted() -> None:
-    """Bytes: those that accounting finds; where blocks carry a state the blocks keep less than the whole."""
+    """The bytes are those of the accounting; for encodings with a state, the blocks keep less than the whole model."""
     subjects = prepare(SMALL, list(ENCODINGS), 32, 2, CPU)
     assert list(subjects) == list(ENCODINGS)
     for name, subject in subjects.items():
@@ -35,7 +35,7 @@ def test_every_encoding_runs_every_part_and_is_counted() -> None:
 
 
 def test_shared_weights_are_shared() -> None:
-    """One copy of what all encodings have, whatever their number."""
+    """All encodings share one copy of the weights they have in common."""
     tape, rope = (prepare(SMALL, ["tape"], 8, 1, CPU)[name].model for name in ("tape", "rope"))
     other = prepare(SMALL, ["tape", "rope"], 8, 1, CPU)
     pointers = {name: dict(other[name].model.named_parameters()) for name in ("tape", "rope")}
@@ -54,7 +54,7 @@ def test_rounds_run_all_actions_in_turn_and_drop_the_first(monkeypatch: pytest.M
 
 
 def test_ratios_are_of_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that halves its speed changes the medians, not the ratio."""
+    """A machine that slows down to half its speed changes the medians, not the ratio."""
     taken = {"rope": [1.0, 2.0, 1.0], "tape": [1.5, 3.0, 1.5]}
     monkeypatch.setattr(efficiency, "interleaved", lambda actions, rounds, device: taken)
     timings = time_part(prepare(SMALL, ["rope", "tape"], 8, 1, CPU), "inference", 3, CPU)
@@ -86,7 +86,7 @@ def test_report_reproduces_the_paper_first_and_measures_the_baseline_always() ->
     assert "float32 on a CPU" in paragraphs[1] and "3 layers of width 32, N 16, batch 1" in paragraphs[1]
     for text in paragraphs[2:]:
         assert re.findall(r"`(\w+)`", text) == ["rope", "tape"]
-        assert "paper" not in text  # not its shape
+        assert "paper" not in text  # not the paper's shape
     assert len(paragraphs) == 3 + len(PARTS)
 
 

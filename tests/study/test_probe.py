@@ -1,4 +1,4 @@
-"""What the probe finds is what the model computed."""
+"""The probe recomputes what the model computed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.model.builder import random_model, tokens_and_positions
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_probabilities_are_those_of_the_model(encoding: str) -> None:
-    """With grouped queries: the values weighted by them and projected are what attention returned, in every layer; rows sum to 1."""
+    """With grouped queries: rows sum to 1, and values weighted by them give attention's output in every layer."""
     model = random_model(encoding=encoding, num_kv_heads=2)
     returned: list[Tensor] = []
 
@@ -41,13 +41,13 @@ def test_probabilities_are_those_of_the_model(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["rope", "tape", "tape_vector"])
 def test_dot_products_of_rotary_positions(encoding: str) -> None:
-    """As they enter the first layer: the mean over planes of cos((n - m) theta), whatever the state's width."""
+    """At the first layer they are the mean over planes of cos((n - m) theta), whatever the state's width."""
     _, layers = run(random_model(encoding=encoding), *tokens_and_positions(offset=11))
     thetas = 1e4 ** (-torch.arange(0, 8, 2) / 8)
     distance = torch.arange(40)[:, None] - torch.arange(40)
     expected = (distance[..., None] * thetas).cos().mean(-1)
     found = dot_products(layers[0])
-    assert found is not None and found.shape == (2, 1 if encoding == "rope" else 4, 40, 40)  # rope: the same for all channels
+    assert found is not None and found.shape == (2, 1 if encoding == "rope" else 4, 40, 40)  # rope: all channels are equal
     assert_close(found, expected.expand_as(found), bounds.LOGITS)
 
 

@@ -1,4 +1,4 @@
-"""Shift stability: the two quantities by hand, and where equivariance holds."""
+"""Shift stability: both quantities computed by hand, and where equivariance holds."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def subject(encoding: str, **options: Any) -> Subject:
 
 
 def test_attention_difference_by_hand() -> None:
-    """The first query moves nothing, the second 0.2 to the other key: 0.1 in the mean. Then both lose a half to a token before them."""
+    """The first query moves nothing, the second 0.2 to the other key: 0.1 on average. Then both lose half to an added token."""
     before = torch.tensor([[[[1.0, 0.0], [0.7, 0.3]]]])
     assert attention_difference(before, torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])) == pytest.approx(0.1)
     longer = torch.tensor([[[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.35, 0.15]]]])
@@ -43,7 +43,7 @@ def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
 def test_shifted_ids_change_later_layers_without_it(encoding: str) -> None:
-    """Nothing has been moved yet where the first layer attends."""
+    """The first layer attends before any position update."""
     change = changes(subject(encoding), 3)[SHIFTED]
     assert_within(change.attention[0], bounds.SHIFTED)
     assert_within(change.dot_products[0], bounds.SHIFTED)
@@ -51,7 +51,7 @@ def test_shifted_ids_change_later_layers_without_it(encoding: str) -> None:
 
 
 def test_added_tokens_change_content_and_with_it_tape() -> None:
-    """RoPE's position tensors know nothing of the tokens before; TAPE's do, behind the first layer."""
+    """RoPE's position tensors do not depend on earlier tokens; TAPE's do, after the first layer."""
     rope, tape = (changes(subject(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
     assert min(rope.attention + tape.attention) > 1e-2
     for difference in (*rope.dot_products, tape.dot_products[0]):

@@ -1,4 +1,4 @@
-"""The addition grid: against a model whose answers are known, and from the commands a user types."""
+"""The addition grid, for a model with known answers and through the commands a user types."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Calculator:
-    """A model that adds right, with the answers changed by `corrupt`, which is given the operands and the right ids."""
+    """A model that adds correctly; `corrupt` then changes its answer, given the operands and the correct ids."""
 
     device = torch.device("cpu")
 
@@ -52,7 +52,7 @@ class Calculator:
 
 
 class CharacterTokenizer:
-    """As transformers would load it."""
+    """The tokenizer as transformers would load it."""
 
     def __len__(self) -> int:
         return TOKENIZER.vocab_size
@@ -67,7 +67,7 @@ def loaded(corrupt: Callable[[int, int, list[int]], list[int]] = lambda a, b, an
 
 @pytest.mark.parametrize("batch_size", [512, 7])
 def test_every_cell_gets_its_own_answers(data: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
-    """Right where the first operand is longer than the second, and of the rest only where it is even."""
+    """The model is right if the first operand is longer than the second, and otherwise only if it is even."""
     monkeypatch.setattr(addition, "BATCH_SIZE", batch_size)
 
     def good(a: int, b: int) -> bool:
@@ -133,7 +133,7 @@ def test_wrong_arguments(data: Path, data_directory: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["tape", pytest.param("rope", marks=pytest.mark.slow)])
 def test_commands(command: Command, data: Path, tmp_path: Path, encoding: str) -> None:
-    """Train a little, evaluate the checkpoint and its export: the same table, and a picture."""
+    """Train briefly, then evaluate the checkpoint and its export: both give the same grid and a picture."""
     directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
     settings = {
         "run.directory": directory,

@@ -1,4 +1,4 @@
-"""Which GPU a rank takes, and how many threads on a CPU."""
+"""Which GPU a rank uses, and how many threads on a CPU."""
 
 import os
 
@@ -11,7 +11,7 @@ from megatape.zero.distributed import _device_number, _threads
 def test_device_of_a_local_rank() -> None:
     topology = Topology(5, 8, 1, local_size=4)
     assert _device_number(topology, visible=4) == 1
-    assert _device_number(topology, visible=1) == 0  # the scheduler shows each rank its own
+    assert _device_number(topology, visible=1) == 0  # the scheduler shows each rank only its own GPU
     with pytest.raises(ValueError, match="8 ranks on .*, which shows 4 GPUs"):
         _device_number(Topology(5, 8, 5, local_size=8), visible=4)
 

@@ -19,6 +19,6 @@ def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:
 
 
 def test_settings_need_no_deepspeed() -> None:
-    """The planner reads them where nothing is trained."""
+    """The planner reads them without training."""
     code = "import sys, megatape.zero.settings; sys.exit('deepspeed' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
