@@ -184,7 +184,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     assert not other.exists() and not (out / "comparison.md").exists()
 
     printed = run(file, out, encodings, 1, jobs=2)
-    assert "2 runs, 2 of them to be done" in printed
+    assert "2 runs, 2 of them to do" in printed
     assert "resumed from" in (first / "log.txt").read_text()
     assert [entry["step"] for entry in steps(first)] == list(range(1, 41))
     # Same samples and initial weights: until its gains learn, TAPE equals RoPE.
