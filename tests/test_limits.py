@@ -56,7 +56,7 @@ def test_new_tokens_and_prompts(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     script = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
     result = subprocess.run(
-        [sys.executable, "-c", script, "generate", os.fsencode(tmp_path), "--prompt", b"caf\xe9"],
+        [sys.executable, "-c", script, "generate", os.fsencode(tmp_path), "--prompt", b"na\xefve"],
         env=environment,
         capture_output=True,
     )
