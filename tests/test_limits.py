@@ -61,7 +61,7 @@ def test_new_tokens_and_prompts(tmp_path: Path) -> None:
         capture_output=True,
     )
     assert (result.returncode, result.stdout) == (2, b"")
-    assert result.stderr == b"error: --prompt 'caf\\udce9' is not valid UTF-8: give it in the encoding of the terminal\n"
+    assert result.stderr == b"error: --prompt 'na\\udcefve' is not valid UTF-8: give it in the encoding of the terminal\n"
 
 
 def test_more_tokens_than_anybody_waits_for(command: Command, tmp_path: Path) -> None:
