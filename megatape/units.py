@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Readable numbers."""
 
 
 def size(number: float) -> str:
-    """Bytes in a readable unit."""
+    """Bytes in the unit that suits them."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"

@@ -1,1 +1,1 @@
-"""From documents to batches: corpus -> tokenizer -> shards (prepare) and shards -> token stream -> order -> batches."""
+"""From documents to batches: corpus -> tokenizer -> shards (prepare), and shards -> token stream -> order -> batches."""

@@ -1,8 +1,8 @@
-"""Addition problems with reversed digits, and which of them are kept for testing.
+"""Addition problems with reversed digits, some of which are held out for testing.
 
-A problem is a text such as `321+54=861`, which says that 123 + 45 = 168: all three numbers have their least significant digit
-first, so that each digit of the answer follows from digits and a carry that were seen before (McLeish et al., arXiv 2405.17399, whose
-data the TAPE authors use; they do not hold out test problems). One character is one token.
+A problem is a text such as `321+54=861` for 123 + 45 = 168. All three numbers start with their least significant
+digit, so each digit of the answer follows from digits and a carry that came before (McLeish et al., arXiv
+2405.17399, whose data the TAPE authors use without holding out test problems). One character is one token.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ KIND = "addition"
 EQUALS = "="
 ALPHABET = f"0123456789+{EQUALS}"
 HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
-TEST_PROBLEMS = 100  # in a cell of the grid, where there are so many
-ENUMERABLE = 10_000  # pairs in a cell that are listed rather than drawn, so that a small cell gives all it has
+TEST_PROBLEMS = 100  # at most, for each pair of lengths
+ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a + b is."""
+    """The problem a + b."""
 
     a: int
     b: int
 
     @property
     def prompt(self) -> str:
-        """The text up to and with the equals sign."""
+        """The text up to and including the equals sign."""
         return f"{self.a}"[::-1] + "+" + f"{self.b}"[::-1] + EQUALS
 
     @property
@@ -46,10 +46,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class AdditionTask:
-    """Which problems there are: everything follows from these numbers.
+    """The problems of a data set, which follow from these numbers alone.
 
-    digits     D: trained operands have 1 to D digits, each combination of two lengths equally often
-    per_cell   training problems of each combination
+    digits     D: training operands have 1 to D digits, each pair of lengths equally often
+    per_cell   training problems for each pair of lengths
     seed       of all draws, and of what is held out
 
     Raises ValueError for numbers below 1 (the seed: below 0)."""
@@ -65,7 +65,8 @@ class AdditionTask:
 
     @classmethod
     def of(cls, directory: Path) -> Self:
-        """The task that a data directory was prepared for. Raises ValueError or FileNotFoundError if it is no addition data."""
+        """The task that a data directory was prepared for. Raises ValueError or FileNotFoundError
+        if it is not addition data."""
         source = load_index(directory).source
         if source.get("kind") != KIND:
             raise ValueError(
@@ -79,13 +80,13 @@ class AdditionTask:
         return {"kind": KIND, **asdict(self)}
 
     def held_out(self, problem: Problem) -> bool:
-        """Whether a problem is for testing: it and the same with its operands exchanged are never in the training split."""
+        """Whether a problem is held out: then neither it nor the one with swapped operands is in the training split."""
         first, second = sorted((problem.a, problem.b))
         digest = hashlib.blake2b(f"{self.seed} {first} {second}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") < HELD_OUT_SHARE * 2**64
 
     def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
-        """TEST_PROBLEMS different held-out problems with operands of these lengths, or all there are if they are fewer.
+        """TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
 
         Raises ValueError if there is none."""
         generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
@@ -106,7 +107,7 @@ class AdditionTask:
         return list(problems)
 
     def training_problems(self) -> Iterator[Problem]:
-        """All cells in turn, `per_cell` times; a problem may come again."""
+        """One problem for each pair of lengths in turn, `per_cell` times; problems may repeat."""
         generator = random.Random(f"train {self.seed}")
         for _ in range(self.per_cell):
             for lengths in self._cells():
@@ -116,26 +117,26 @@ class AdditionTask:
                 yield problem
 
     def validation_problems(self) -> list[Problem]:
-        """The test problems of the trained lengths, in an order that mixes the cells."""
+        """The test problems of the trained lengths, shuffled."""
         problems = [problem for lengths in self._cells() for problem in self.test_problems(*lengths)]
         random.Random(f"validation {self.seed}").shuffle(problems)
         return problems
 
     def _cells(self) -> Iterator[tuple[int, int]]:
-        """The combinations of trained lengths."""
+        """The pairs of trained lengths."""
         lengths = range(1, self.digits + 1)
         return itertools.product(lengths, lengths)
 
 
 def longest_document(digits: int) -> int:
-    """Tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
+    """The number of tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
     return 3 * digits + 5
 
 
 def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
-    """Writes the data directory `output`, all or nothing, and returns its index. `progress` is called with the tokens so far.
+    """Writes the data directory `output`, all or nothing, and returns its index. Calls `progress` with the tokens so far.
 
-    Raises ValueError as the task does, FileExistsError when there is something in the way."""
+    Raises ValueError like AdditionTask, and FileExistsError if `output` exists."""
     with new_folder(output) as directory:
         documents = itertools.chain(
             (("validation", problem) for problem in task.validation_problems()),
@@ -146,12 +147,12 @@ def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int],
 
 
 def character_tokenizer() -> Tokenizer:
-    """256 byte tokens, three control tokens and the alphabet; with no room for a merge every character is one token."""
+    """256 byte tokens, three control tokens and the alphabet: no room for a merge, so every character is one token."""
     return Tokenizer(train_tokenizer([ALPHABET], 256 + 3 + len(ALPHABET)))
 
 
 def _bounds(digits: int) -> tuple[int, int]:
-    """The least number of so many digits and the one behind the greatest; zero has one digit."""
+    """The smallest number with so many digits, and one more than the largest; zero has one digit."""
     return 10 ** (digits - 1) if digits > 1 else 0, 10**digits
 
 

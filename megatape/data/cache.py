@@ -1,4 +1,4 @@
-"""Copies of shards on a node's own disk, so that a shared file system is read once for each node instead of by every rank."""
+"""Copies of shards on a node's own disk, so that each node, not each rank, reads the shared file system."""
 
 import fcntl
 import hashlib
@@ -11,10 +11,10 @@ from megatape.data.index import Index, Shard
 
 
 class ShardCache:
-    """Shards of one data directory under `root`, in a folder named after the directory's content.
+    """Copies of the shards of a data directory under `root`, in a folder named after a hash of its index.
 
-    Ranks of one node share it: the first that needs a shard copies it while the others wait. `root` must be a local disk, where
-    file locks and renaming work."""
+    The ranks of a node share it: the first one that needs a shard copies it while the others wait.
+    `root` must be on a local disk, where file locks and renaming work."""
 
     def __init__(self, root: Path, directory: Path, index: Index) -> None:
         self._directory = directory
@@ -22,9 +22,9 @@ class ShardCache:
         self._folder = root / identity[:16]
 
     def local(self, shard: Shard) -> Path:
-        """Path of the local copy, made and checked against the index now if there is none.
+        """Path of the local copy, which is created and checked against the index if there is none.
 
-        Raises ValueError if the original is not what the index says, OSError if the copy cannot be written."""
+        Raises ValueError if the shard differs from the index, OSError if the copy cannot be written."""
         copy = self._folder / shard.file
         if not _complete(copy, shard):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -43,12 +43,12 @@ class ShardCache:
                     stream.seek(member.offset)
                     if hashlib.sha256(stream.read(member.bytes)).hexdigest() != member.sha256:
                         raise ValueError(
-                            f"{self._directory / shard.file} member {number}: corrupt, or damaged on the way to data.cache "
-                            f"{self._folder}: copy the shard again or re-run the preparation"
+                            f"{self._directory / shard.file} member {number}: corrupted, or its copy in data.cache "
+                            f"{self._folder} is: copy the shard again or re-run the preparation"
                         )
             partial.rename(copy)
         except OSError as error:
-            raise OSError(f"data.cache {self._folder}: no copy of {shard.file}, {shard.bytes} bytes: {error}") from error
+            raise OSError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
         finally:
             partial.unlink(missing_ok=True)
 

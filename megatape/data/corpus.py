@@ -1,4 +1,4 @@
-"""Documents from a source, as plain strings, with a count of everything that was seen and everything that was wrong."""
+"""Reads the documents of a source as strings, and counts them and bad records."""
 
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from isal import igzip, isal_zlib
 
-# Build products and other people's code inside the standard library folder would make the corpus differ between machines.
+# Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 PYTHON_SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
 PYTHON_SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
 NUM_BAD_EXAMPLES = 5
@@ -19,7 +19,7 @@ NUM_BAD_EXAMPLES = 5
 
 @dataclass
 class CorpusCounts:
-    """What a pass over a source has seen so far; `bad_examples` holds `place: reason` of the first few bad records."""
+    """What a pass over a source has read so far. bad_examples: `place: reason` of the first few bad records."""
 
     documents: int = 0
     text_bytes: int = 0
@@ -35,7 +35,7 @@ class CorpusCounts:
 
 @dataclass(frozen=True)
 class Source:
-    """Where documents come from.
+    """The source of documents.
 
     kind           one of KINDS
     inputs         paths (c4, jsonl, text), one data set name (hub), nothing (python)
@@ -79,8 +79,8 @@ class Source:
 def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
     """Yields the non-empty documents of `source` in a fixed order and updates `counts` as it goes.
 
-    Bad records are counted, not fatal. Raises FileNotFoundError for a path that does not exist, ValueError when nothing in
-    it matches, when a file is damaged or when the source holds no document at all.
+    Bad records are counted, not fatal. Raises FileNotFoundError for a path that does not exist, and ValueError if no file
+    matches, a file is corrupted or the source has no documents.
     """
     for text in _READERS[source.kind](source, counts):
         if not text or text.isspace():
@@ -122,9 +122,9 @@ def _read_python(source: Source, counts: CorpusCounts) -> Iterator[str]:
 
 
 def _read_hub(source: Source, counts: CorpusCounts) -> Iterator[str]:
-    from datasets import Features, Value, load_dataset  # more than a second to import, and only this source needs it
+    from datasets import Features, Value, load_dataset  # takes more than a second to import, and only this source needs it
 
-    # Explicit features: inferred ones come from the first block only and fail on a later block that differs.
+    # Explicit features: those inferred from the first block fail on later blocks that differ.
     features = Features({name: Value("string") for name in ("text", "timestamp", "url")})
     name = source.inputs[0]
     number = 0
@@ -135,12 +135,12 @@ def _read_hub(source: Source, counts: CorpusCounts) -> Iterator[str]:
                 yield record["text"]
             else:
                 counts.add_bad(f"{name} record {number}", "`text` is missing or not a string")
-    except Exception as error:  # datasets passes on whatever its parsers, its cache and its network client raise
+    except Exception as error:  # datasets lets any exception of its parsers, cache and network client through
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"--source hub {name} (subset {source.subset}) failed after {number} records: {type(error).__name__}: {reason}. "
-            f"Streaming needs the network and JSON files with the fields text, timestamp and url and without a malformed "
-            f"line; otherwise download the files and use --source c4 or jsonl, which count bad lines and go on"
+            f"Streaming needs the network, and JSON files with the fields text, timestamp and url and no malformed line; "
+            f"otherwise download the files and use --source c4 or jsonl, which count bad lines and continue"
         ) from error
 
 
@@ -155,7 +155,7 @@ KINDS = tuple(_READERS)
 
 
 def _files(inputs: tuple[str, ...], *patterns: str, recursive: bool = True) -> list[Path]:
-    """The given files as they are, and of the given directories the files that match, sorted by path."""
+    """The given files, and those in the given directories that match, sorted by path within each."""
     files: list[Path] = []
     for name in inputs:
         path = Path(name)
@@ -180,7 +180,7 @@ def _read_json_lines(path: Path, counts: CorpusCounts) -> Iterator[str]:
                 if line.isspace():
                     continue
                 try:
-                    record = orjson.loads(line)  # checks UTF-8 too
+                    record = orjson.loads(line)  # also checks UTF-8
                 except orjson.JSONDecodeError as error:
                     counts.add_bad(f"{path}:{number}", f"malformed JSON ({error})")
                     continue
@@ -190,7 +190,7 @@ def _read_json_lines(path: Path, counts: CorpusCounts) -> Iterator[str]:
                 else:
                     counts.add_bad(f"{path}:{number}", "`text` is missing or not a string")
     except (EOFError, BadGzipFile, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stub declares an instance
-        raise ValueError(f"{path}: damaged or truncated gzip file ({error}): download or copy it again") from error
+        raise ValueError(f"{path}: corrupted or truncated gzip file ({error}): download or copy it again") from error
 
 
 def _read_text_file(path: Path, counts: CorpusCounts) -> Iterator[str]:

@@ -18,9 +18,9 @@ class Dataset(ABC):
     """One split and a way to cut it into samples.
 
     cache: see SplitReader.
-    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_file, tokenizer_hash (sha256), unigram_entropy
-    (nats), bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
-    Raises ValueError or FileNotFoundError for a missing or damaged data directory and for an N that does not fit the split.
+    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_file, tokenizer_hash (sha256),
+    unigram_entropy (nats), bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
+    Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
     num_samples: int
@@ -28,7 +28,7 @@ class Dataset(ABC):
     def __init__(self, directory: str | Path, split: str, sequence_length: int, cache: Path | None = None):
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
-        self._place = f"split {split} of {directory}"
+        self._name = f"split {split} of {directory}"
         directory = Path(directory)
         index = load_index(directory)
         content = index.splits[split]
@@ -48,18 +48,18 @@ class Dataset(ABC):
 
     @abstractmethod
     def sample(self, index: int) -> np.ndarray:
-        """Tokens of sample `index` as int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
+        """The tokens of sample `index`, int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
 
     @abstractmethod
     def targets(self, sample: np.ndarray) -> np.ndarray:
-        """What each of the first N tokens of a sample is to predict, int64 [N]: the next one, or IGNORE_INDEX."""
+        """The target of each of the first N tokens of a sample, int64 [N]: the next token, or IGNORE_INDEX."""
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:
             raise IndexError(f"sample {index} of {self.num_samples}")
 
     def _fill(self, tokens: np.ndarray, begin: int) -> None:
-        """Copy the stream from token `begin` on into `tokens`, across the borders of members."""
+        """Copy the stream from token `begin` on into `tokens`, across member boundaries."""
         member = int(np.searchsorted(self._ends, begin, side="right"))
         filled = 0
         while filled < tokens.size:
@@ -72,16 +72,16 @@ class Dataset(ABC):
 
 
 class TokenDataset(Dataset):
-    """Sample i is tokens [i*N, i*N + N + 1) of the split's stream, across member, shard and document borders alike.
+    """Sample i is tokens [i*N, i*N + N + 1) of the split's stream, across member, shard and document boundaries.
 
-    Neighbours share one token, so every token is a target exactly once an epoch, save the stream's first token and the
-    remainder shorter than N at its end."""
+    Adjacent samples share one token, so every token is a target exactly once per epoch, except the stream's first token and
+    the remainder shorter than N at its end."""
 
     def __init__(self, directory: str | Path, split: str, sequence_length: int, cache: Path | None = None):
         super().__init__(directory, split, sequence_length, cache)
         if not 1 <= sequence_length < self.num_tokens:
             raise ValueError(
-                f"sequence length is {sequence_length}, but {self._place} has {self.num_tokens} tokens and a "
+                f"sequence length is {sequence_length}, but {self._name} has {self.num_tokens} tokens and a "
                 f"sample takes one more than its length: choose 1 to {self.num_tokens - 1}, or prepare more text"
             )
         self.num_samples = (self.num_tokens - 1) // sequence_length
@@ -97,11 +97,12 @@ class TokenDataset(Dataset):
 
 
 class DocumentDataset(Dataset):
-    """Sample i is document i, `<s> text </s>`, filled up with further `</s>`, after which nothing is a target.
+    """Sample i is document i, `<s> text </s>`, padded with further `</s>`, after which nothing is a target.
 
-    prompt_end: text of one token; targets are what follows its first appearance in a document. None: the whole document.
+    prompt_end: text of one token; only what follows its first occurrence in a document is a target.
+    None: the whole document.
 
-    Opening reads the whole split once, to find its documents. Raises ValueError for one that does not fit into N + 1 tokens."""
+    Opening reads the whole split once to find its documents. Raises ValueError if one is longer than N + 1 tokens."""
 
     def __init__(
         self,
@@ -116,42 +117,42 @@ class DocumentDataset(Dataset):
         if prompt_end is not None:
             self._prompt_end_id = self._single_token(prompt_end)
         members = (self._reader.member(number) for number in range(len(self._reader)))
-        begins = self._ends - [len(self._reader.member(number)) for number in range(len(self._reader))]
-        ends = [np.flatnonzero(ids == self.eos_id) + begin + 1 for ids, begin in zip(members, begins, strict=True)]
-        self._borders = np.concatenate([[0], *ends])  # of documents, in the stream
-        self.num_samples = self._borders.size - 1
-        lengths = np.diff(self._borders)
+        starts = self._ends - [len(self._reader.member(number)) for number in range(len(self._reader))]
+        ends = [np.flatnonzero(ids == self.eos_id) + start + 1 for ids, start in zip(members, starts, strict=True)]
+        self._boundaries = np.concatenate([[0], *ends])  # of documents, in the stream
+        self.num_samples = self._boundaries.size - 1
+        lengths = np.diff(self._boundaries)
         if lengths.size == 0 or lengths.max() > sequence_length + 1:
             found = f"the longest of its {lengths.size} has {lengths.max()} tokens" if lengths.size else "it has none"
             raise ValueError(
-                f"sequence length is {sequence_length} and each document of {self._place} is to be a sample of at most one token "
-                f"more, but {found}: raise data.sequence_length, or set data.samples to packed"
+                f"sequence length is {sequence_length}, so a document of {self._name} may have one token more, but {found}: "
+                f"raise data.sequence_length, or set data.samples to packed"
             )
 
     def sample(self, index: int) -> np.ndarray:
         self._check(index)
-        begin, end = self._borders[index : index + 2]
+        begin, end = self._boundaries[index : index + 2]
         sample = np.full(self.sequence_length + 1, self.eos_id, np.int64)
         self._fill(sample[: end - begin], int(begin))
         return sample
 
     def targets(self, sample: np.ndarray) -> np.ndarray:
-        wanted = sample[:-1] != self.eos_id
+        real = sample[:-1] != self.eos_id
         if self._prompt_end is not None:
             answered = np.logical_or.accumulate(sample[:-1] == self._prompt_end_id)
             if not answered.any():
                 raise ValueError(
-                    f"a document of {self._place} has no {self._prompt_end!r}, so nothing in it would be a target: choose another "
-                    "data.prompt_end, or other data"
+                    f"a document of {self._name} has no {self._prompt_end!r}, so nothing in it would be a target: choose "
+                    "another data.prompt_end, or other data"
                 )
-            wanted &= answered
-        return np.where(wanted, sample[1:], IGNORE_INDEX)
+            real &= answered
+        return np.where(real, sample[1:], IGNORE_INDEX)
 
     def _single_token(self, text: str) -> int:
         ids = Tokenizer.load(self.tokenizer_file, self.tokenizer_hash).encode(text)
         if len(ids) != 1:
             raise ValueError(
-                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self.tokenizer_file.parent}: choose a text that is one token, or "
-                "other data"
+                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self.tokenizer_file.parent}: choose "
+                "a text that is one token, or other data"
             )
         return ids[0]

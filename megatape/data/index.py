@@ -1,4 +1,4 @@
-"""`index.json`: what a data directory holds, down to the byte offset, token count and hash of every shard member."""
+"""`index.json`: the content of a data directory, down to the byte offset, token count and hash of every shard member."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -38,7 +38,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """One split; `unigram_entropy` (nats a token) is the loss of a model that knows the token frequencies only."""
+    """One split. unigram_entropy: nats per token, the loss of a model that knows only the token frequencies."""
 
     documents: int
     tokens: int
@@ -49,7 +49,7 @@ class Split:
 
 @dataclass(frozen=True)
 class TokenizerEntry:
-    """The tokenizer file in the data directory and what a reader needs to know of it."""
+    """The tokenizer file in the data directory, and what readers need to know about it."""
 
     file: str
     sha256: str
@@ -83,11 +83,13 @@ def save_index(index: Index, directory: Path) -> None:
 def load_index(directory: Path) -> Index:
     """Reads `index.json` of a data directory.
 
-    Raises FileNotFoundError without one, ValueError for another format or version or content that contradicts itself.
+    Raises FileNotFoundError if there is none, and ValueError for another format or version or inconsistent content.
     """
     path = directory / INDEX_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found: {directory} is no data directory, make one with `megatape prepare corpus`")
+        raise FileNotFoundError(
+            f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`"
+        )
     try:
         content = parse_json(path.read_bytes())
     except ValueError as error:
@@ -95,8 +97,8 @@ def load_index(directory: Path) -> Index:
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     if found != (FORMAT, VERSION):
         raise ValueError(
-            f"{path}: format and version are {found}, this program reads {(FORMAT, VERSION)}: "
-            f"re-run the preparation with this program or read the data with the one that wrote it"
+            f"{path}: format and version are {found}, this version of MegaTAPE reads "
+            f"{(FORMAT, VERSION)}: prepare the data again, or read it with the version that wrote it"
         )
     try:
         index = Index(
@@ -108,7 +110,7 @@ def load_index(directory: Path) -> Index:
         )
         _check(index)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: damaged ({error!r}): copy it again or re-run the preparation") from error
+        raise ValueError(f"{path}: corrupted ({error!r}): copy it again or re-run the preparation") from error
     return index
 
 
@@ -120,7 +122,7 @@ def _split(content: dict[str, Any]) -> Split:
 
 
 def _check(index: Index) -> None:
-    """What a reader relies on to stay inside the files."""
+    """Check what readers rely on to stay inside the files."""
     dtype = token_dtype(index.tokenizer.vocab_size)
     if index.dtype != dtype.name:
         raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")

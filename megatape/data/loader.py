@@ -1,6 +1,6 @@
 """Batches for one data-parallel rank.
 
-Shape legend: b samples in a micro-batch, N tokens in a sample.
+b samples of a micro-batch, N tokens of a sample.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,10 @@ from megatape.targets import IGNORE_INDEX
 class Batch:
     """int64 tensors, all [b, N].
 
-    tokens     input ids
-    targets    the next token of each, IGNORE_INDEX where there is none
-    positions  position of each token, as data/positions.py gives them
-    document_starts     index in the sample of the first token of each token's document; None: one causal mask for the whole sample
+    tokens           input ids
+    targets          the next token of each token; IGNORE_INDEX where there is none
+    positions        the position of each token, from data/positions.py
+    document_starts  the index in the sample of the first token of each token's document; None: no document mask
     """
 
     tokens: Tensor
@@ -33,13 +33,13 @@ class Batch:
 
 
 class Loader:
-    """The training batches of one rank, a pure function of how many samples have been consumed.
+    """The training batches of one rank: a pure function of the number of samples consumed so far.
 
     global_batch_size  samples in an optimizer step, over all ranks and micro-batches
     micro_batch_size   samples in a forward pass of one rank (b)
-    rank, world_size   among the data-parallel ranks; every world size that fits sees the same samples in every step
-    mask_documents     True: a document sees and predicts only itself, and its positions start again
-    positions          which positions the tokens of a sample get; they may depend on the sample's place in the run
+    rank, world_size   among the data-parallel ranks; the samples of a step are the same for every world size
+    mask_documents     True: a document sees and predicts only itself, and its positions restart
+    positions          the positions of the tokens of a sample; they may depend on how many samples came before it
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Loader:
             )
         if global_batch_size % (micro_batch_size * world_size):
             raise ValueError(
-                f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no whole solution: "
+                f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no integer solution: "
                 f"{global_batch_size} = {micro_batch_size} x {world_size} x "
                 f"{global_batch_size / (micro_batch_size * world_size):.3g}: change the global or the micro batch size"
             )
@@ -77,7 +77,7 @@ class Loader:
         self._positions = positions
 
     def step(self, consumed: int) -> list[Batch]:
-        """This rank's micro-batches of the step that begins after `consumed` samples of all ranks and epochs."""
+        """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
         if consumed < 0:
             raise ValueError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
         first = consumed + self._rank * self._micro_batch_size
@@ -106,16 +106,16 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """This rank's share of the first `max_samples` samples (None: all) in storage order, at their evaluation positions.
 
-    Every rank gets the same number of batches of `batch_size` samples, so that collectives stay matched; samples that only
-    fill up have no targets at all.
+    Every rank gets the same number of batches of `batch_size` samples, so that collectives stay matched; samples of
+    padding have no targets.
     """
     total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
     stride = batch_size * world_size
     row = positions.evaluation(dataset.sequence_length, seed)
     for begin in range(0, total, stride):
         first = begin + rank * batch_size
-        wanted = range(first, first + batch_size)
-        samples = [dataset.sample(index if index < total else 0) for index in wanted]
+        indices = range(first, first + batch_size)
+        samples = [dataset.sample(index if index < total else 0) for index in indices]
         batch = _make_batch(dataset, samples, [row] * batch_size, mask_documents)
         batch.targets[max(total - first, 0) :] = IGNORE_INDEX
         yield batch
@@ -124,18 +124,18 @@ def evaluation_batches(
 def _make_batch(
     dataset: Dataset, samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], mask_documents: bool
 ) -> Batch:
-    """Samples [N + 1] each, positions of their first, second, ... token [N] each -> a batch."""
+    """A batch of samples, [N + 1] each, whose tokens are at `positions`, [N] each."""
     tokens = np.stack([sample[:-1] for sample in samples])
     targets = np.stack([dataset.targets(sample) for sample in samples])
     given = np.stack(positions).astype(np.int64)
     document_starts = None
     if mask_documents:
         ends = tokens == dataset.eos_id
-        targets[ends] = IGNORE_INDEX  # it would be the first token of the next document
-        begins = np.zeros_like(ends)
-        begins[:, 1:] = ends[:, :-1]
+        targets[ends] = IGNORE_INDEX  # the next token belongs to the next document
+        starts = np.zeros_like(ends)
+        starts[:, 1:] = ends[:, :-1]
         index = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        document_starts = np.maximum.accumulate(np.where(begins, index, 0), axis=1)
+        document_starts = np.maximum.accumulate(np.where(starts, index, 0), axis=1)
         given = np.take_along_axis(given, index - document_starts, axis=1)
     return Batch(
         tokens=torch.from_numpy(tokens),

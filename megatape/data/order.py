@@ -1,4 +1,5 @@
-"""Which sample comes when: pure functions of integers, so that the data state is one number, whatever the ranks."""
+"""The order of samples, as pure functions of integers: the state of the data is a single number,
+for any number of ranks."""
 
 import hashlib
 from functools import lru_cache
@@ -8,18 +9,18 @@ MASK = (1 << 64) - 1
 
 
 def sample_index(position: int, num_samples: int, seed: int) -> int:
-    """The sample to use when `position` samples have been used before, over all epochs; each epoch is a new permutation."""
+    """The index of the sample that comes after `position` others, over all epochs; each epoch is a new permutation."""
     epoch, index = divmod(position, num_samples)
     return _permute(index, num_samples, _round_keys(seed, epoch))
 
 
 def sample_hash(seed: int, position: int, modulus: int) -> int:
-    """A number in [0, modulus), uniform and fixed by (seed, position)."""
+    """A uniform number in [0, modulus), determined by (seed, position)."""
     return int.from_bytes(_digest(f"sample {seed} {position}", 8), "little") % modulus
 
 
 def _permute(index: int, size: int, keys: tuple[int, ...]) -> int:
-    """A bijection of [0, size): a Feistel network over the next even number of bits, walked until it is back inside."""
+    """A bijection of [0, size): a Feistel network over the next even number of bits, applied until the result is inside."""
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
@@ -32,7 +33,7 @@ def _permute(index: int, size: int, keys: tuple[int, ...]) -> int:
 
 
 def _mix(value: int) -> int:
-    """Spreads 64 bits over each other (multiply, shift, twice; odd constants from the golden ratio and from pi)."""
+    """Mixes 64 bits (multiply and shift, twice; odd constants from the golden ratio and from pi)."""
     value = value * 0x9E3779B97F4A7C15 & MASK
     value ^= value >> 32
     value = value * 0x243F6A8885A308D3 & MASK

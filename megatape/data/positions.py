@@ -1,4 +1,4 @@
-"""The positions that the tokens of a sample get: a function of the seed and the sample's place in the run."""
+"""The positions of the tokens of a sample: a function of the seed and of how many samples came before it."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,23 @@ from megatape.data.order import sample_hash
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions of the first, second, ... token of a sample (or, with document masks, of each document in it).
+    """The positions of the tokens of a sample or, with document masks, of each document in it.
 
-    max_offset: training samples start at a random 0 .. max_offset, evaluation at 0. drawn_from: if not 0, positions are a sorted random
-    draw of 0 .. drawn_from - 1 instead: a new one for each training sample, one for each seed and length in evaluation."""
+    max_offset: training samples start at a random position in 0 .. max_offset, evaluation at 0.
+    drawn_from: if not 0, positions are instead drawn from 0 .. drawn_from - 1 and sorted: anew for
+    each training sample, once for each seed and length in evaluation."""
 
     max_offset: int = 0
     drawn_from: int = 0
 
     def training(self, length: int, seed: int, place: int) -> np.ndarray:
-        """int64 [length], of the sample that comes after `place` others."""
+        """Those of the training sample that comes after `place` others, int64 [length]."""
         if self.drawn_from:
             return sorted_draw(length, self.drawn_from, sample_hash(seed, place, 2**32))
         return np.arange(length) + sample_hash(seed, place, self.max_offset + 1)
 
     def evaluation(self, length: int, seed: int) -> np.ndarray:
-        """int64 [length]."""
+        """Those of evaluation samples, int64 [length]."""
         return sorted_draw(length, self.drawn_from, seed) if self.drawn_from else np.arange(length)
 
 
@@ -33,10 +34,10 @@ FROM_ZERO = Positions()
 
 
 def sorted_draw(length: int, drawn_from: int, seed: int) -> np.ndarray:
-    """`length` different numbers of 0 .. drawn_from - 1 in rising order. Raises ValueError if there are not so many."""
+    """`length` distinct numbers from 0 .. drawn_from - 1 in ascending order. Raises ValueError if there are too few."""
     if length > drawn_from:
         raise ValueError(
-            f"{length} tokens want different positions of 0 .. {drawn_from - 1} (2 max_positions): shorten the sequence, or raise "
-            "model.max_positions"
+            f"{length} tokens need distinct positions from 0 .. {drawn_from - 1} (2 max_positions): shorten the sequence, "
+            "or raise model.max_positions"
         )
     return torch.randperm(drawn_from, generator=torch.Generator().manual_seed(seed))[:length].sort().values.numpy()

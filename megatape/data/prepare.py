@@ -1,4 +1,4 @@
-"""From a source of documents to a data directory: tokenize, split, write, all or nothing."""
+"""From a source of documents to a data directory: tokenize, split and write, all or nothing."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +23,11 @@ def prepare(
     validation_share: float,
     progress: Callable[[CorpusCounts, int], None],
 ) -> tuple[Index, CorpusCounts]:
-    """Writes the documents of `source` as a data directory `output` and returns its index and what was read.
+    """Writes the documents of `source` as the data directory `output`. Returns its index and the counts.
 
-    Without a `tokenizer` one of `vocab_size` tokens is trained on the source first. `progress` is called with the counts
-    and the number of tokens so far. Everything is written to a new folder beside `output`, which is renamed at the end, and removed
-    when something fails. Raises ValueError, or FileExistsError when `output` exists.
+    Without a `tokenizer`, one of `vocab_size` tokens is trained on the source first. Calls `progress` with the counts and
+    the number of tokens so far. Everything goes to a new folder beside `output`, which is renamed at the end and removed
+    if anything fails. Raises ValueError, or FileExistsError if `output` exists.
     """
     if not 0 < validation_share < 1:
         raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
@@ -49,7 +49,7 @@ def prepare(
 
 
 def split_of(text: str, validation_share: float) -> str:
-    """The split of a document, by its text alone: the same in any order, in any source, and twice if it comes twice."""
+    """The split of a document, by its text alone: duplicates land in the same split, in any order and from any source."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
 
@@ -64,7 +64,7 @@ def write_documents(
 ) -> Index:
     """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
 
-    source, validation_share: what the index records about them. `progress` is called with the number of tokens so far."""
+    source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
     (directory / TOKENIZER_FILE).write_bytes(tokenizer.model)
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     num_tokens = 0

@@ -1,4 +1,4 @@
-"""Reads the members of one split in place: sizes are checked on opening, a member's content when it is first touched."""
+"""Reads the members of one split in place. Sizes are checked on opening, a member's content when it is first read."""
 
 import hashlib
 import mmap
@@ -10,7 +10,7 @@ import numpy as np
 from megatape.data.cache import ShardCache
 from megatape.data.index import Index, Member, Shard, token_dtype
 
-# A mapped file holds a descriptor, and a process is often allowed 1024.
+# A mapped file holds a descriptor, of which a process often has only 1024.
 MAX_MAPPED_SHARDS = 256
 REMEDY = "copy the shard again or re-run the preparation"
 
@@ -18,8 +18,8 @@ REMEDY = "copy the shard again or re-run the preparation"
 class SplitReader:
     """The members of one split, as read-only arrays over the mapped tar files (nothing is extracted or unpickled).
 
-    cache: folder on this node's disk to which shards are copied when they are first needed, and read from there.
-    Raises FileNotFoundError for a missing shard and ValueError for one of another size than the index says.
+    cache: folder on this node's disk to which shards are copied when first needed, and from which they are read.
+    Raises FileNotFoundError if a shard is missing, and ValueError if its size differs from the index.
     """
 
     def __init__(self, directory: Path, index: Index, split: str, cache: Path | None = None):
@@ -40,12 +40,12 @@ class SplitReader:
         return len(self._members)
 
     def member(self, number: int) -> np.ndarray:
-        """Token ids [tokens] of member `number` of the split. Raises ValueError when its content is not the indexed one."""
+        """Token ids [tokens] of member `number` of the split. Raises ValueError if it differs from the index."""
         shard_number, position = self._members[number]
         shard = self._shards[shard_number]
         member = shard.members[position]
         mapped = self._mapped(shard_number)
-        size = member.tokens * self._dtype.itemsize  # the rest of the member, before it, is the .npy header
+        size = member.tokens * self._dtype.itemsize  # before it comes the .npy header
         ids = np.frombuffer(mapped, self._dtype, member.tokens, member.offset + member.bytes - size)
         if not self._verified[number]:
             self._verify(shard, position, member, mapped, ids)
@@ -53,12 +53,12 @@ class SplitReader:
         return ids
 
     def _verify(self, shard: Shard, position: int, member: Member, mapped: mmap.mmap, ids: np.ndarray) -> None:
-        place = f"{self._directory / shard.file} member {position}"
+        name = f"{self._directory / shard.file} member {position}"
         found = hashlib.sha256(memoryview(mapped)[member.offset : member.offset + member.bytes]).hexdigest()
         if found != member.sha256:
-            raise ValueError(f"{place}: corrupt, sha256 is {found}, the index says {member.sha256}: {REMEDY}")
+            raise ValueError(f"{name}: corrupted, sha256 is {found}, the index says {member.sha256}: {REMEDY}")
         if ids.max() >= self._vocab_size:
-            raise ValueError(f"{place}: corrupt, token id {ids.max()}, vocab_size is {self._vocab_size}: {REMEDY}")
+            raise ValueError(f"{name}: corrupted, token id {ids.max()}, vocab_size is {self._vocab_size}: {REMEDY}")
 
     def _check_size(self, shard: Shard) -> None:
         path = self._directory / shard.file
@@ -72,7 +72,7 @@ class SplitReader:
 
     def _map(self, shard_number: int) -> mmap.mmap:
         shard = self._shards[shard_number]
-        self._check_size(shard)  # again: it may have changed since, and reading beyond the end of a mapped file kills
+        self._check_size(shard)  # again: the file may have changed, and reading past the end of a mapped file kills the process
         path = self._directory / shard.file if self._cache is None else self._cache.local(shard)
         with open(path, "rb") as stream:
             return mmap.mmap(stream.fileno(), shard.bytes, access=mmap.ACCESS_READ)

@@ -10,7 +10,7 @@ from megatape.data.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run reads."""
+    """Both splits of a run."""
 
     train: Dataset
     validation: Dataset
@@ -18,12 +18,12 @@ class RunData:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes that a checkpoint records: a run resumes on the same training data only."""
+        """Hashes that a checkpoint records, since a run resumes only on the same training data."""
         return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
 
 
 def open_data(config: Config) -> RunData:
-    """The data in data.path. Raises ValueError or FileNotFoundError if it does not fit the configuration."""
+    """Open the data at data.path. Raises ValueError or FileNotFoundError if it does not fit the configuration."""
     data, vocab_size = config.data, config.model.vocab_size
     cache = Path(data.cache) if data.cache else None
 
@@ -35,7 +35,7 @@ def open_data(config: Config) -> RunData:
     train = split("train")
     if train.vocab_size > vocab_size:
         raise ValueError(
-            f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, model.vocab_size is {vocab_size}: raise "
-            "model.vocab_size, or use shards of another tokenizer"
+            f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
+            "model.vocab_size, or use data with another tokenizer"
         )
     return RunData(train, split("validation"), Tokenizer.load(train.tokenizer_file, train.tokenizer_hash))

@@ -1,4 +1,4 @@
-"""A SentencePiece BPE tokenizer that gives every text back exactly: training, encoding, decoding."""
+"""A SentencePiece BPE tokenizer that reproduces every text exactly: training, encoding, decoding."""
 
 import hashlib
 import io
@@ -11,9 +11,9 @@ import numpy as np
 import sentencepiece
 
 MAX_TRAINING_BYTES = 20_000_000
-# Fixed, because the trainer records it in the model file, which has to come out the same on every machine.
+# Fixed, because the trainer records it in the model file, which must be the same on every machine.
 TRAINER_THREADS = 2
-# The trainer drops "sentences" beyond 4192 bytes; a character has at most 4.
+# The trainer drops "sentences" of more than 4192 bytes; a character has at most 4.
 MAX_LINE_CHARACTERS = 1000
 SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
 
@@ -21,7 +21,7 @@ SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES) -> bytes:
     """Trains on the first `max_training_bytes` of `texts` (UTF-8) and returns the bytes of the model file.
 
-    The same texts give the same bytes. Raises ValueError when the texts cannot fill `vocab_size` or need a larger one.
+    The same texts give the same bytes. Raises ValueError if the texts do not suffice for `vocab_size` or need a larger one.
     """
     if vocab_size < 1:
         raise ValueError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
@@ -55,7 +55,7 @@ class Tokenizer:
     """A SentencePiece model file.
 
     Attributes: vocab_size, bos_id, eos_id, model (bytes of the file), sha256 (of those bytes, hexadecimal).
-    Raises ValueError when the bytes are no such model or the model lacks <s> or </s>.
+    Raises ValueError if the bytes are not such a model or the model lacks <s> or </s>.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer model"):
@@ -72,25 +72,27 @@ class Tokenizer:
             raise ValueError(
                 f"{name}: <s> has id {self.bos_id} and </s> {self.eos_id}: use a model trained with both control tokens"
             )
-        # As byte tokens the mark comes back as itself; left to SentencePiece it would come back as a space.
+        # As byte tokens the mark decodes to itself; SentencePiece alone would decode it as a space.
         self._mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
 
     @classmethod
     def load(cls, path: str | Path, sha256: str | None = None) -> "Tokenizer":
         """Reads a model file.
 
-        Raises FileNotFoundError, or ValueError as the constructor does and when `sha256` is given and not the file's.
+        Raises FileNotFoundError, or ValueError like the constructor and if `sha256` is given and is not that of the file.
         """
         path = Path(path)
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such tokenizer model: check the path or train one with train_tokenizer.py")
+            raise FileNotFoundError(
+                f"{path}: no such tokenizer model: check the path or train one with `megatape data tokenizer`"
+            )
         tokenizer = cls(path.read_bytes(), str(path))
         if sha256 is not None and tokenizer.sha256 != sha256:
             raise ValueError(f"{path}: sha256 is {tokenizer.sha256}, expected {sha256}: use the tokenizer of this data")
         return tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, without <s> and </s>; control tokens written out in the text stay text."""
+        """Token ids of `text`, without <s> and </s>; control tokens spelled out in the text remain text."""
         ids = self._processor.encode(text.split(SPACE_MARK))
         return ids[0] + [token for part in ids[1:] for token in self._mark_ids + part]
 
@@ -104,12 +106,12 @@ class Tokenizer:
         return documents
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; control tokens vanish, a cut multi-byte character becomes U+FFFD."""
+        """The text of token ids; control tokens are dropped, and a truncated multi-byte character becomes U+FFFD."""
         return self._processor.decode([int(token) for token in ids])
 
 
 def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
-    """The lines of the texts, long ones in pieces, until they hold `max_bytes`."""
+    """The lines of the texts, long ones in pieces, up to `max_bytes` in all."""
     lines = []
     bytes_left = max_bytes
     for line in chain.from_iterable(text.split("\n") for text in texts):

@@ -1,4 +1,4 @@
-"""Writes one split as WebDataset tar shards; a member is a flat run of token ids, whatever the documents' borders."""
+"""Writes one split as WebDataset tar shards, whose members are flat runs of token ids, across document boundaries."""
 
 import hashlib
 import io
@@ -10,11 +10,12 @@ import numpy as np
 from megatape.data.index import Member, Shard, Split, token_dtype
 
 MEMBER_TOKENS = 524_288
-MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes a token
+MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
 
 
 class SplitWriter:
-    """Collects the token ids of a split and writes `{split}-000000.tar`, ... into `directory`; equal ids, equal bytes."""
+    """Collects the token ids of a split and writes `{split}-000000.tar`, ... into `directory`.
+    Equal ids give equal bytes."""
 
     def __init__(
         self,
@@ -33,13 +34,13 @@ class SplitWriter:
         self._members_per_shard = members_per_shard
         self._buffer = np.empty(member_tokens, token_dtype(vocab_size))
         self._filled = 0  # tokens in the buffer
-        self._pending: list[np.ndarray] = []  # finished members of the shard to come
+        self._pending: list[np.ndarray] = []  # complete members of the next shard
         self._shards: list[Shard] = []
         self._counts = np.zeros(vocab_size, np.int64)
         self._text_bytes = 0
 
     def add(self, ids: np.ndarray, text_bytes: int) -> None:
-        """Appends the ids of one document, control tokens included; `text_bytes` is the UTF-8 size of its text.
+        """Appends the ids of one document, control tokens included. text_bytes: the UTF-8 size of its text.
 
         Raises ValueError for an id outside the vocabulary.
         """
@@ -58,7 +59,7 @@ class SplitWriter:
                 self._finish_member()
 
     def close(self) -> Split:
-        """Writes what is left and returns the split's part of the index."""
+        """Writes the rest and returns the split's part of the index."""
         if self._filled:
             self._finish_member()
         if self._pending:
@@ -81,12 +82,12 @@ class SplitWriter:
             self._write_shard()
 
     def _write_shard(self) -> None:
-        from webdataset import TarWriter  # imports torch, which reading must not need
+        from webdataset import TarWriter  # imports torch, which reading does not need
 
         path = self._directory / f"{self._split}-{len(self._shards):06d}.tar"
         first = len(self._shards) * self._members_per_shard
         files = [_npy(ids) for ids in self._pending]
-        # An integer mtime: a float or the present time would make the tar larger and different in every run.
+        # An integer mtime: a float would make the tar larger, the present time different in every run.
         with open(path, "wb") as stream, TarWriter(stream, encoder=False, mtime=0) as tar:
             for number, content in enumerate(files):
                 tar.write({"__key__": f"{self._split}-{first + number:08d}", "npy": content})
@@ -113,6 +114,6 @@ def _npy(ids: np.ndarray) -> bytes:
 
 
 def _entropy(counts: np.ndarray) -> float:
-    """Entropy in nats of the distribution with these counts; 0 for none."""
+    """Entropy in nats of the distribution with these counts; 0 without any."""
     share = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(share * np.log(share)).sum())

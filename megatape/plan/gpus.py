@@ -1,4 +1,4 @@
-"""What a GPU can do, by the vendors' data sheets, or by a JSON file for any other."""
+"""The speed and memory of GPUs, from the vendors' data sheets or from a JSON file."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from megatape.files import parse_json
 class Gpu(Section):
     """One accelerator and its share of the node's network."""
 
-    name: str = Field(description="part of the name by which the driver calls it")
+    name: str = Field(description="part of the name that the driver reports")
     memory: float = Field(gt=0, description="bytes of device memory")
     bfloat16_flops: float = Field(gt=0, description="dense matrix FLOP/s in bfloat16")
     memory_bandwidth: float = Field(gt=0, description="bytes/s of device memory")
     node_bandwidth: float = Field(gt=0, description="bytes/s that it can send to GPUs of its node")
     network_bandwidth: float = Field(
-        gt=0, description="bytes/s that it can send to other nodes: one network adapter's, if each has one"
+        gt=0, description="bytes/s that it can send to other nodes: that of one network adapter, if each GPU has its own"
     )
 
 
@@ -32,7 +32,7 @@ def _gpu(name: str, gib: float, tera_flops: float, memory_tb: float, node_gb: fl
     )
 
 
-# Memory as the driver reports it free of reserved parts, about; the network is that of the vendors' reference systems.
+# Memory is about what the driver reports as usable; the network is that of the vendors' reference systems.
 GPUS = {
     "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200),
     "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200),
@@ -46,21 +46,21 @@ GPUS = {
 
 
 def load_gpu(name: str) -> Gpu:
-    """A GPU of the table above by its key, or described by a JSON file. Raises ValueError or FileNotFoundError."""
+    """A GPU by its key in the table above, or from a JSON file. Raises ValueError or FileNotFoundError."""
     if name in GPUS:
         return GPUS[name]
     path = Path(name)
     if path.suffix != ".json":
-        raise ValueError(f"GPU {name!r} is not known: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
+        raise ValueError(f"GPU {name!r} is unknown: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
     if not path.is_file():
         raise FileNotFoundError(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
     try:
         return Gpu.model_validate(parse_json(path.read_text(encoding="utf-8")))
     except ValueError as error:
         fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
-        raise ValueError(f"{path} does not describe a GPU: {error}. It is an object of {fields}") from None
+        raise ValueError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None
 
 
 def named(device_name: str) -> Gpu | None:
-    """The GPU of the table that the driver calls so, or None."""
+    """The GPU of the table with the name that the driver reports, or None."""
     return next((gpu for gpu in reversed(GPUS.values()) if gpu.name in device_name), None)

@@ -17,7 +17,7 @@ from megatape.zero.settings import stage3_limits
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by part, on the device and in the host's memory (offloading)."""
+    """Bytes by part, on the device and in host memory (offloading)."""
 
     device: dict[str, float]
     host: dict[str, float]
@@ -28,7 +28,7 @@ class Memory:
 
 
 def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Memory:
-    """one: a micro-batch's pass on a rank; on_gpu: with the copies that a GPU's attention keeps."""
+    """The memory of a rank. one: its pass over a micro-batch; on_gpu: include the copies that attention keeps on a GPU."""
     zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
     parameters = list(one.model.parameters())
     held = elements(parameters)
@@ -38,21 +38,21 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
     device = {
         "weights": weights * size,
         "gradients": (divided if zero.stage >= 2 else held) * GRADIENT_BYTES,
-        # Stage 0 steps the weights themselves.
+        # Stage 0 updates the weights themselves.
         "master weights": state * 4 if zero.stage else 0,
         "moments": state * OPTIMIZERS[config.optimizer.kind].state_bytes,
     }
     if zero.stage in (1, 2):
-        device["gradients flattened to step"] = divided * GRADIENT_BYTES
+        device["flattened gradients"] = divided * GRADIENT_BYTES
     host: dict[str, float] = {}
     if zero.offload_optimizer:
-        stepped = ("master weights", "moments", "gradients", "gradients flattened to step")
+        stepped = ("master weights", "moments", "gradients", "flattened gradients")
         host |= {part: device.pop(part) for part in stepped if part in device}
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
     if zero.stage == 3:
         device["gathered weights"] = gathered(one.events, ranks, stage3_limits(config)).live * size
-    if zero.stage:  # what waits to be reduced, and its copy on the way
+    if zero.stage:  # gradients that wait to be reduced, and their copy in transit
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
     return Memory(device | _activations(config, on_gpu), host)
 
@@ -62,7 +62,7 @@ def _activations(config: Config, on_gpu: bool) -> dict[str, float]:
     kept = activations(config, model.encoding, checkpointing).total
     content = activations(config, "nope", checkpointing).total
     parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
-    layer = activations(config, model.encoding, False).layer if checkpointing else 0  # computed again as a whole
+    layer = activations(config, model.encoding, False).layer if checkpointing else 0  # recomputed as a whole
     if on_gpu:
         copies = attention_copies(config)
         parts["attention copies"] = 0 if checkpointing else copies * model.num_layers
@@ -72,7 +72,9 @@ def _activations(config: Config, on_gpu: bool) -> dict[str, float]:
 
 
 def attention_copies(config: Config) -> int:
-    """Bytes that a GPU's attention keeps in one layer beyond the CPU's. Raises ValueError if training.attention cannot run there."""
+    """Bytes that attention keeps in one layer on a GPU beyond those on a CPU.
+
+    Raises ValueError if the backend that training.attention forces cannot run there."""
     model, ranks, encoding = config.model, config.parallel.tp, encoding_of(config.model)
     need = attention_need(config, "cuda")
     check(need, config.training.attention)
@@ -88,7 +90,7 @@ def attention_copies(config: Config) -> int:
 
 
 def _logits(config: Config) -> int:
-    """Bytes of one chunk's logits and of the output matrix's gradient while it is summed (parallel/loss.py)."""
+    """Bytes of one chunk's logits, and of the output matrix's gradient while it is summed (parallel/loss.py)."""
     size, rows = element_bytes(config), -(-config.model.vocab_size // config.parallel.tp)
     tokens = min(config.training.micro_batch_size * config.data.sequence_length, max(1, CHUNK_ELEMENTS // rows))
     copies = 4 if size == 4 else size + 4 + size  # as computed, in float32, and as a gradient

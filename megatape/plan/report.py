@@ -1,4 +1,4 @@
-"""The plan as text: what a run needs anywhere, and what it does on a given cluster."""
+"""The plan as text: what a run needs, and how it does on a given cluster."""
 
 from collections.abc import Iterator
 
@@ -12,21 +12,23 @@ from megatape.plan.traffic import Traffic, plan_traffic
 from megatape.tables import columns
 from megatape.units import size
 
-# Device memory that is not the model's: the driver's and the libraries' contexts, and what the allocator cannot use.
+# Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
 
 NO_CLUSTER = (
-    "The file states no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."
+    "The file names no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."
 )
 
 Row = tuple[str, str]
 
 
 def report(config: Config) -> str:
-    """Sizes and costs of a run; on the configuration's cluster also what crosses nodes, step time, and what to change where the memory
-    does not suffice. Without a cluster the ranks are the fewest that can run it: one tensor-parallel group.
+    """Sizes and costs of a run; with a cluster in the configuration also traffic, step time, and
+    what to change if memory is short.
 
-    Raises ValueError or FileNotFoundError if the batch does not divide among the ranks, or the GPU is not known."""
+    Without a cluster the plan is for the fewest ranks that can run it: one tensor-parallel group.
+
+    Raises ValueError or FileNotFoundError if the ranks do not divide the batch, or the GPU is unknown."""
     cluster = config.cluster
     if cluster is not None:
         return _on_cluster(config, cluster, load_gpu(cluster.gpu))
@@ -52,12 +54,12 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu) -> str:
         *_sent(config, cluster, traffic),
         *_speed(config, plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory)),
     ]
-    advice = [] if need <= gpu.memory else ["", "to make it fit, one after the other:", *_advice(config, cluster, gpu)]
+    advice = [] if need <= gpu.memory else ["", "to make it fit, one after another:", *_advice(config, cluster, gpu)]
     return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
 
 
 def needed(memory: Memory, gpu: Gpu) -> float:
-    """Device bytes with what is not the model's."""
+    """Bytes needed on the device, including those beyond the model's."""
     return memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory
 
 
@@ -65,7 +67,7 @@ def _check_nodes(config: Config, cluster: ClusterConfig) -> None:
     tensor_size, node = config.parallel.tp, cluster.gpus_per_node
     if tensor_size % node and node % tensor_size:
         raise ValueError(
-            f"parallel.tp {tensor_size} and {node} GPUs per node: tensor ranks must fill nodes evenly, so that one divides the other"
+            f"parallel.tp {tensor_size} and {node} GPUs per node: one must divide the other, for ranks to fill nodes evenly"
         )
 
 
@@ -74,7 +76,7 @@ def _counts(config: Config, world_size: int) -> list[Row]:
     count, flops = count_parameters(model), forward_flops(model, length)
     tokens = training.global_batch_size * length
     data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
-    batch = f"{training.micro_batch_size} micro x {data_ranks} data ranks x {accumulated} accumulated"
+    batch = f"{training.micro_batch_size} micro x {data_ranks} data-parallel ranks x {accumulated} accumulated"
     return [
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
         ("  embedding and head", f"{count.embedding:,}"),
@@ -88,7 +90,8 @@ def _counts(config: Config, world_size: int) -> list[Row]:
 
 
 def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> list[Row]:
-    shape = f"ZeRO stage {config.zero.stage}, {config.data_ranks(world_size)} data x {config.parallel.tp} tensor ranks"
+    ranks = f"{config.data_ranks(world_size)} data-parallel x {config.parallel.tp} tensor-parallel ranks"
+    shape = f"ZeRO stage {config.zero.stage}, {ranks}"
     return [
         (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.precision})"),
         *((f"  {part}", size(count)) for part, count in memory.device.items()),
@@ -101,7 +104,7 @@ def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]
     rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
     for group, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
         inside, outside = split[group]
-        rows.append((f"  {group} ranks", f"{size(inside)}, {size(outside)}"))
+        rows.append((f"  {group}-parallel ranks", f"{size(inside)}, {size(outside)}"))
         rows += [(f"    {collective}", size(count)) for collective, count in sent.items()]
     return rows
 
@@ -119,7 +122,7 @@ def _speed(config: Config, speed: Speed) -> list[Row]:
 
 
 def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
-    """Changes that save memory, cheapest first, each on top of those before, until the run fits."""
+    """Changes that save memory, cheapest first, each on top of the previous ones, until the run fits."""
     for setting, value in _savings(config, cluster):
         raw = config.model_dump()
         section, _, key = setting.partition(".")
@@ -127,13 +130,13 @@ def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
         try:
             config = parse_config(raw, "plan")
             config.accumulation(cluster.world_size)
-        except ValueError:  # does not divide
+        except ValueError:  # the ranks do not divide something
             continue
         need = needed(plan_memory(config, cluster.world_size, run_pass(config), on_gpu=True), gpu)
         yield f"  --set {setting}={str(value).lower()}: {size(need)}{', fits' if need <= gpu.memory else ''}"
         if need <= gpu.memory:
             return
-    yield "  and still it does not fit: take more GPUs, or larger ones"
+    yield "  it still does not fit: use more GPUs, or larger ones"
 
 
 def _savings(config: Config, cluster: ClusterConfig) -> Iterator[tuple[str, object]]:

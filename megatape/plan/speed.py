@@ -1,4 +1,4 @@
-"""How long an optimizer step takes on a cluster: a range, from the work and the bytes, with what is assumed said."""
+"""The time of an optimizer step on a cluster: a range computed from FLOPs and bytes, with its assumptions stated."""
 
 from dataclasses import dataclass
 
@@ -9,28 +9,29 @@ from megatape.plan.memory import Memory
 from megatape.plan.trace import activations
 from megatape.plan.traffic import Traffic, leaving_node
 
-# Shares of the data sheet's rates that well-fed GPUs reach, in the bad and in the good case.
+# Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
 MATRIX_EFFICIENCY = (0.40, 0.60)
 LINK_EFFICIENCY = (0.5, 0.8)
 MEMORY_EFFICIENCY = (0.6, 0.85)
-# Activations are written and read by unfused operations, forward and backward.
+# Times that unfused operations read or write the activations, forward and backward.
 ACTIVATION_PASSES, RECOMPUTED_PASSES = 6, 2
-FLOAT32_SLOWDOWN = 16  # plain float32 products beside bfloat16 ones, on A100 and H100
+FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 
 ASSUMPTIONS = (
     f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
-    f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%}, device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%}",
-    f"what is kept for the backward pass crosses device memory {ACTIVATION_PASSES} times, and {RECOMPUTED_PASSES} more if computed again",
-    "tensor ranks' exchanges are not hidden behind computation; ZeRO's are in the good case, and not at all in the bad one",
+    f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of the peak",
+    f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of the peak",
+    f"saved activations cross device memory {ACTIVATION_PASSES} times, and {RECOMPUTED_PASSES} more times if recomputed",
+    "tensor-parallel exchanges do not overlap with computation; those of ZeRO do in the good case",
     "no waiting for data, checkpoints, stragglers or host memory; attention computes all N x N scores, as the FLOPs count them",
 )
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of one optimizer step and model FLOPs utilization, (good, bad) each; FLOPs of the step over all ranks.
+    """Seconds and model FLOPs utilization of one optimizer step, (good, bad) each, and its FLOPs over all ranks.
 
-    model_flops: three times the forward pass. done_flops: with what activation checkpointing computes again."""
+    model_flops: three times the forward pass. done_flops: the same with what activation checkpointing recomputes."""
 
     seconds: tuple[float, float]
     utilization: tuple[float, float]
@@ -39,12 +40,12 @@ class Speed:
 
 
 def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, traffic: Traffic, memory: Memory) -> Speed:
-    """The step on world_size GPUs, gpus_per_node of which share a node."""
+    """The speed of a step on `world_size` GPUs, `gpus_per_node` on each node."""
     model, training, length = config.model, config.training, config.data.sequence_length
     forward = forward_flops(model, length) * training.global_batch_size
-    again = forward - 2 * model.hidden_size * model.vocab_size * length * training.global_batch_size  # all but the head
+    recomputed = forward - 2 * model.hidden_size * model.vocab_size * length * training.global_batch_size  # all but the head
     model_flops = 3 * forward
-    done_flops = model_flops + (again if training.activation_checkpointing else 0)
+    done_flops = model_flops + (recomputed if training.activation_checkpointing else 0)
     peak = gpu.bfloat16_flops / (1 if training.precision == "bfloat16" else FLOAT32_SLOWDOWN)
     streamed = _streamed(config, world_size, memory)
 
@@ -63,7 +64,7 @@ def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, tr
 
 
 def _streamed(config: Config, world_size: int, memory: Memory) -> float:
-    """Bytes that cross a GPU's own memory in a step beside matrix products: by the optimizer and by all unfused operations."""
+    """Bytes that cross a GPU's own memory in a step outside matrix products: in the optimizer and in unfused operations."""
     state = sum(memory.device.get(part, 0.0) for part in ("master weights", "moments"))
     passes = ACTIVATION_PASSES + RECOMPUTED_PASSES * config.training.activation_checkpointing
     kept = activations(config, config.model.encoding, checkpointing=False).total
@@ -71,7 +72,7 @@ def _streamed(config: Config, world_size: int, memory: Memory) -> float:
 
 
 def links(config: Config, world_size: int, gpus_per_node: int, traffic: Traffic) -> dict[str, tuple[float, float]]:
-    """Bytes that a rank sends in a step (inside its node, to other nodes), by group."""
+    """Bytes that a rank sends in a step, by group: (inside its node, to other nodes)."""
     tensor_size = config.parallel.tp
     per_node = {"tensor": min(tensor_size, gpus_per_node), "data": max(1, gpus_per_node // tensor_size)}
     sizes = {"tensor": tensor_size, "data": config.data_ranks(world_size)}
@@ -83,5 +84,5 @@ def links(config: Config, world_size: int, gpus_per_node: int, traffic: Traffic)
 
 
 def link_seconds(inside: float, outside: float, gpu: Gpu) -> tuple[float, float]:
-    """Seconds at the data sheet's rates."""
+    """Seconds at the data sheet's rates: (inside the node, to other nodes)."""
     return inside / gpu.node_bandwidth, outside / gpu.network_bandwidth

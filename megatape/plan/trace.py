@@ -1,4 +1,4 @@
-"""A model run on shapes alone, as one tensor rank would run it: no memory, no processes, any size."""
+"""A model of any size run on shapes alone, as one tensor-parallel rank would run it: without memory or other processes."""
 
 import warnings
 from collections import Counter
@@ -21,7 +21,7 @@ from megatape.plan.zero3 import Event, record_events
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward pass of a micro-batch on one tensor rank."""
+    """One forward and backward pass over a micro-batch on one tensor-parallel rank."""
 
     model: nn.Module
     trained: list[nn.Parameter]  # those that get a gradient
@@ -31,10 +31,11 @@ class Pass:
 
 @cache
 def run_pass(config: Config) -> Pass:
-    """The pass of config's micro-batch. Modules, parameters and events are those of a short sequence.
+    """The pass over one micro-batch of a run. Modules, parameters and events are those of a short sequence.
 
-    Bytes are an affine function of the sequence's length, and each of its coefficients one of the depth: all layers but the last are
-    alike. So the whole depth runs on a short sequence only, and two shallow models tell the bytes; the result is exact."""
+    Bytes are an affine function of the sequence length, and each of its coefficients is an affine
+    function of the depth, because all layers but the last are alike. So the full depth runs on a
+    short sequence only, two shallow models give the bytes, and the result is exact."""
     short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
     model, events = _run(config, depth, short)
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
@@ -44,7 +45,7 @@ def run_pass(config: Config) -> Pass:
 
 
 def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
-    """Bytes sent at `length` tokens, from runs of `short` and twice as many."""
+    """Bytes sent at `length` tokens, from runs of `short` tokens and of twice as many."""
     counts = []
     for tokens in (short, 2 * short):
         with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
@@ -57,7 +58,7 @@ def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
 
 
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
-    """A forward and backward pass of `length` tokens: the model with its gradients, and what its modules did."""
+    """A forward and backward pass over `length` tokens: the model with its gradients, and the events of its modules."""
     with shapes_only(config):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
@@ -69,7 +70,9 @@ def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, lis
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes that autograd keeps between forward and backward pass of a micro-batch on one rank: in all, and for each layer but the last."""
+    """Bytes that autograd keeps on one rank between forward and backward pass of a micro-batch.
+
+    total: of the whole model; layer: of each layer but the last."""
 
     total: int
     layer: int
@@ -77,9 +80,9 @@ class Activations:
 
 @cache
 def activations(config: Config, encoding: str, checkpointing: bool) -> Activations:
-    """What config's model keeps with this encoding (`nope` tells what the others add), as the CPU's attention does.
+    """What a run's model would keep with this encoding (`nope` shows what the others add) and with attention as on a CPU.
 
-    Counted at two and at three layers and carried on to all; exact."""
+    Counted with two and three layers and extrapolated to all of them, which is exact."""
     model = config.model.model_copy(
         update={"encoding": encoding, "scaling": config.model.scaling if encoding == config.model.encoding else None}
     )
@@ -94,7 +97,7 @@ def activations(config: Config, encoding: str, checkpointing: bool) -> Activatio
 
 
 def build(config: Config, model: ModelConfig, checkpointing: bool | None = None) -> Transformer:
-    """One tensor rank's share of the model."""
+    """One tensor-parallel rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
     return Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
@@ -102,12 +105,12 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
 
 @contextmanager
 def shapes_only(config: Config) -> Iterator[None]:
-    """Tensors made inside have no memory, and by default the precision of the configuration."""
+    """Tensors created inside the block have no memory and, by default, the configuration's precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.precision))
     try:
         with FakeTensorMode(), warnings.catch_warnings():
-            # Collectives go by the names that the oldest supported torch has for them; newer ones warn.
+            # The collectives' names are those of the oldest supported torch; newer versions warn.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
             yield
     finally:

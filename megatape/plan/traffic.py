@@ -1,6 +1,8 @@
-"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and how much of it leaves the node.
+"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and how many of them leave the node.
 
-The convention is that of parallel/traffic.py. Single numbers (norms, losses) are left out. tests/plan compares with real runs."""
+The convention is that of parallel/traffic.py. Single numbers (norms, losses) are left out.
+tests/plan compares with real runs.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,14 +20,14 @@ GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the pr
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes sent by one rank in one optimizer step, to ranks of its tensor group and of its data group."""
+    """Bytes that one rank sends in one optimizer step, to its tensor-parallel group and to its data-parallel group."""
 
     tensor: Sent
     data: Sent
 
 
 def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
-    """one: a micro-batch's pass on a rank."""
+    """The traffic of a rank. one: its pass over a micro-batch."""
     micro_batches = config.accumulation(world_size)
     tensor = Counter({collective: count * micro_batches for collective, count in one.sent.items()})
     return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one))
@@ -37,7 +39,7 @@ def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
     trained = sum(parameter.numel() for parameter in one.trained)
     sent: Sent = Counter()
     if stage == 0:
-        # Parameters without gradient take part with zeros.
+        # Parameters without a gradient are reduced too, as zeros.
         sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(parameters) * GRADIENT_BYTES, ranks)
     elif stage < 3:
         reductions = micro_batches if stage == 2 else 1
@@ -52,12 +54,12 @@ def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
 
 
 def padded(parameters: list[nn.Parameter], ranks: int) -> int:
-    """Elements when each parameter is padded to a multiple of the ranks."""
+    """The number of elements when each parameter is padded to a multiple of `ranks`."""
     return sum(-(-parameter.numel() // ranks) * ranks for parameter in parameters)
 
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
-    """Those that stage 3 leaves whole on every rank."""
+    """Those that stage 3 keeps whole on every rank."""
     largest = stage3_limits(config).always_whole
     return [parameter for parameter in parameters if parameter.numel() <= largest]
 
@@ -68,14 +70,14 @@ def element_bytes(config: Config) -> int:
 
 
 def elements(parameters: list[nn.Parameter]) -> int:
-    """Numbers in all of them."""
+    """The number of elements of all of them."""
     return sum(parameter.numel() for parameter in parameters)
 
 
 def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
-    """Bytes of `sent` that cross nodes, on average over the group's ranks.
+    """Bytes of `sent` that leave the node, on average over the ranks of the group.
 
-    Around a ring, one in `members_per_node` ranks sends to the next node; an all-to-all sends to every rank alike."""
+    Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank."""
     if group_size <= members_per_node:
         return 0.0
     outside = (group_size - members_per_node) / (group_size - 1)

@@ -1,10 +1,10 @@
-"""What ZeRO stage 3 gathers in a micro-batch: DeepSpeed's coordinator of gathering, prefetching and releasing, on paper.
+"""What ZeRO stage 3 gathers in a micro-batch: a simulation of how DeepSpeed gathers, prefetches and releases weights.
 
-DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the weights that are not there, then those
-of the next modules up to a bucket of elements; after the pass it releases the module's weights, unless the
-prefetch already relies on finding them. So at the turn from forward to backward pass the last weights stay, and how many
-bytes move depends on the order of the modules. The rules are those of the pinned version's
-runtime/zero/partitioned_param_coordinator.py; tests/plan compares the result with the bytes counted in a real run.
+DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the weights that are missing, then
+prefetches those of the next modules, up to a bucket of elements. After the pass it releases the module's weights,
+unless the prefetch counts on finding them. So the last weights stay between forward and backward pass, and the number
+of bytes depends on the order of the modules. The rules are those of runtime/zero/partitioned_param_coordinator.py in
+the pinned version; tests/plan compares the result with the bytes counted in a real run.
 """
 
 from collections import defaultdict, deque
@@ -20,7 +20,7 @@ from megatape.zero.settings import Stage3Limits
 
 @dataclass(frozen=True)
 class Event:
-    """A module is about to use its weights, or has used them."""
+    """A module is about to use its weights (fetch), or has used them (release)."""
 
     kind: Literal["fetch", "release"]
     module: nn.Module
@@ -28,14 +28,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Elements gathered in one micro-batch, and the most that are whole at the same time (weights that always stay left out)."""
+    """Elements gathered in one micro-batch, and the most that are gathered at any time. Weights
+    that are always whole do not count."""
 
     elements: int
     live: int
 
 
 def record_events(model: nn.Module) -> list[Event]:
-    """Attach hooks, as DeepSpeed does, to every module; the list fills while the model runs forward and backward."""
+    """Hook every module, as DeepSpeed does. The returned list fills while the model runs forward and backward."""
     events: list[Event] = []
     for module in model.modules():
         _hook(module, events)
@@ -43,10 +44,10 @@ def record_events(model: nn.Module) -> list[Event]:
 
 
 def _hook(module: nn.Module, events: list[Event]) -> None:
-    waiting = 0  # inputs whose gradient has not come yet
+    waiting = 0  # inputs that still wait for their gradient
 
     class BeforeBackward(torch.autograd.Function):
-        """Around each output: its gradient arriving means that the module's backward pass begins."""
+        """Around each output: when its gradient arrives, the backward pass of the module begins."""
 
         @staticmethod
         def forward(ctx: Any, output: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ def _hook(module: nn.Module, events: list[Event]) -> None:
             return grad
 
     class AfterBackward(torch.autograd.Function):
-        """Around each input: the last gradient that leaves means that the module's backward pass is over."""
+        """Around each input: when the last gradient leaves, the backward pass of the module is over."""
 
         @staticmethod
         def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -89,13 +90,13 @@ def _hook(module: nn.Module, events: list[Event]) -> None:
 
 
 def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gathered:
-    """events: of one micro-batch. Assumes that weights are never kept for a reuse (max_reuse_distance 0)."""
+    """Simulate the events of one micro-batch. Assumes that weights are never kept for reuse (max_reuse_distance 0)."""
     assert limits.max_reuse_distance == 0
     weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
     divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > limits.always_whole}
     fetches = [event.module for event in events if event.kind == "fetch"]
     queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
-    needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # last use that prefetching has looked at
+    needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # the last use that prefetching has seen
     whole: set[nn.Parameter] = set()
     step = moved = live = most = 0
 

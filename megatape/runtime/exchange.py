@@ -1,4 +1,4 @@
-"""Small values exchanged between all ranks."""
+"""The exchange of small values between all ranks."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from megatape.runtime.topology import Topology
 
 
 def exchange(value: Any, topology: Topology) -> list[Any]:
-    """Every rank's JSON value, in order, on every rank. Collective over all ranks; nothing is pickled."""
+    """The JSON values of all ranks, in order, on every rank. Collective; nothing is pickled."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(topology.world_size)]

@@ -1,4 +1,4 @@
-"""Ranks from what each launcher sets, and where the ranks meet."""
+"""The ranks of a process, from the variables that launchers set, and the address where the ranks meet."""
 
 import os
 import re
@@ -14,7 +14,7 @@ MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks meet: a port of 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher, the variable by which its processes are recognized, and those that hold their ranks."""
+    """A launcher, the variable that identifies its processes, and those that hold their ranks."""
 
     name: str
     mark: str
@@ -24,7 +24,7 @@ class Launcher:
     local_size: str
 
 
-# In order: the first whose mark is set started the process; later ones may have started that launcher (torchrun under srun).
+# The first whose mark is set started the process; a later one may have started that launcher (torchrun under srun).
 LAUNCHERS = (
     Launcher("torchrun", "TORCHELASTIC_RUN_ID", *RANK_VARS, "LOCAL_WORLD_SIZE"),
     Launcher("deepspeed", "CROSS_RANK", *RANK_VARS, "LOCAL_SIZE"),
@@ -45,11 +45,11 @@ UNKNOWN_SIZES = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "J
 
 
 def discover() -> Topology:
-    """Read this process's ranks from the environment that a launcher made, and leave in it what torch and DeepSpeed read.
+    """Read this process's ranks from the environment of its launcher, and set the variables that torch and DeepSpeed read.
 
-    Where the launcher does not say at which address and port the ranks meet, Slurm's node list and job number or an exchange
-    through mpi4py tell. Without any launcher this process is the whole run. Raises ValueError when variables are missing,
-    malformed or contradict each other."""
+    If the launcher does not say at which address and port the ranks meet, that comes from Slurm's
+    node list and job id, or from an exchange through mpi4py. Without a launcher, this process is
+    the whole run. Raises ValueError if variables are missing, malformed or contradictory."""
     launcher = next((launcher for launcher in LAUNCHERS if launcher.mark in os.environ), None)
     if launcher is None:
         return _by_hand()
@@ -66,8 +66,8 @@ def discover() -> Topology:
     for variable, name, value in zip(RANK_VARS, names, (rank, world_size, local_rank), strict=False):
         if variable in os.environ and _number(variable) != value:
             raise ValueError(
-                f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, which another "
-                "launcher or your shell left"
+                f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
+                "which another launcher or your shell left"
             )
     topology = _checked(Topology(rank, world_size, local_rank, local_size), launcher)
     if any(name not in os.environ for name in MASTER_VARS):
@@ -79,21 +79,21 @@ def discover() -> Topology:
 
 
 def _by_hand() -> Topology:
-    """Ranks that no launcher's mark stands beside: all five variables set by hand, or none and a run of one process."""
+    """Ranks without a known launcher: all five variables set by hand, or none of them for a run of one process."""
     missing = [name for name in RANK_VARS + MASTER_VARS if name not in os.environ]
     if len(missing) == len(RANK_VARS + MASTER_VARS):
         for size in UNKNOWN_SIZES:
             if _number(size, default=1) > 1:
                 raise ValueError(
-                    f"{size} is {os.environ[size]}, from a launcher that is not known here, and {', '.join(missing)} are not set: each "
-                    "of these processes would be a run of its own; set them, or start with deepspeed, torchrun, srun or mpirun"
+                    f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
+                    "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
                 )
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     elif missing:
         raise ValueError(
-            f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with `deepspeed launch/pretrain.py ...`, "
-            "or unset the others to run one process"
+            f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with "
+            "`deepspeed launch/pretrain.py ...`, or unset the others to run one process"
         )
     rank, world_size, local_rank = (_number(name) for name in RANK_VARS)
     local_size = _number("LOCAL_WORLD_SIZE", default=world_size)
@@ -119,7 +119,7 @@ def _checked(topology: Topology, launcher: Launcher | None) -> Topology:
 
 
 def _tasks_of_this_node() -> int:
-    """How many tasks of the Slurm step run on this node: entry SLURM_NODEID of a list like 2(x3),1."""
+    """The number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
     text, node = os.environ["SLURM_STEP_TASKS_PER_NODE"], _number("SLURM_NODEID")
     for entry in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
@@ -132,7 +132,7 @@ def _tasks_of_this_node() -> int:
 
 
 def _meet_by_slurm(topology: Topology) -> tuple[str, int]:
-    """The step's first host, where rank 0 is, and a port that follows from job and step: every rank knows both by itself."""
+    """The step's first host, where rank 0 runs, and a port derived from job and step: every rank finds both on its own."""
     if topology.rank == 0 and _number("SLURM_NODEID") != 0:
         raise ValueError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
@@ -144,7 +144,8 @@ def _meet_by_slurm(topology: Topology) -> tuple[str, int]:
 
 
 def first_host(nodelist: str) -> str:
-    """First host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01. Raises ValueError if there is none."""
+    """The first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01. Raises
+    ValueError if there is none."""
     match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
     if match is None:
         raise ValueError(f"SLURM_STEP_NODELIST is {nodelist!r}: a list of hosts like n[1-2] is expected; or set MASTER_ADDR")
@@ -152,7 +153,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _meet_by_mpi(topology: Topology, launcher: Launcher) -> tuple[str, int]:
-    """Rank 0 chooses its address towards another host and a free port, and tells all. Collective over the ranks."""
+    """The address of rank 0 as seen from another host, and a free port, which rank 0 broadcasts. Collective."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -163,17 +164,17 @@ def _meet_by_mpi(topology: Topology, launcher: Launcher) -> tuple[str, int]:
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.world_size):
         raise ValueError(
-            f"{launcher.rank} and {launcher.world_size} say {topology.rank} of {topology.world_size}, mpi4py says {world.Get_rank()} "
-            f"of {world.Get_size()}: mpi4py uses another MPI library than {launcher.name}; install one of them only, or set "
-            "MASTER_ADDR and MASTER_PORT on all ranks"
+            f"{launcher.rank} and {launcher.world_size} say {topology.rank} of {topology.world_size}, mpi4py says "
+            f"{world.Get_rank()} of {world.Get_size()}: mpi4py uses another MPI library than {launcher.name}; install "
+            "one of them only, or set MASTER_ADDR and MASTER_PORT on all ranks"
         )
     hosts = world.allgather(socket.gethostname())
-    place = None
+    meeting = None
     if topology.is_main:
         other = next((host for host in hosts if host != hosts[0]), None)
-        place = ("127.0.0.1" if other is None else address_towards(other), _free_port())
-    address, port = world.bcast(place)
-    MPI.Finalize()  # nothing else is said by MPI, and a rank that fails later must not wait here for the others at its end
+        meeting = ("127.0.0.1" if other is None else address_towards(other), _free_port())
+    address, port = world.bcast(meeting)
+    MPI.Finalize()  # MPI is not used again; without this, a rank that fails later would wait for the others at exit
     return address, port
 
 
@@ -186,6 +187,6 @@ def _free_port() -> int:
 def _number(name: str, default: int | None = None) -> int:
     text = os.environ.get(name, default)
     try:
-        return int(text)  # type: ignore[arg-type]  # None is refused below like other nonsense
+        return int(text)  # type: ignore[arg-type]  # None is rejected below like any other non-number
     except (TypeError, ValueError):
         raise ValueError(f"{name} is {text!r}: a whole number is expected") from None

@@ -1,4 +1,4 @@
-"""Folders that several hosts see, perhaps through a network file system that shows them late what another one wrote."""
+"""Folders shared between hosts, perhaps by a network file system that shows one host late what another one wrote."""
 
 import os
 import socket
@@ -8,11 +8,11 @@ from pathlib import Path
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 
-PATIENCE = 75.0  # seconds; NFS clients remember for up to 60 that a name was not there
+PATIENCE = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
 
 
 def appears(path: Path, patience: float = PATIENCE) -> bool:
-    """Whether `path`, which another host has made, can be seen here within `patience` seconds."""
+    """Whether `path`, which another host created, becomes visible here within `patience` seconds."""
     deadline = time.monotonic() + patience
     while not path.exists():
         if time.monotonic() > deadline:
@@ -27,7 +27,7 @@ def appears(path: Path, patience: float = PATIENCE) -> bool:
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE) -> None:
-    """Make the run's folder and raise OSError, on all ranks, if one of them cannot see what another wrote there."""
+    """Create the run's folder. Raises OSError on all ranks if one of them cannot see what another wrote there."""
     token = directory / ".shared"
     fault = ""
     try:
@@ -36,11 +36,11 @@ def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE
             token.touch()
     except OSError as error:
         fault = str(error)
-    fault = exchange(fault, topology)[0]  # nobody looks before it is there
+    fault = exchange(fault, topology)[0]  # no rank looks for the token before it exists
     seen = not fault and appears(token, patience)
     blind = [host for host in exchange("" if seen else socket.gethostname(), topology) if host]
     if topology.is_main and not fault:
         token.unlink()
     if blind:
-        reason = fault or f"what the main rank wrote is not seen on {', '.join(sorted(set(blind)))}"
+        reason = fault or f"a file of the main rank is not visible on {', '.join(sorted(set(blind)))}"
         raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")

@@ -1,11 +1,12 @@
-"""Who this process is among all processes of the run."""
+"""The place of this process among all processes of the run."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Ranks of the run: `rank` of `world_size`, and `local_rank` of `local_size` on this machine (it selects the device)."""
+    """The ranks of this process: `rank` of `world_size`, and `local_rank` of `local_size` on this
+    machine, which selects the device."""
 
     rank: int
     world_size: int
@@ -14,5 +15,5 @@ class Topology:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what a run writes once: console, TensorBoard, state files."""
+        """Whether this process writes what a run writes only once: console output, TensorBoard, state files."""
         return self.rank == 0

@@ -1,7 +1,7 @@
-"""Ends every rank of a run, with an error that names the culprit, soon after one of them has failed, died or been cut off.
+"""Ends all ranks of a run soon after one of them fails, dies or is cut off, with an error that names it.
 
-A collective that waits for a dead rank may wait for ever (NCCL) or fail without saying for whom (gloo). So each rank shows a sign
-of life to the store at which the ranks met, from a thread of its own, and rank 0 watches the signs.
+A collective that waits for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So
+a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 watches them.
 """
 
 import os
@@ -19,15 +19,15 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from megatape.runtime.topology import Topology
 
-STATUS = 1  # exit status of a rank that did not end by itself
+STATUS = 1  # exit status of a rank that the watch ended
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. All ranks need the same.
+    """In seconds, the same on all ranks.
 
-    period: between signs of life. silence: without one until a rank counts as dead. suspicion: the same once a collective has failed
-    somewhere. grace: that a rank has to end by itself when it is known why."""
+    period: between heartbeats. silence: without one until a rank counts as dead. suspicion: the same, once a collective has
+    failed on any rank. grace: for a rank to end by itself once the cause is known."""
 
     period: float = 2.0
     silence: float = 30.0
@@ -36,14 +36,14 @@ class Limits:
 
 
 class RankFailed(RuntimeError):
-    """Another rank has failed, died or been cut off; the message says which."""
+    """Another rank failed, died or was cut off; the message names it."""
 
 
 class Watch:
-    """Context manager around all work that exchanges something with other ranks, once the process group is there.
+    """Context manager around all work that communicates with other ranks; the process group must exist.
 
-    An exception that leaves the block is told to the other ranks, unless it is itself a failed exchange: then RankFailed, which
-    names the rank at fault, is raised in its place. A rank that is stuck in an exchange is ended from the thread."""
+    An exception that leaves the block is reported to the other ranks. If it is a failed collective, RankFailed,
+    which names the rank at fault, is raised instead. The thread ends a rank that is stuck in a collective."""
 
     def __init__(self, topology: Topology, limits: Limits = Limits()) -> None:
         self.topology, self.limits = topology, limits
@@ -53,8 +53,9 @@ class Watch:
 
     def __enter__(self) -> Self:
         if self.topology.world_size > 1:
-            self.store = _get_default_store().clone()  # type: ignore[attr-defined]  # a connection of its own: the other one may be waiting
-            self.store.set(f"watch/place/{self.topology.rank}", f"host {socket.gethostname()}, process {os.getpid()}")
+            # Its own connection: the default one may be blocked.
+            self.store = _get_default_store().clone()  # type: ignore[attr-defined]
+            self.store.set(f"watch/process/{self.topology.rank}", f"host {socket.gethostname()}, process {os.getpid()}")
             self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self.thread.start()
         return self
@@ -63,15 +64,15 @@ class Watch:
         if self.topology.world_size == 1:
             return
         try:
-            if isinstance(error, Exception):  # not a KeyboardInterrupt, which all ranks get
+            if isinstance(error, Exception):  # not a KeyboardInterrupt, which all ranks receive
                 self._explain(error)
         finally:
             self.over.set()
             self.thread.join(self.limits.grace)
 
     def _explain(self, error: Exception) -> None:
-        """Tell the other ranks what happened here, or learn from them what happened there."""
-        # A launcher that saw a rank end sends SIGTERM to the others: those end anyway, but say why first.
+        """Tell the other ranks what failed here, or learn from them what failed elsewhere."""
+        # A launcher that sees a rank end sends SIGTERM to the others. They are ending anyway, but first say why.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         failed_exchange = _exchange_failed(error)
         if failed_exchange:
@@ -81,28 +82,28 @@ class Watch:
             line = str(error).strip().split("\n")[0]
             self._tell("watch/verdict", f"rank {self.topology.rank} failed: {type(error).__name__}: {line}")
         if self.topology.is_main:
-            time.sleep(2 * self.limits.period)  # with this process the store ends: first the others must have read it
+            time.sleep(2 * self.limits.period)  # the store ends with this process: let the others read it first
         if failed_exchange and self.verdict:
             raise RankFailed(self.verdict) from error
 
     def _tell(self, key: str, text: str) -> None:
-        """Say it to all ranks if none has spoken before; where there is no store any more, there is nobody to tell."""
+        """Set `key` for all ranks unless another rank did before; without a store there is nobody left to tell."""
         try:
             self.store.compare_set(key, "", text)
         except RuntimeError:
             return
 
     def _run(self) -> None:
-        signs = dict.fromkeys(self.watched, "")
+        beats = dict.fromkeys(self.watched, "")
         changed = dict.fromkeys(self.watched, time.monotonic())
         count = 0
         while not self.over.wait(self.limits.period):
             count += 1
             try:
-                self.store.set(f"watch/sign/{self.topology.rank}", str(count))
-                self._look(signs, changed)
+                self.store.set(f"watch/beat/{self.topology.rank}", str(count))
+                self._look(beats, changed)
             except RuntimeError:
-                self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see what it said last"
+                self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
             if self.verdict:
                 self.decided.set()
                 break
@@ -110,30 +111,30 @@ class Watch:
             print(f"error on rank {self.topology.rank}: {self.verdict}", file=sys.stderr, flush=True)
             os._exit(STATUS)
 
-    def _look(self, signs: dict[int, str], changed: dict[int, float]) -> None:
-        """Compare the signs with those seen last; decide, or learn what another rank has decided."""
+    def _look(self, beats: dict[int, str], changed: dict[int, float]) -> None:
+        """Compare the heartbeats with the last ones seen; reach a verdict, or learn that of another rank."""
         now = time.monotonic()
         for rank in self.watched:
-            key = f"watch/sign/{rank}"
-            sign = self.store.get(key).decode() if self.store.check([key]) else ""
-            if sign != signs[rank]:
-                signs[rank], changed[rank] = sign, now
+            key = f"watch/beat/{rank}"
+            beat = self.store.get(key).decode() if self.store.check([key]) else ""
+            if beat != beats[rank]:
+                beats[rank], changed[rank] = beat, now
         limit = self.limits.suspicion if self.store.check(["watch/suspicion"]) else self.limits.silence
         for rank, moment in changed.items():
             if now - moment > limit:
                 self._tell(
-                    "watch/verdict", f"rank {rank} ({self._place(rank)}) died or was cut off: no sign of it for {limit:.0f} s"
+                    "watch/verdict", f"rank {rank} ({self._process(rank)}) died or was cut off: no heartbeat for {limit:.0f} s"
                 )
         if self.store.check(["watch/verdict"]):
-            self.verdict = self.store.get("watch/verdict").decode() + "; the run ends here, --resume auto goes on"
+            self.verdict = self.store.get("watch/verdict").decode() + "; the run ends here, continue it with --resume auto"
 
-    def _place(self, rank: int) -> str:
-        key = f"watch/place/{rank}"
-        return self.store.get(key).decode() if self.store.check([key]) else "which never began"
+    def _process(self, rank: int) -> str:
+        key = f"watch/process/{rank}"
+        return self.store.get(key).decode() if self.store.check([key]) else "which never started"
 
 
 def _exchange_failed(error: Exception) -> bool:
-    """Whether this is what a collective raises when another rank is gone: torch has no type of its own for gloo's."""
+    """Whether a collective raised this because another rank is gone; torch has no exception type for gloo."""
     text = str(error)
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError)

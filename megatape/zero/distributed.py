@@ -1,4 +1,4 @@
-"""Joining and leaving the process group of all ranks, by DeepSpeed."""
+"""Joining and leaving the process group of all ranks, through DeepSpeed."""
 
 import logging
 import os
@@ -18,11 +18,11 @@ from megatape.runtime.topology import Topology
 
 
 def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
-    """Join the process group of all ranks, whose collectives fail after `timeout`, and return this rank's device."""
+    """Join the process group of all ranks and return this rank's device. timeout: after which collectives fail."""
     deepspeed.utils.logger.setLevel(logging.WARNING)
-    # DeepSpeed calls collectives by names that torch renamed; on every rank, for every one.
+    # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    # DeepSpeed would compile a shared-memory operator on a CPU, which needs a C++ compiler; nothing here uses it.
+    # On a CPU DeepSpeed would compile a shared-memory operator, which needs a C++ compiler and is not used here.
     deepspeed.ops.__compatible_ops__ = {}
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
@@ -36,26 +36,27 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
 
 
 def _threads(topology: Topology) -> int:
-    """This rank's share of the cores: a launcher's default of one thread (or of all cores) per process is seldom what a shared machine
-    wants. Raises ValueError if MEGATAPE_THREADS is no number of threads."""
+    """This rank's share of the cores: the default of launchers, one thread or all cores per process, seldom suits a shared
+    machine. Raises ValueError if MEGATAPE_THREADS is not a number of threads."""
     given = os.environ.get("MEGATAPE_THREADS")
     if given is None:
         return max(1, len(os.sched_getaffinity(0)) // topology.local_size)
     if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"MEGATAPE_THREADS is {given!r}: give a number of threads, at least 1, or unset it")
+        raise ValueError(f"MEGATAPE_THREADS is {given!r}: give at least 1, or unset it")
     return int(given)
 
 
 def _device_number(topology: Topology, visible: int) -> int:
-    """Which of the visible GPUs is this rank's: that of its local rank, or the only one if the scheduler shows each rank its own.
+    """The index of this rank's GPU among the visible ones: its local rank, or 0 if the scheduler
+    shows each rank only its own.
 
     Raises ValueError if there are too few."""
     if visible == 1:
         return 0
     if topology.local_rank >= visible:
         raise ValueError(
-            f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, or check "
-            "CUDA_VISIBLE_DEVICES"
+            f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, "
+            "or check CUDA_VISIBLE_DEVICES"
         )
     return topology.local_rank
 

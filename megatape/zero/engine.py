@@ -1,4 +1,4 @@
-"""The training engine: DeepSpeed configured from our configuration, and one optimizer step under its ZeRO."""
+"""The training engine: one optimizer step under DeepSpeed ZeRO."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -19,18 +19,18 @@ from megatape.zero.mpu import Mpu
 from megatape.zero.settings import deepspeed_config
 from megatape.zero.state import ZeroState
 
-Inputs = dict[str, Tensor | None]  # keyword arguments of the module for one micro-batch, on this rank's device
+Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
 
 
 class TrainingDiverged(RuntimeError):
-    """Loss or gradient is not finite. Nothing that was written is affected."""
+    """The loss or the gradient is not finite. Files already written are not affected."""
 
 
 class Engine:
     """A module under DeepSpeed ZeRO.
 
-    build_module: makes this tensor rank's share of the module, whose forward returns the float32 sum of its targets' losses;
-        its weights are whatever torch.empty left until `state.load` writes them."""
+    build_module: makes this rank's share of the module on the given tensor axis. Its forward pass returns the float32 sum of
+        its targets' losses; its weights are uninitialized until `state.load`."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Engine:
         mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
         settings = deepspeed_config(config, topology.world_size)
-        # No dtype here: on a CPU zero.Init takes any explicit one, float32 too, for bfloat16. From the settings it is right.
+        # No dtype here: on a CPU zero.Init takes any explicit one, even float32, as bfloat16. From
+        # the settings it takes the right one.
         sharded = deepspeed.zero.Init(
             data_parallel_group=mesh.data.group, mpu=mpu, config_dict_or_path=settings, enabled=config.zero.stage == 3
         )
@@ -61,18 +62,18 @@ class Engine:
     def train_step(self, micro_batches: list[Inputs], learning_rate: float) -> tuple[float, float]:
         """Forward and backward over this rank's micro-batches, then one optimizer step.
 
-        The loss is the mean over all valid targets of the step, on every rank and in every micro-batch: a mean of means would
-        weigh targets differently as soon as some are masked. Each parameter group learns at learning_rate times its own
-        `scale`. Returns that loss and the gradient's norm before clipping; both are the same on all ranks.
+        The loss is the mean over all valid targets of the step, over ranks and micro-batches: a mean of means would
+        weight targets unequally when some are masked. The learning rate of each parameter group is learning_rate
+        times its `scale`. Returns the loss and the gradient's norm before clipping, both the same on all ranks.
 
-        Raises TrainingDiverged if either is not finite. DeepSpeed checks that for float16 only and would go on."""
+        Raises TrainingDiverged if either is not finite. DeepSpeed checks only float16 and would continue."""
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate * group["scale"]
         num_targets = max(1.0, self.sum_over_replicas(count_targets(micro_batches)))
-        # DeepSpeed divides by the accumulation steps and averages over ranks; this undoes both.
+        # DeepSpeed divides by the accumulation steps and averages over ranks; the weight undoes both.
         weight = self.mesh.data.size * len(micro_batches) / num_targets
         self.deepspeed.train()
-        total = torch.zeros((), device=self.device)  # on the device: reading it at every micro-batch would stall a GPU
+        total = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
         for number, inputs in enumerate(micro_batches, start=1):
             loss_sum = self.deepspeed(**inputs)
             self.deepspeed.backward(loss_sum * weight)
@@ -92,7 +93,7 @@ class Engine:
         return loss, norm
 
     def _clip(self) -> float:
-        """Clip the gradients of stage 0, which every replica holds whole; returns their norm before."""
+        """Clip the gradients at stage 0, where each replica holds all of them. Returns their norm before clipping."""
         gradients = {parameter: parameter.grad for parameter in self.state.parameters.values() if parameter.grad is not None}
         shared = torch.zeros((), device=self.device)
         divided = torch.zeros((), device=self.device)
@@ -107,7 +108,7 @@ class Engine:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Inputs]) -> float:
-        """Mean loss over the valid targets of all ranks' batches, every rank with the same number of them."""
+        """The mean loss over the valid targets of all ranks' batches, of which every rank has the same number."""
         self.deepspeed.eval()
         loss = targets = 0.0
         for inputs in batches:
@@ -116,18 +117,19 @@ class Engine:
         return self.sum_over_replicas(loss) / max(1.0, self.sum_over_replicas(targets))
 
     def sum_over_replicas(self, value: float) -> float:
-        """The sum of one number over the data-parallel ranks, where all tensor-parallel ranks of a replica have the same."""
+        """The sum of a number over data-parallel ranks; the tensor-parallel ranks of a replica must
+        have the same number."""
         return self.sum_over_ranks(value) / self.mesh.tensor.size
 
     def sum_over_ranks(self, value: float) -> float:
-        """The sum of one number over all ranks."""
+        """The sum of a number over all ranks."""
         number = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(number)
         return float(number)
 
 
 def count_targets(micro_batches: list[Inputs]) -> int:
-    """Targets of these micro-batches that take part in the loss."""
+    """The number of targets of these micro-batches that count in the loss."""
     return int(
         sum((counted(targets).sum() for inputs in micro_batches if (targets := inputs["targets"]) is not None), torch.tensor(0))
     )

@@ -1,4 +1,4 @@
-"""A mesh under the names by which DeepSpeed asks for it (its "mpu")."""
+"""The mesh behind the interface that DeepSpeed calls "mpu"."""
 
 import torch.distributed as dist
 
@@ -6,7 +6,7 @@ from megatape.parallel.mesh import Mesh
 
 
 class Mpu:
-    """DeepSpeed calls the tensor axis "model parallel"."""
+    """The tensor axis is "model parallel" in DeepSpeed's terms."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh

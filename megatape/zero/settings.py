@@ -1,4 +1,4 @@
-"""DeepSpeed's own configuration, derived from ours: nobody writes a value twice. Without deepspeed, so that the planner reads it."""
+"""DeepSpeed's configuration, derived from ours. Does not import deepspeed, so that the planner can read it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +10,8 @@ from megatape.config import Config
 class Stage3Limits:
     """When ZeRO stage 3 gathers and releases weights, in elements.
 
-    prefetch: gathered ahead at a time. max_live: gathered at once. max_reuse_distance: weights used again within this many are not
-    released. always_whole: weights up to this size stay whole on every rank."""
+    prefetch: gathered ahead of use. max_live: the most that is gathered at any time. max_reuse_distance: weights
+    used again within this many are not released. always_whole: weights up to this size are never divided."""
 
     prefetch: int
     max_live: int
@@ -20,15 +20,17 @@ class Stage3Limits:
 
 
 def stage3_limits(config: Config) -> Stage3Limits:
-    """DeepSpeed's own defaults keep a billion weights gathered, ahead of their use and between forward and backward pass: for most
-    models that is all of them, and stage 3 would save nothing. Two buckets ahead hide the gathering as well. Vectors stay whole:
-    gathering them would cost more in latency than dividing them saves."""
+    """The limits of a run.
+
+    DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass.
+    For most models that is all of them, and stage 3 would save nothing. Two buckets hide the gathering as
+    well. Vectors stay whole: gathering them would cost more latency than dividing them saves memory."""
     bucket = config.zero.bucket_size
     return Stage3Limits(bucket, 2 * bucket, max_reuse_distance=0, always_whole=config.model.hidden_size)
 
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
-    """DeepSpeed's own configuration, derived from ours: nobody writes a value twice."""
+    """DeepSpeed's configuration of a run."""
     zero, limits = config.zero, stage3_limits(config)
     section: dict[str, Any] = {
         "stage": zero.stage,
@@ -46,15 +48,16 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         section["offload_param"] = {"device": "cpu"}
     precision: dict[str, Any] = {}
     if config.training.precision == "bfloat16":
-        # Otherwise micro-batches and ranks would be summed in bfloat16, where a small gradient vanishes beside a large sum.
+        # By default gradients would be summed over micro-batches and ranks in bfloat16, where small
+        # ones are lost in large sums.
         precision = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     return precision | {
         "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
         "gradient_accumulation_steps": config.accumulation(world_size),
-        # At stage 0 in float32 DeepSpeed clips without telling the norm: Engine does it instead.
+        # At stage 0 in float32 DeepSpeed clips without reporting the norm, so Engine clips instead.
         "gradient_clipping": config.training.gradient_clip if zero.stage else 0.0,
         "zero_optimization": section,
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # torch's AdamW also when offloaded: DeepSpeed's needs a compiler
+        "zero_force_ds_cpu_optimizer": False,  # torch's AdamW even when offloaded: DeepSpeed's needs a compiler
         "steps_per_print": None,
     }

@@ -1,8 +1,9 @@
-"""Float32 master weights and optimizer state as DeepSpeed ZeRO and tensor-parallel ranks hold them, seen as blocks of whole parameters.
+"""Float32 master weights and optimizer state under ZeRO and tensor parallelism, seen as blocks of whole parameters.
 
-Initialization, checkpoints and export go through this view, which is the same for every stage and topology. A parameter is a
-matrix (a vector counts as one column). A rank holds a share of its rows or columns, or all of it, and of that one contiguous run
-of elements in memory order. The layouts below are internals of the pinned DeepSpeed version; tests/training fails if they change.
+Initialization, checkpoints and export go through this view, which is the same at every stage and
+topology. A parameter is a matrix (a vector is a single column). A tensor-parallel rank has a share of its
+rows or columns, or all of it, and ZeRO gives each rank one contiguous run of the elements of that share.
+The layouts below are internals of the pinned DeepSpeed version; tests/training fails if they change.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,8 @@ Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
 
 @dataclass(frozen=True)
 class Share:
-    """The block of a whole parameter, as a matrix, that a tensor rank holds: `rows` x `columns`, the last rows may be padding."""
+    """The block of a whole parameter that a tensor-parallel rank holds: `rows` x `columns`, of
+    which the last rows may be padding."""
 
     rows: slice
     columns: slice
@@ -37,14 +39,15 @@ class Share:
 
 
 class ZeroState:
-    """Access to the masters and the optimizer state of an initialized DeepSpeed engine, state that is not there yet made as zeros.
+    """Access to the master weights and optimizer state of an initialized DeepSpeed engine. Missing
+    optimizer state is created as zeros.
 
-    kinds: WEIGHT, and what the optimizer keeps for each weight."""
+    kinds: WEIGHT, and the tensors that the optimizer keeps for each weight."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh, entry: OptimizerEntry) -> None:
         self.engine, self.topology, self.mesh = engine, topology, mesh
         self.stage: int = engine.zero_optimization_stage()
-        # Any: DeepSpeed hangs its bookkeeping (ds_id, _hp_mapping, ...) on the parameters.
+        # Any: DeepSpeed attaches its bookkeeping (ds_id, _hp_mapping, ...) to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
         self.kinds = (WEIGHT, *entry.state)
         self.counts_steps = entry.counts_steps
@@ -57,7 +60,7 @@ class ZeroState:
                     state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the whole parameter, also where this rank holds only a share."""
+        """The shape of the whole parameter, even if this rank holds only a share."""
         parameter = self.parameters[name]
         return tuple(getattr(parameter, "global_shape", None) or self._local_shape(name))
 
@@ -71,14 +74,14 @@ class ZeroState:
             block = torch.zeros((last - first) * share.width, dtype=torch.float32, device=self.engine.device)
             block[start - first * share.width :][: piece.numel()].copy_(piece)
             target = whole[share.rows.start + first : share.rows.start + last, share.columns]
-            target += block.view(-1, share.width)[: target.shape[0]]  # what is beyond the whole is padding
-        dist.reduce(whole, destination)  # every element is zero on all ranks but its owner
+            target += block.view(-1, share.width)[: target.shape[0]]  # rows beyond the whole are padding
+        dist.reduce(whole, destination)  # every element is zero on all ranks except its owner
         return whole.view(shape) if self.topology.rank == destination else None
 
     def load(self, read: Reader, step: int) -> None:
-        """Overwrite all kinds of all parameters with what `read` returns for this rank's pieces, and the optimizer's step count.
+        """Overwrite master weights, optimizer state and compute weights with what `read` returns for this rank's pieces.
 
-        The compute weights follow their masters."""
+        step: the optimizer's step count."""
         for kind in self.kinds:
             for name in self.parameters:
                 start, piece = self._piece(name, kind)
@@ -90,7 +93,7 @@ class ZeroState:
         self._publish()
 
     def _read(self, read: Reader, kind: str, name: str, start: int, size: int) -> Tensor:
-        """`size` elements from `start` of this rank's share, as a flat tensor; padding is zero."""
+        """`size` elements of this rank's share from `start` on, as a flat tensor; padding is zero."""
         shape, share = self.shape(name), self._share(name)
         first, last = start // share.width, -(-(start + size) // share.width)
         rows = slice(share.rows.start + first, min(share.rows.start + last, shape[0]))
@@ -100,7 +103,7 @@ class ZeroState:
         return block.view(-1)[start - first * share.width :][:size]
 
     def _piece(self, name: str, kind: str) -> tuple[int, Tensor]:
-        """This rank's run of elements of its share: where it starts, and a view that can be written to."""
+        """This rank's run of elements of its share: its start, and a writable view."""
         parameter = self.parameters[name]
         if self.stage == 0:
             whole = parameter.data if kind == WEIGHT else self.optimizer.state[parameter][kind]
@@ -125,29 +128,29 @@ class ZeroState:
 
     def _share(self, name: str) -> Share:
         rows, columns = _matrix(self._local_shape(name))
-        axis = getattr(self.parameters[name], "partition_dim", None)
-        row, column = (self.mesh.tensor.rank * size if axis == number else 0 for number, size in enumerate((rows, columns)))
+        divided = getattr(self.parameters[name], "partition_dim", None)
+        row, column = (self.mesh.tensor.rank * size if dim == divided else 0 for dim, size in enumerate((rows, columns)))
         return Share(slice(row, row + rows), slice(column, column + columns))
 
     def _contributes(self, name: str) -> bool:
-        """Whether this rank's piece is the one that counts: of what several ranks hold alike, the first one's does."""
+        """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
         first_replica = self.stage > 0 or self.mesh.data.rank == 0
         return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.mesh.tensor.rank == 0)
 
     def _flats(self) -> list[Tensor]:
-        """The tensors that the optimizer steps: parameters (stage 0) or this rank's flat partitions of them."""
+        """The tensors that the optimizer updates: the parameters (stage 0) or this rank's flat partitions of them."""
         if self.stage == 0:
             return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         optimizer = self.engine.optimizer
         return optimizer.fp32_partitioned_groups_flat if self.stage == 3 else optimizer.single_partition_of_fp32_groups
 
     def _publish(self) -> None:
-        """Copy masters to the weights that compute with them."""
+        """Copy the master weights to the compute weights."""
         if self.stage in (1, 2):
             self.engine.optimizer.update_lp_params()
         elif self.stage == 3:
             for name, parameter in self.parameters.items():
-                assert parameter.data.numel() == 0, f"{name} is gathered; its copy would stay stale"
+                assert parameter.data.numel() == 0, f"{name} is gathered: its copy would be stale"
                 _, piece = self._piece(name, WEIGHT)
                 parameter.ds_tensor.data.zero_()
                 parameter.ds_tensor.data.narrow(0, 0, piece.numel()).copy_(piece)

@@ -24,7 +24,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "submit": ([*NOWHERE, "--nodes", "1", "--gpus-per-node", "1"], "no configuration at nowhere.json"),
     "prepare corpus": (["--source", "c4", "--output", "out"], "--source c4 needs --input"),
     "prepare addition": (["--digits", "0", "--output", "out"], "--digits is 0: give at least 1"),
-    "data report": (["nowhere"], "nowhere is no data directory"),
+    "data report": (["nowhere"], "nowhere is not a data directory"),
     "data tokenizer": (["--source", "python", "--output", "nowhere/file"], "no folder nowhere: create it"),
     "export": (["nowhere", "out"], "nowhere: no such folder"),
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),

@@ -77,7 +77,7 @@ def test_a_damaged_original_is_not_kept(make_directory: MakeDirectory, documents
     content = bytearray((directory / shard.file).read_bytes())
     content[shard.members[1].offset + 200] ^= 255
     (directory / shard.file).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{shard.file} member 1: corrupt, or damaged on the way"):
+    with pytest.raises(ValueError, match=f"{shard.file} member 1: corrupted, or its copy in data.cache"):
         read_all(directory, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.tar")) and not list((tmp_path / "cache").rglob("*.partial"))
 

@@ -107,7 +107,7 @@ def test_only_the_first_bad_records_are_kept(tmp_path: Path) -> None:
 def test_damaged_gzip_names_the_file(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "c4-train.00000-of-00001.json.gz"
     path.write_bytes(damage(gzip.compress(json_lines(*map(str, range(500))))))
-    with pytest.raises(ValueError, match=f"{path.name}: damaged or truncated gzip file .* again"):
+    with pytest.raises(ValueError, match=f"{path.name}: corrupted or truncated gzip file .* again"):
         read("c4", tmp_path)
 
 

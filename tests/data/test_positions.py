@@ -46,5 +46,5 @@ def test_one_draw_for_each_seed_and_length_in_evaluation() -> None:
 
 
 def test_more_tokens_than_positions() -> None:
-    with pytest.raises(ValueError, match=r"65 tokens want different positions of 0 .. 63 .* raise model.max_positions"):
+    with pytest.raises(ValueError, match=r"65 tokens need distinct positions from 0 .. 63 .* raise model.max_positions"):
         Positions(drawn_from=64).evaluation(65, 3)

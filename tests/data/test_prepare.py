@@ -126,7 +126,7 @@ def test_splits_without_tokens(
 def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     last = c4 / "c4-train.00002-of-00003.json.gz"
     last.write_bytes(last.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="c4-train.00002-of-00003.json.gz: damaged or truncated"):
+    with pytest.raises(ValueError, match="c4-train.00002-of-00003.json.gz: corrupted or truncated"):
         run(Source("c4", (str(c4),)), tmp_path / "out", tokenizer)
     assert [path.name for path in tmp_path.iterdir()] == ["c4"]
 

@@ -73,7 +73,7 @@ def test_ids_outside_the_vocabulary_are_not_written(tmp_path: Path) -> None:
 def test_ids_outside_the_vocabulary_are_not_read(make_directory: MakeDirectory, documents: Documents) -> None:
     directory = make_directory(documents)
     edit_index(directory, lambda content: content["tokenizer"].update(vocab_size=90))
-    with pytest.raises(ValueError, match=r"train-000000.tar member 0: corrupt, token id 9\d, vocab_size is 90"):
+    with pytest.raises(ValueError, match=r"train-000000.tar member 0: corrupted, token id 9\d, vocab_size is 90"):
         read_all(directory)
 
 
@@ -113,7 +113,7 @@ def test_flipped_byte(make_directory: MakeDirectory, documents: Documents, place
     reader = SplitReader(directory, load_index(directory), "train")
     assert reader.member(4).size == 64
     for _ in range(2):  # a member that failed stays unverified
-        with pytest.raises(ValueError, match=f"train-000001.tar member 2: corrupt, .* index says {member.sha256}"):
+        with pytest.raises(ValueError, match=f"train-000001.tar member 2: corrupted, .* index says {member.sha256}"):
             reader.member(5)
 
 
@@ -154,8 +154,8 @@ def test_no_index(tmp_path: Path) -> None:
             r"format and version are \('megatape-shards', 2\), .* \('megatape-shards', 1\)",
         ),
         (lambda content: content.update(format="other"), r"format and version are \('other', 1\)"),
-        (lambda content: content.pop("tokenizer"), "damaged .*tokenizer"),
-        (lambda content: content["splits"].pop("validation"), "damaged .*validation"),
+        (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
+        (lambda content: content["splits"].pop("validation"), "corrupted .*validation"),
         (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
         (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),
         (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),
@@ -163,7 +163,7 @@ def test_no_index(tmp_path: Path) -> None:
             lambda content: content["splits"]["train"]["shards"][0]["members"][1].update(offset=10**9),
             "does not fit its shard",
         ),
-        (lambda content: content["splits"]["train"]["shards"][0]["members"][1].pop("sha256"), "damaged .*sha256"),
+        (lambda content: content["splits"]["train"]["shards"][0]["members"][1].pop("sha256"), "corrupted .*sha256"),
     ],
 )
 def test_damaged_index(

@@ -32,14 +32,18 @@ def test_command(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> N
     options = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", str(tmp_path / "x.json"))
     status, printed, errors = plan(*options)
     assert status == 0, errors
-    for text in ("2 nodes x 2", "8 = 2 micro x 2 data ranks x 2 accumulated", "fits", "all-to-all", "MFU", "assumed:"):
+    for text in ("2 nodes x 2", "8 = 2 micro x 2 data-parallel ranks x 2 accumulated", "fits", "all-to-all", "MFU", "assumed:"):
         assert text in printed, text
 
 
 def test_without_a_cluster(plan: Command) -> None:
     status, printed, errors = plan()
     assert (status, errors) == (0, "")
-    assert "1 data x 1 tensor ranks" in printed and "MFU" not in printed and "--nodes, --gpus-per-node and --gpu" in printed
+    assert (
+        "1 data-parallel x 1 tensor-parallel ranks" in printed
+        and "MFU" not in printed
+        and "--nodes, --gpus-per-node and --gpu" in printed
+    )
 
 
 def test_dry_run_prints_the_plan(plan: Command, command: Command, tmp_path: Path) -> None:
@@ -52,7 +56,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
     assert "cluster.gpu: missing" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu")
     for gpu, message in (
-        ("h9000", "GPU 'h9000' is not known: choose one of a100-40g"),
+        ("h9000", "GPU 'h9000' is unknown: choose one of a100-40g"),
         ("none.json", "no GPU description at none.json"),
         (str(tmp_path / "config.json"), "does not describe a GPU"),
     ):

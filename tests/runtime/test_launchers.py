@@ -128,8 +128,8 @@ FAULTS = {
     "bad tasks": (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "four"}, "SLURM_STEP_TASKS_PER_NODE is 'four'"),
     "rank 0 elsewhere": (SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "SLURM_PROCID 0 is on node 1"),
     # Otherwise every process would act as the whole run, and all would write to one folder.
-    "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from a launcher that is not known"),
-    "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from a launcher that is not known"),
+    "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from an unknown launcher"),
+    "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from an unknown launcher"),
     "another MPI": (
         OPEN_MPI,
         "mpi4py",

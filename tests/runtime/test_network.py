@@ -20,7 +20,7 @@ def test_loopback() -> None:
 
 
 def test_unknown_host() -> None:
-    with pytest.raises(ValueError, match="no way from .* to no-such-host.invalid"):
+    with pytest.raises(ValueError, match="no route from .* to no-such-host.invalid"):
         address_towards("no-such-host.invalid")
 
 
