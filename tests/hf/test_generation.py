@@ -128,7 +128,8 @@ def test_cached_logits_token_by_token(exported: Callable[..., Exported], static:
             seen = None if given is None else given[:, :end]
             part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
             real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
-            assert_close(part[0, real.start - begin :], expected[0, real], bounds.EXPORTED)
+            if real.start < end:
+                assert_close(part[0, real.start - begin :], expected[0, real], bounds.EXPORTED)
             assert_close(part[1], expected[1, begin:end], bounds.EXPORTED)
             begin = end
 
