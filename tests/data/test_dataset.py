@@ -85,7 +85,7 @@ def test_a_document_is_a_sample(make_directory: MakeDirectory, documents: Docume
 
 def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, documents: Documents) -> None:
     with pytest.raises(
-        ValueError, match=r"sequence length is 39 .* the longest of its 200 has 41 tokens: raise data.sequence_len"
+        ValueError, match=r"sequence length is 39, .* the longest of its 200 has 41 tokens: raise data.sequence_len"
     ):
         DocumentDataset(make_directory(documents), "train", 39)
 

@@ -70,7 +70,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
 
 def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """All advice together makes a model fit that is too large for the GPU."""
-    shape = {"hidden_size": 1024, "mlp_size": 4096, "num_heads": 8, "num_layers": 8, "vocab_size": 20000, "max_positions": 512}
+    shape = {"hidden_size": 2048, "mlp_size": 8192, "num_heads": 16, "num_layers": 2, "vocab_size": 20000, "max_positions": 512}
     changes = {f"model.{key}": value for key, value in shape.items()} | {
         "data.sequence_length": 512,
         "training.micro_batch_size": 8,

@@ -57,12 +57,12 @@ def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: flo
     per_layer = {}
     for encoding in ("tape", "rope"):
         sent = {}
-        for layers in (3, 4):
+        for layers in (1, 2):
             for length in (32, 64):
                 changes = {"model.encoding": encoding, "model.num_layers": layers, "model.max_positions": 64}
                 config = configure(raw_config, "x", changes | {"data.sequence_length": length})
                 sent[layers, length] = run_pass(config).sent.total()
-        per_layer[encoding] = (sent[4, 64] - sent[4, 32]) - (sent[3, 64] - sent[3, 32])
+        per_layer[encoding] = (sent[2, 64] - sent[2, 32]) - (sent[1, 64] - sent[1, 32])
     state_bytes = 1 if precision == "float32" else 2
     assert per_layer["tape"] / per_layer["rope"] == pytest.approx(1 + (ratio - 1) * state_bytes, abs=1e-9)
 

@@ -47,7 +47,7 @@ def test_one_folder(tmp_path: Path) -> None:
 def test_every_rank_is_told_who_is_blind(tmp_path: Path) -> None:
     folders = [str(tmp_path / "run"), str(tmp_path / "elsewhere")]
     found: list[Any] = run_workers("tests.runtime.test_shared_folder:check_folders", 2, folders, tmp_path / "workers")
-    assert all(f"not seen on {socket.gethostname()}" in text for text in found), found
+    assert all(f"not visible on {socket.gethostname()}" in text for text in found), found
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
