@@ -1,14 +1,31 @@
-"""Files of unknown origin, and outputs that never replace what somebody else made."""
+"""Files of unknown origin, outputs that never replace what somebody else made, and patience with file systems."""
 
+import errno
 import json
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
+
+# What a shared file system reports while a server or the network is away, and the seconds between attempts to go on.
+TRANSIENT = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENOTCONN,
+    errno.ESHUTDOWN,
+}
+WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -48,6 +65,21 @@ def new_folder(output: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def patiently(work: Callable[[], Result]) -> Result:
+    """What `work` returns, after waiting and trying again while the file system reports an error that may pass.
+
+    Raises the last OSError: what remains after all WAITS is no short disturbance."""
+    for wait in WAITS:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            print(f"{error}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+            time.sleep(wait)
+    return work()
 
 
 def _check_absent(output: Path) -> None:

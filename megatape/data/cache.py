@@ -4,6 +4,8 @@ import fcntl
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,30 +24,34 @@ class ShardCache:
         self._folder = root / identity[:16]
 
     def local(self, shard: Shard) -> Path:
-        """Path of the local copy, which is created and checked against the index if there is none.
+        """Path of the local copy, which is made if there is none of the shard's size. Readers verify its members.
 
-        Raises ValueError if the shard differs from the index, OSError if the copy cannot be written."""
+        Raises OSError if the shard cannot be copied."""
         copy = self._folder / shard.file
         if not _complete(copy, shard):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with open(copy.with_name(f"{shard.file}.lock"), "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with self._locked(shard):
                 if not _complete(copy, shard):  # unless another rank was faster
                     self._copy(shard, copy)
         return copy
+
+    def remove(self, shard: Shard, inode: int) -> None:
+        """Remove the copy that was found to be corrupted, unless another rank has replaced it since."""
+        copy = self._folder / shard.file
+        with self._locked(shard):
+            if copy.exists() and copy.stat().st_ino == inode:
+                copy.unlink()
+
+    @contextmanager
+    def _locked(self, shard: Shard) -> Iterator[None]:
+        with (self._folder / f"{shard.file}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _copy(self, shard: Shard, copy: Path) -> None:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             shutil.copyfile(self._directory / shard.file, partial)
-            with open(partial, "rb") as stream:
-                for number, member in enumerate(shard.members):
-                    stream.seek(member.offset)
-                    if hashlib.sha256(stream.read(member.bytes)).hexdigest() != member.sha256:
-                        raise ValueError(
-                            f"{self._directory / shard.file} member {number}: corrupted, or its copy in data.cache "
-                            f"{self._folder} is: copy the shard again or re-run the preparation"
-                        )
             partial.rename(copy)
         except OSError as error:
             raise OSError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error

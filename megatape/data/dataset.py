@@ -45,6 +45,7 @@ class Dataset(ABC):
         self._reader = SplitReader(directory, index, split, cache)
         tokens = [member.tokens for shard in content.shards for member in shard.members]
         self._ends = np.cumsum(tokens)  # of each member, in the stream
+        self._starts = self._ends - tokens
 
     @abstractmethod
     def sample(self, index: int) -> np.ndarray:
@@ -63,11 +64,10 @@ class Dataset(ABC):
         member = int(np.searchsorted(self._ends, begin, side="right"))
         filled = 0
         while filled < tokens.size:
-            ids = self._reader.member(member)
-            first = begin + filled - int(self._ends[member]) + ids.size
-            part = ids[first : first + tokens.size - filled]
-            tokens[filled : filled + part.size] = part
-            filled += part.size
+            first = begin + filled - int(self._starts[member])
+            end = min(first + tokens.size - filled, int(self._ends[member] - self._starts[member]))
+            tokens[filled : filled + end - first] = self._reader.member(member, first, end)
+            filled += end - first
             member += 1
 
 
@@ -117,8 +117,7 @@ class DocumentDataset(Dataset):
         if prompt_end is not None:
             self._prompt_end_id = self._single_token(prompt_end)
         members = (self._reader.member(number) for number in range(len(self._reader)))
-        starts = self._ends - [len(self._reader.member(number)) for number in range(len(self._reader))]
-        ends = [np.flatnonzero(ids == self.eos_id) + start + 1 for ids, start in zip(members, starts, strict=True)]
+        ends = [np.flatnonzero(ids == self.eos_id) + start + 1 for ids, start in zip(members, self._starts, strict=True)]
         self._boundaries = np.concatenate([[0], *ends])  # of documents, in the stream
         self.num_samples = self._boundaries.size - 1
         lengths = np.diff(self._boundaries)

@@ -1,22 +1,56 @@
-"""Reads the members of one split in place. Sizes are checked on opening, a member's content when it is first read."""
+"""Reads token ids from the members of one split. Nothing is extracted, unpickled or mapped.
+
+Reading a mapped file that was truncated meanwhile would kill the process (SIGBUS), and one that was overwritten would give other
+tokens. So what is read was verified in the state that its file has now: a member is hashed when it is first read, and again once
+its file has changed.
+"""
 
 import hashlib
-import mmap
-from functools import lru_cache
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from megatape.data.cache import ShardCache
 from megatape.data.index import Index, Member, Shard, token_dtype
+from megatape.files import patiently
 
-# A mapped file holds a descriptor, of which a process often has only 1024.
-MAX_MAPPED_SHARDS = 256
+MAX_OPEN_SHARDS = 256  # a process often has only 1024 descriptors
 REMEDY = "copy the shard again or re-run the preparation"
+
+State = tuple[int, ...]
+
+
+class ShardFile:
+    """An open shard, which is closed when nothing refers to it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def state(self) -> State:
+        """Numbers that differ if the content does: which file it is, its size, when content and attributes changed.
+
+        Copying tools set the former time back, never the latter."""
+        status = os.fstat(self._descriptor)
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset` on; fewer if the file ends before."""
+        parts = []
+        while size and (part := os.pread(self._descriptor, size, offset)):
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class SplitReader:
-    """The members of one split, as read-only arrays over the mapped tar files (nothing is extracted or unpickled).
+    """The members of one split.
 
     cache: folder on this node's disk to which shards are copied when first needed, and from which they are read.
     Raises FileNotFoundError if a shard is missing, and ValueError if its size differs from the index.
@@ -33,32 +67,86 @@ class SplitReader:
         self._members = [
             (number, position) for number, shard in enumerate(self._shards) for position in range(len(shard.members))
         ]
-        self._verified = np.zeros(len(self._members), bool)
-        self._mapped = lru_cache(maxsize=MAX_MAPPED_SHARDS)(self._map)
+        self._open: dict[int, ShardFile] = {}  # by shard, the most recently used last
+        self._verified: dict[int, tuple[State, set[int]]] = {}  # by shard: positions of members verified in this state
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def member(self, number: int) -> np.ndarray:
-        """Token ids [tokens] of member `number` of the split. Raises ValueError if it differs from the index."""
-        shard_number, position = self._members[number]
-        shard = self._shards[shard_number]
-        member = shard.members[position]
-        mapped = self._mapped(shard_number)
-        size = member.tokens * self._dtype.itemsize  # before it comes the .npy header
-        ids = np.frombuffer(mapped, self._dtype, member.tokens, member.offset + member.bytes - size)
-        if not self._verified[number]:
-            self._verify(shard, position, member, mapped, ids)
-            self._verified[number] = True
-        return ids
+    def member(self, number: int, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Token ids [begin, end) of member `number` of the split, by default all.
 
-    def _verify(self, shard: Shard, position: int, member: Member, mapped: mmap.mmap, ids: np.ndarray) -> None:
-        name = f"{self._directory / shard.file} member {position}"
-        found = hashlib.sha256(memoryview(mapped)[member.offset : member.offset + member.bytes]).hexdigest()
+        Raises ValueError if the member differs from the index, OSError if it cannot be read."""
+        shard_number, position = self._members[number]
+        return patiently(lambda: self._ids(shard_number, position, begin, end))
+
+    def _ids(self, shard_number: int, position: int, begin: int, end: int | None) -> np.ndarray:
+        member = self._shards[shard_number].members[position]
+        end = member.tokens if end is None else end
+        try:
+            file = self._file(shard_number)
+            state = file.state()
+            verified_state, verified = self._verified.get(shard_number, (None, set()))
+            if state == verified_state and position in verified:
+                size = (end - begin) * self._dtype.itemsize
+                content = file.read(self._first_id(member) + begin * self._dtype.itemsize, size)
+                if len(content) == size and file.state() == state:
+                    return np.frombuffer(content, self._dtype)
+            file, state, ids = self._verify(shard_number, position, file)
+        except OSError:
+            self._open.pop(shard_number, None)  # the next attempt opens the file again
+            raise
+        if state != self._verified.get(shard_number, (None,))[0]:
+            self._verified[shard_number] = state, set()
+        self._verified[shard_number][1].add(position)
+        return ids[begin:end]
+
+    def _verify(self, shard_number: int, position: int, file: ShardFile) -> tuple[ShardFile, State, np.ndarray]:
+        """All ids of a member, the file they came from and its state before reading. A corrupted copy is replaced once."""
+        shard = self._shards[shard_number]
+        member, original = shard.members[position], self._directory / shard.file
+        state = file.state()
+        content = file.read(member.offset, member.bytes)
+        fault = self._fault(member, content)
+        if fault and self._cache is not None:
+            print(
+                f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._cache.remove(shard, state[0])
+            del self._open[shard_number]
+            file = self._file(shard_number)
+            state = file.state()
+            content = file.read(member.offset, member.bytes)
+            fault = self._fault(member, content)
+            if fault:
+                self._cache.remove(shard, state[0])
+                del self._open[shard_number]
+                if not self._fault(member, ShardFile(original).read(member.offset, member.bytes)):
+                    raise ValueError(
+                        f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache corrupts "
+                        "what it stores, choose another one"
+                    )
+        if fault:
+            raise ValueError(f"{original} member {position}: {fault}: {REMEDY}")
+        return file, state, np.frombuffer(content, self._dtype, member.tokens, self._first_id(member) - member.offset)
+
+    def _fault(self, member: Member, content: bytes) -> str | None:
+        """What is wrong with the content of a member, None if nothing is."""
+        if len(content) < member.bytes:
+            return f"truncated, {len(content)} of its {member.bytes} bytes at offset {member.offset} are there"
+        found = hashlib.sha256(content).hexdigest()
         if found != member.sha256:
-            raise ValueError(f"{name}: corrupted, sha256 is {found}, the index says {member.sha256}: {REMEDY}")
-        if ids.max() >= self._vocab_size:
-            raise ValueError(f"{name}: corrupted, token id {ids.max()}, vocab_size is {self._vocab_size}: {REMEDY}")
+            return f"corrupted, sha256 is {found}, the index says {member.sha256}"
+        highest = np.frombuffer(content, self._dtype, member.tokens, self._first_id(member) - member.offset).max()
+        if highest >= self._vocab_size:
+            return f"corrupted, token id {highest}, vocab_size is {self._vocab_size}"
+        return None
+
+    def _first_id(self, member: Member) -> int:
+        """Offset in the shard of a member's first token id, which is after the .npy header."""
+        return member.offset + member.bytes - member.tokens * self._dtype.itemsize
 
     def _check_size(self, shard: Shard) -> None:
         path = self._directory / shard.file
@@ -70,9 +158,15 @@ class SplitReader:
                 f"({len(shard.members)} members): {REMEDY}"
             )
 
-    def _map(self, shard_number: int) -> mmap.mmap:
-        shard = self._shards[shard_number]
-        self._check_size(shard)  # again: the file may have changed, and reading past the end of a mapped file kills the process
-        path = self._directory / shard.file if self._cache is None else self._cache.local(shard)
-        with open(path, "rb") as stream:
-            return mmap.mmap(stream.fileno(), shard.bytes, access=mmap.ACCESS_READ)
+    def _file(self, shard_number: int) -> ShardFile:
+        """The shard, or its copy in the cache, among the MAX_OPEN_SHARDS that were used last."""
+        file = self._open.pop(shard_number, None)
+        if file is None:
+            shard = self._shards[shard_number]
+            if self._cache is None:
+                self._check_size(shard)
+            file = ShardFile(self._directory / shard.file if self._cache is None else self._cache.local(shard))
+        self._open[shard_number] = file
+        if len(self._open) > MAX_OPEN_SHARDS:
+            del self._open[next(iter(self._open))]
+        return file

@@ -88,9 +88,11 @@ class SplitWriter:
         first = len(self._shards) * self._members_per_shard
         files = [_npy(ids) for ids in self._pending]
         # An integer mtime: a float would make the tar larger, the present time different in every run.
-        with open(path, "wb") as stream, TarWriter(stream, encoder=False, mtime=0) as tar:
-            for number, content in enumerate(files):
-                tar.write({"__key__": f"{self._split}-{first + number:08d}", "npy": content})
+        with open(path, "wb") as stream:
+            with TarWriter(stream, encoder=False, mtime=0) as tar:
+                for number, content in enumerate(files):
+                    tar.write({"__key__": f"{self._split}-{first + number:08d}", "npy": content})
+            size = stream.tell()
         with tarfile.open(path) as tar:
             offsets = [entry.offset_data for entry in tar]
         members = [
@@ -103,7 +105,7 @@ class SplitWriter:
             )
             for offset, content, ids in zip(offsets, files, self._pending, strict=True)
         ]
-        self._shards.append(Shard(path.name, path.stat().st_size, members))
+        self._shards.append(Shard(path.name, size, members))
         self._pending = []
 
 

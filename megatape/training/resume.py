@@ -1,7 +1,6 @@
 """Choosing a checkpoint to continue from."""
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -10,13 +9,11 @@ from safetensors import SafetensorError
 
 from megatape.checkpoint.manifest import UnknownFormat, check_hashes
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.files import patiently
 from megatape.run_folder import ASIDE, RunFolder
 from megatape.runtime.exchange import exchange
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
-
-# Seconds between attempts to read from a file system that reports an error. What remains after them is no short disturbance.
-WAITS = (1.0, 2.0, 4.0, 8.0)
 
 Result = TypeVar("Result")
 
@@ -68,7 +65,7 @@ def on_main(work: Callable[[], Result], topology: Topology) -> Result:
     value, refused, failed = None, "", ""
     if topology.is_main:
         try:
-            value = _patiently(work)
+            value = patiently(work)
         except ValueError as error:
             refused = str(error)
         except OSError as error:
@@ -95,7 +92,7 @@ def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | No
 
     try:
         if appears(directory):
-            _patiently(verify)
+            patiently(verify)
         else:
             unreadable = f"{directory} is not seen here"
     except UnknownFormat as error:
@@ -121,16 +118,3 @@ def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | No
         for text in seen[2]:
             print(f"checkpoint not used: {text}", file=sys.stderr, flush=True)
     return None if seen[2] else reader
-
-
-def _patiently(work: Callable[[], Result]) -> Result:
-    """What `work` returns, after waiting and trying again while the file system reports an error. Raises the last OSError."""
-    for wait in WAITS:
-        try:
-            return work()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            raise
-        except OSError as error:
-            print(f"{error}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
-            time.sleep(wait)
-    return work()

@@ -71,15 +71,54 @@ def test_ranks_of_a_node_copy_once(
     assert copied == [directory / shard.file]
 
 
-def test_a_damaged_original_is_not_kept(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 255
+    path.write_bytes(content)
+
+
+def test_a_corrupted_original_is_not_kept(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
     directory = make_directory(documents)
     shard = load_index(directory).splits["train"].shards[0]
-    content = bytearray((directory / shard.file).read_bytes())
-    content[shard.members[1].offset + 200] ^= 255
-    (directory / shard.file).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{shard.file} member 1: corrupted, or its copy in data.cache"):
+    flip(directory / shard.file, shard.members[1].offset + 200)
+    with pytest.raises(ValueError, match=f"{directory / shard.file} member 1: corrupted, sha256"):
         read_all(directory, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.tar")) and not list((tmp_path / "cache").rglob("*.partial"))
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["before", "while read"])
+def test_a_corrupted_copy_is_made_again(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path, opened: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The warning names the copy; two ranks that find the same corrupted copy make one new one."""
+    directory, root = make_directory(documents), tmp_path / "cache"
+    expected = read_all(directory, root)
+    ranks = [SplitReader(directory, load_index(directory), "train", root) for _ in range(2)]
+    if opened:
+        assert all(np.array_equal(rank.member(1), expected[64:128]) for rank in ranks)
+    copy = min(root.rglob("*.tar"))
+    flip(copy, load_index(directory).splits["train"].shards[0].members[1].offset + 200)
+    assert np.array_equal(ranks[0].member(1), expected[64:128])
+    made = copy.stat().st_ino
+    assert np.array_equal(ranks[1].member(1), expected[64:128])
+    assert copy.stat().st_ino == made
+    assert copy.read_bytes() == (directory / copy.name).read_bytes()
+    assert f"{copy} member 1: corrupted" in capfd.readouterr().err
+
+
+def test_a_disk_that_corrupts_copies(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_directory(documents)
+    place = load_index(directory).splits["train"].shards[0].members[0].offset + 200
+
+    def corrupt(source: Path, target: Path, copyfile: Callable[[Path, Path], object] = shutil.copyfile) -> None:
+        copyfile(source, target)
+        flip(target, place)
+
+    monkeypatch.setattr(cache.shutil, "copyfile", corrupt)
+    with pytest.raises(ValueError, match=f"{tmp_path}/cache/.* member 0: corrupted, .* twice, though {directory}/.* is right"):
+        read_all(directory, tmp_path / "cache")
 
 
 def test_a_cut_copy_is_made_again(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Writing and reading data directories, and every way one can be corrupted."""
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megatape import files
 from megatape.data.index import load_index, token_dtype
-from megatape.data.reader import SplitReader
+from megatape.data.reader import ShardFile, SplitReader
 from megatape.data.writer import SplitWriter
 from tests.data.conftest import Documents, MakeDirectory
 
@@ -129,15 +133,74 @@ def test_a_member_is_verified_once(
         reader.member(1)
 
 
-def test_more_shards_than_may_be_mapped(
+def test_shard_changed_while_it_is_open(make_directory: MakeDirectory, documents: Documents) -> None:
+    """Truncated, or overwritten with its times set back: an error that names the member, where a mapping would die of SIGBUS
+    or give other tokens. Members that are still right, or right again, are read."""
+    directory = make_directory(documents)
+    members = load_index(directory).splits["train"].shards[0].members
+    path = directory / "train-000000.tar"
+    content = path.read_bytes()
+    reader = SplitReader(directory, load_index(directory), "train")
+    expected = [reader.member(number) for number in range(3)]
+
+    path.open("r+b").truncate(members[2].offset + 10)
+    assert np.array_equal(reader.member(1, 3, 9), expected[1][3:9])
+    with pytest.raises(ValueError, match=f"train-000000.tar member 2: truncated, 10 of its {members[2].bytes} bytes"):
+        reader.member(2, 0, 1)
+
+    path.write_bytes(content)
+    assert np.array_equal(reader.member(2), expected[2])
+    times = path.stat()
+    altered = bytearray(content)
+    altered[members[2].offset + members[2].bytes - 1] ^= 1
+    path.write_bytes(altered)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(ValueError, match=f"train-000000.tar member 2: corrupted, .* index says {members[2].sha256}"):
+        reader.member(2, 0, 1)
+
+
+def test_shards_that_vanish(make_directory: MakeDirectory, documents: Documents) -> None:
+    """An open one is read on, another one is an error that names it."""
+    directory = make_directory(documents)
+    reader = SplitReader(directory, load_index(directory), "train")
+    first = reader.member(0)
+    shutil.rmtree(directory)
+    assert np.array_equal(reader.member(0), first) and reader.member(1).size == 64
+    with pytest.raises(FileNotFoundError, match=r"train-000001.tar: shard not found"):
+        reader.member(3)
+
+
+def test_a_short_disturbance_is_waited_out(
     make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatape.data.reader.MAX_MAPPED_SHARDS", 2)
+    """The file is opened again, as a stale handle of NFS needs it."""
+    monkeypatch.setattr(files, "WAITS", (0.0,))
+    directory = make_directory(documents)
+    reader = SplitReader(directory, load_index(directory), "train")
+    expected = reader.member(0)
+    read = ShardFile.read
+    broken: list[ShardFile] = []
+
+    def stale(file: ShardFile, offset: int, size: int) -> bytes:
+        if not broken or file in broken:
+            broken.append(file)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(file, offset, size)
+
+    monkeypatch.setattr(ShardFile, "read", stale)
+    assert np.array_equal(reader.member(0), expected) and len(broken) == 1
+
+
+def test_more_shards_than_may_be_open(
+    make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatape.data.reader.MAX_OPEN_SHARDS", 2)
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
     stream = np.concatenate(documents)
     order = np.random.default_rng(1).permutation(len(reader))
     members = {number: reader.member(number) for number in order}
+    assert len(reader._open) == 2
     assert np.array_equal(np.concatenate([members[number] for number in range(len(reader))]), stream)
 
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 from safetensors import SafetensorError
 
+from megatape import files
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
 from megatape.config import parse_config
@@ -78,7 +79,7 @@ def _unreadable(count: int) -> Iterator[None]:
     """Hashing a checkpoint's files meets an error of the file system."""
     error = OSError(errno.EIO, os.strerror(errno.EIO), "disk")
     failing = _times(count, error, resume.check_hashes, lambda *_: True)
-    with patch.object(resume, "check_hashes", failing), patch.object(resume, "WAITS", (0.01, 0.01)):
+    with patch.object(resume, "check_hashes", failing), patch.object(files, "WAITS", (0.01, 0.01)):
         yield
 
 
