@@ -25,10 +25,10 @@ golden: ## the authors' outputs
 	$(BIN)/python tests/check_golden.py tests/golden/*.safetensors
 
 test: ## tests of every change
-	$(PYTEST) -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist worksteal
 
 numerics: ## numerical tests with the CPU's oldest instruction set
-	ATEN_CPU_CAPABILITY=default $(PYTEST) -n 2 --dist loadfile -m "numerics and not slow"
+	ATEN_CPU_CAPABILITY=default $(PYTEST) -n 2 --dist worksteal -m "numerics and not slow"
 
 slow: ## tests that take minutes
 	$(PYTEST) -m slow

@@ -43,7 +43,7 @@ def main() -> int:
     try:
         install()
         if args.what == "test":
-            run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile")
+            run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
         elif args.what == "demo":
             demo(args.steps, args.c4, args.verbose)
     except subprocess.CalledProcessError as error:

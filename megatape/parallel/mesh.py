@@ -49,7 +49,9 @@ def fake_axis(name: str, size: int) -> Axis:
     The group is independent of the default process group, whether there is one or not."""
     group = dist.ProcessGroup(dist.HashStore(), 0, size)
     kind = dist.ProcessGroup.BackendType.CUSTOM
-    group._register_backend(torch.device("cpu"), kind, FakeProcessGroup._create_internal(0, size))
+    backend = FakeProcessGroup._create_internal(0, size)
+    for device in ("cpu", "meta"):
+        group._register_backend(torch.device(device), kind, backend)
     group._set_default_backend(kind)
     group._set_group_name(f"fake {name}")  # type: ignore[arg-type]
     return Axis(name, size, 0, group)

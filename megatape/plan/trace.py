@@ -59,7 +59,8 @@ def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
 
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """A forward and backward pass over `length` tokens: the model with its gradients, and the events of its modules."""
-    with shapes_only(config):
+    # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
+    with _precision_of(config), torch.device("meta"):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
@@ -88,7 +89,7 @@ def activations(config: Config, encoding: str, checkpointing: bool) -> Activatio
     )
     counts = []
     for num_layers in (2, 3):
-        with shapes_only(config):
+        with _precision_of(config), FakeTensorMode():
             share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing)
             batch, length = config.training.micro_batch_size, config.data.sequence_length
             counts.append(saved_bytes(share, batch, length, config.data.mask_documents))
@@ -104,12 +105,12 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
 
 
 @contextmanager
-def shapes_only(config: Config) -> Iterator[None]:
-    """Tensors created inside the block have no memory and, by default, the configuration's precision."""
+def _precision_of(config: Config) -> Iterator[None]:
+    """Tensors created inside the block have the configuration's precision by default."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.precision))
     try:
-        with FakeTensorMode(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # The collectives' names are those of the oldest supported torch; newer versions warn.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
             yield

@@ -11,31 +11,37 @@ from megatape.plan.traffic import leaving_node, plan_traffic
 from tests.plan.cases import configure
 from tests.workers import run_workers
 
-CASES: dict[int, dict[str, dict[str, Any]]] = {
-    2: {
-        "stage0": {"zero.stage": 0},
-        "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
-        "stage2-accumulated": {"zero.stage": 2, "training.micro_batch_size": 1, "model.num_kv_heads": 4},
-        "stage2-bfloat16": {"zero.stage": 2, "training.precision": "bfloat16"},
-        "stage3-bfloat16": {"zero.stage": 3, "training.precision": "bfloat16", "zero.bucket_size": 2000},
-        "stage3-whole": {"zero.stage": 3, "training.activation_checkpointing": True},
-        "stage3-little": {"zero.stage": 3, "zero.bucket_size": 100, "training.micro_batch_size": 1},
-        "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": True},
-        "stage3-rope": {"zero.stage": 3, "zero.bucket_size": 1000, "model.encoding": "rope", "data.mask_documents": True},
-    },
-    4: {
-        "tensor-only": {"zero.stage": 1},
-        "tensor-only-rope": {"zero.stage": 3, "model.encoding": "rope", "training.activation_checkpointing": True},
-    },
-    1: {"data-only": {"zero.stage": 3, "zero.bucket_size": 3000}, "data-only-stage2": {"zero.stage": 2}},
+BOTH_AXES: dict[str, dict[str, Any]] = {
+    "stage0": {"zero.stage": 0},
+    "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
+    "stage2-accumulated": {"zero.stage": 2, "training.micro_batch_size": 1, "model.num_kv_heads": 4},
+    "stage2-bfloat16": {"zero.stage": 2, "training.precision": "bfloat16"},
+    "stage3-bfloat16": {"zero.stage": 3, "training.precision": "bfloat16", "zero.bucket_size": 2000},
+    "stage3-whole": {"zero.stage": 3, "training.activation_checkpointing": True},
+    "stage3-little": {"zero.stage": 3, "zero.bucket_size": 100, "training.micro_batch_size": 1},
+    "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": True},
+    "stage3-rope": {"zero.stage": 3, "zero.bucket_size": 1000, "model.encoding": "rope", "data.mask_documents": True},
 }
+TENSOR_AXIS = {"stage1": {"zero.stage": 1}}
+TENSOR_AXIS_ROPE = {"stage3": {"zero.stage": 3, "model.encoding": "rope", "training.activation_checkpointing": True}}
+DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
 
 
-@pytest.mark.parametrize("tensor_size", [pytest.param(2, marks=pytest.mark.slow), 4, 1])
-def test_planned_bytes_are_those_sent(raw_config: dict[str, Any], tmp_path: Path, tensor_size: int) -> None:
+@pytest.mark.parametrize(
+    ("tensor_size", "cases"),
+    [
+        pytest.param(4, TENSOR_AXIS, id="tensor axis"),
+        pytest.param(1, DATA_AXIS, id="data axis"),
+        pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
+        pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),
+        pytest.param(1, {"stage2": {"zero.stage": 2}}, id="data axis, stage 2", marks=pytest.mark.slow),
+    ],
+)
+def test_planned_bytes_are_those_sent(
+    raw_config: dict[str, Any], tmp_path: Path, tensor_size: int, cases: dict[str, dict[str, Any]]
+) -> None:
     raw_config["model"] |= {"num_layers": 4, "vocab_size": 301}
     raw_config["parallel"] = {"tp": tensor_size}
-    cases = CASES[tensor_size]
     results = run_workers("tests.plan.cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
