@@ -29,6 +29,11 @@ class TrainingConfig(Section):
     attention: Free[BackendName] = Field(
         AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
     )
+    replica_check_interval: Free[PositiveInt] = Field(
+        100,
+        description="steps between checks that weights and optimizer state which several ranks hold are equal, bit for bit; every "
+        "checkpoint is checked as well",
+    )
     activation_checkpointing: Free[bool] = Field(
         False, description="store only each block's input and recompute the rest in the backward pass"
     )

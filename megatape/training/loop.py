@@ -49,6 +49,8 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             validation = run.evaluate() if evaluate else None
             metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
 
+            if run.step % config.training.replica_check_interval == 0:
+                run.engine.check_replicas()
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
                 try:
                     metrics.say(f"checkpoint {run.save()}")

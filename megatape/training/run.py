@@ -97,7 +97,8 @@ class Run:
         )
 
     def save(self) -> Path:
-        """Write a checkpoint of the present step and return its folder."""
+        """Write a checkpoint of the present step and return its folder. Raises TrainingDiverged if the ranks' replicas differ."""
+        self.engine.check_replicas()
         state = {
             "step": self.step,
             "samples": self.samples,

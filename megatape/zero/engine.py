@@ -13,17 +13,21 @@ from megatape.config import Config
 from megatape.optim.optimizer import build_optimizer
 from megatape.parallel.mesh import Axis, Mesh
 from megatape.registry import OPTIMIZERS
+from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 from megatape.targets import counted
 from megatape.zero.mpu import Mpu
+from megatape.zero.replicas import find_differences, replicated_over_tensor_axis
 from megatape.zero.settings import deepspeed_config
-from megatape.zero.state import ZeroState
+from megatape.zero.state import WEIGHT, ZeroState
 
 Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or the gradient is not finite. Files already written are not affected."""
+    """The loss or the gradient is not finite, or ranks differ in weights that all of them hold. Raised on all ranks.
+
+    Files already written are not affected."""
 
 
 class Engine:
@@ -88,9 +92,32 @@ class Engine:
         self.deepspeed.step()
         if self.state.stage:
             norm = float(self.deepspeed.get_global_grad_norm())
-        if not math.isfinite(norm) or norm < 0:
-            raise TrainingDiverged(f"the gradient norm is {norm}; the weights in memory are corrupted")
+        self._check_finite(norm)
         return loss, norm
+
+    def _check_finite(self, norm: float) -> None:
+        """Raise TrainingDiverged on all ranks if the step was not finite on one of them.
+
+        Of parameters that every tensor-parallel rank holds, DeepSpeed's norm has those of the first rank only."""
+        fault = "" if math.isfinite(norm) and norm >= 0 else f"the gradient norm is {norm}"
+        held = [self.state.piece(name, WEIGHT)[1] for name in replicated_over_tensor_axis(self.state, self.mesh)]
+        if held and not torch.stack([piece.sum() for piece in held]).isfinite().all():
+            fault = fault or "a weight that every tensor-parallel rank holds is not finite"
+        if self.sum_over_ranks(bool(fault)):
+            faults = exchange(fault, self.topology)
+            first = next(rank for rank, text in enumerate(faults) if text)
+            where = "" if all(faults) else f" on rank {first}, but not on all"
+            raise TrainingDiverged(f"{faults[first]}{where}; the weights in memory are corrupted")
+
+    def check_replicas(self) -> None:
+        """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same. Collective."""
+        if differences := find_differences(self.state, self.topology, self.mesh):
+            others = len(differences) - 1
+            more = f", and {others} other tensor{'s' * (others > 1)}" if others else ""
+            raise TrainingDiverged(
+                f"{differences[0]}{more}: replicas take equal steps, so memory or a device is at fault. The weights in memory are "
+                "corrupted; check the hosts of these ranks and continue with --resume auto"
+            )
 
     def _clip(self) -> float:
         """Clip the gradients at stage 0, where each replica holds all of them. Returns their norm before clipping."""

@@ -67,7 +67,7 @@ class ZeroState:
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""
         shape, share = self.shape(name), self._share(name)
-        start, piece = self._piece(name, kind)
+        start, piece = self.piece(name, kind)
         whole = torch.zeros(_matrix(shape), dtype=torch.float32, device=self.engine.device)
         if piece.numel() and self._contributes(name):
             first, last = start // share.width, -(-(start + piece.numel()) // share.width)
@@ -84,7 +84,7 @@ class ZeroState:
         step: the optimizer's step count."""
         for kind in self.kinds:
             for name in self.parameters:
-                start, piece = self._piece(name, kind)
+                start, piece = self.piece(name, kind)
                 if piece.numel():
                     piece.copy_(self._read(read, kind, name, start, piece.numel()))
         if self.counts_steps:
@@ -102,7 +102,11 @@ class ZeroState:
             block[: rows.stop - rows.start] = read(kind, name, shape, rows, share.columns)
         return block.view(-1)[start - first * share.width :][:size]
 
-    def _piece(self, name: str, kind: str) -> tuple[int, Tensor]:
+    def is_divided(self, name: str) -> bool:
+        """Whether the tensor-parallel ranks divide the parameter; if not, each holds all of it."""
+        return hasattr(self.parameters[name], "partition_dim")
+
+    def piece(self, name: str, kind: str) -> tuple[int, Tensor]:
         """This rank's run of elements of its share: its start, and a writable view."""
         parameter = self.parameters[name]
         if self.stage == 0:
@@ -135,7 +139,7 @@ class ZeroState:
     def _contributes(self, name: str) -> bool:
         """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
         first_replica = self.stage > 0 or self.mesh.data.rank == 0
-        return first_replica and (hasattr(self.parameters[name], "partition_dim") or self.mesh.tensor.rank == 0)
+        return first_replica and (self.is_divided(name) or self.mesh.tensor.rank == 0)
 
     def _flats(self) -> list[Tensor]:
         """The tensors that the optimizer updates: the parameters (stage 0) or this rank's flat partitions of them."""
@@ -151,7 +155,7 @@ class ZeroState:
         elif self.stage == 3:
             for name, parameter in self.parameters.items():
                 assert parameter.data.numel() == 0, f"{name} is gathered: its copy would be stale"
-                _, piece = self._piece(name, WEIGHT)
+                _, piece = self.piece(name, WEIGHT)
                 parameter.ds_tensor.data.zero_()
                 parameter.ds_tensor.data.narrow(0, 0, piece.numel()).copy_(piece)
 
