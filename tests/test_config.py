@@ -197,7 +197,7 @@ def test_differences() -> None:
     ours = parse(model__scaling=scaling, data__path="other", training__seed=2, optimizer__learning_rate=2e-3)
     assert [(found.path, found.identity) for found in differences(parse(), ours)] == [
         ("model.scaling", Identity.FIXED),
-        ("data.path", Identity.FREE),
+        ("data.path", Identity.LOCAL),
         ("training.seed", Identity.SAMPLES),
         ("optimizer.learning_rate", Identity.COMPARED),
     ]

@@ -197,7 +197,7 @@ def _run_call(request: dict[str, Any]) -> NoReturn:
             if child == 0:
                 _run_rank(work, folder, rank)
             ranks[child] = rank
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # meant for the ranks
         while ranks:
             child, ended = os.wait()

@@ -6,14 +6,12 @@ fail, leads to a table and a reason instead of a hang.
 
 import json
 import os
-import platform
 import shutil
 import socket
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from megatape.cluster.collectives import Rate, measure
-from megatape.cluster.snapshot import config_hash, source_hash
+from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.runtime.launchers import discover
 from megatape.runtime.network import choose_interface
 from megatape.runtime.shared_folder import appears
+from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
 from megatape.tables import columns
 from megatape.units import size
@@ -192,7 +191,7 @@ def _meet(topology: Topology) -> dist.Store:
 def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
     """This rank's report. Collective: all ranks compare clocks and folders."""
     report = Report(topology.rank, socket.gethostname())
-    report.versions = f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"
+    report.versions = versions()
     report.code, report.config = source_hash()[:8], config_hash(config)[:8]
     report.clock = _clock_offset(topology, store)
     if torch.cuda.is_available():

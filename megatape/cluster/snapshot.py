@@ -5,23 +5,13 @@ import json
 import shutil
 from pathlib import Path
 
-import megatape
-from megatape.config import Config, save_config
-
-PACKAGE = Path(megatape.__file__).parent
-
-
-def source_hash() -> str:
-    """sha256 of the package's Python files: equal on two hosts only if both run the same code."""
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+from megatape.config import Config, save_config, shared_values
+from megatape.runtime.software import PACKAGE
 
 
 def config_hash(config: Config) -> str:
-    """sha256 of the resolved configuration."""
-    return hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()
+    """sha256 of the values of the resolved configuration on which all ranks must agree."""
+    return hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:

@@ -3,6 +3,7 @@
 import argparse
 
 from megatape.commands import options
+from megatape.runtime.parent import stop_with_launcher
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(report(config))
         return 0
+    stop_with_launcher()  # before torch is imported, which takes long
     if not args.verbose:
         options.silence_deepspeed()
     from megatape.training.pretrain import pretrain

@@ -11,7 +11,7 @@ from megatape.config.file import load_config, parse_config, save_config
 from megatape.config.model import ModelConfig, ScalingConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
-from megatape.config.section import Difference, Identity, Section, differences
+from megatape.config.section import Difference, Identity, Section, differences, shared_values
 from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
@@ -36,4 +36,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "save_config",
+    "shared_values",
 ]

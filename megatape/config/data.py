@@ -4,16 +4,16 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from megatape.config.section import FixedSamples, Free, Section
+from megatape.config.section import FixedSamples, Local, Section
 
 
 class DataConfig(Section):
     """What a run reads, and how that is cut into samples."""
 
-    path: Free[str] = Field(
+    path: Local[str] = Field(
         min_length=1, description="data directory that `megatape prepare` wrote, the folder with index.json"
     )
-    cache: Free[str] = Field(
+    cache: Local[str] = Field(
         "",
         description="folder on each node's local disk: each node copies the shards there once and reads the copies; "
         "empty: read from `path`",

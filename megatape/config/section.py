@@ -17,6 +17,7 @@ class Identity(Enum):
     SAMPLES = "samples"  # defines the samples: must not change on resume
     COMPARED = "compared"  # may change on resume; compared runs must agree on it
     FREE = "free"  # does not affect results, beyond rounding
+    LOCAL = "local"  # free, and each host may have its own
 
 
 Value = TypeVar("Value")
@@ -24,6 +25,7 @@ Fixed = Annotated[Value, Identity.FIXED]
 FixedSamples = Annotated[Value, Identity.SAMPLES]
 Compared = Annotated[Value, Identity.COMPARED]
 Free = Annotated[Value, Identity.FREE]
+Local = Annotated[Value, Identity.LOCAL]
 
 
 class Section(BaseModel):
@@ -59,18 +61,32 @@ class Difference:
     ours: Any
 
 
-def differences(theirs: Section, ours: Section, prefix: str = "") -> Iterator[Difference]:
-    """Every field on which two sections of one type differ, in the order of declaration.
+def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, Identity, Any]]:
+    """Path, identity and value of every field of a section, in the order of declaration.
 
-    A subsection whose field carries an identity is compared as a whole."""
-    for name, field in type(ours).model_fields.items():
-        before, now = getattr(theirs, name), getattr(ours, name)
+    A subsection whose field carries an identity is one value."""
+    for name, field in type(section).model_fields.items():
         identity = identity_of(field.metadata)
         if identity is not None:
-            if before != now:
-                yield Difference(prefix + name, identity, before, now)
+            yield prefix + name, identity, getattr(section, name)
         else:
-            yield from differences(before, now, f"{prefix}{name}.")
+            yield from fields(getattr(section, name), f"{prefix}{name}.")
+
+
+def differences(theirs: Section, ours: Section) -> Iterator[Difference]:
+    """Every field on which two sections of one type differ."""
+    for (path, identity, before), (_, _, now) in zip(fields(theirs), fields(ours), strict=True):
+        if before != now:
+            yield Difference(path, identity, before, now)
+
+
+def shared_values(section: Section) -> dict[str, Any]:
+    """The values of the fields on which all ranks of a run must agree, as JSON, by path."""
+    plain = (
+        (path, value.model_dump() if isinstance(value, Section) else value, identity)
+        for path, identity, value in fields(section)
+    )
+    return {path: value for path, value, identity in plain if identity is not Identity.LOCAL}
 
 
 def identity_of(metadata: list[Any]) -> Identity | None:

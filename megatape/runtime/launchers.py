@@ -44,13 +44,18 @@ LAUNCHERS = (
 UNKNOWN_SIZES = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
+def launcher_of_environment() -> Launcher | None:
+    """What started this process; None if it was a person or a program unknown."""
+    return next((launcher for launcher in LAUNCHERS if launcher.mark in os.environ), None)
+
+
 def discover() -> Topology:
     """Read this process's ranks from the environment of its launcher, and set the variables that torch and DeepSpeed read.
 
     If the launcher does not say at which address and port the ranks meet, that comes from Slurm's
     node list and job id, or from an exchange through mpi4py. Without a launcher, this process is
     the whole run. Raises ValueError if variables are missing, malformed or contradictory."""
-    launcher = next((launcher for launcher in LAUNCHERS if launcher.mark in os.environ), None)
+    launcher = launcher_of_environment()
     if launcher is None:
         return _by_hand()
     names = [launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size]

@@ -1,5 +1,6 @@
 """The place of this process among all processes of the run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -17,3 +18,15 @@ class Topology:
     def is_main(self) -> bool:
         """Whether this process writes what a run writes only once: console output, TensorBoard, state files."""
         return self.rank == 0
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Ranks for messages: "rank 3", or "ranks 0-5, 7"."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    text = ", ".join("-".join(map(str, span)) for span in spans)
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"

@@ -1,63 +1,110 @@
-"""Ends all ranks of a run soon after one of them fails, dies or is cut off, with an error that names it.
+"""Ends all ranks of a run soon after one of them fails, dies, freezes or hangs, with an error that names it.
 
 A collective that waits for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So
 a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 watches them.
+A heartbeat carries how many collectives the rank has begun: a rank that hangs while others wait for
+it has begun the fewest.
+
+The store is in rank 0's process. While that is frozen, a call to the store returns never, whatever
+its timeout. So a second thread, which calls nothing that could block, ends the process when the first
+one has made no round for too long.
 """
 
+import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import _get_default_store, _world
 
-from megatape.runtime.topology import Topology
+from megatape.runtime.topology import Topology, name_ranks
 
 STATUS = 1  # exit status of a rank that the watch ended
+STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
 
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds, the same on all ranks.
+    """In seconds, the same on all ranks. Only the time in which a process runs counts: a suspended one may be continued.
 
-    period: between heartbeats. silence: without one until a rank counts as dead. suspicion: the same, once a collective has
-    failed on any rank. grace: for a rank to end by itself once the cause is known."""
+    period: between heartbeats. silence: without one until a rank counts as dead; longer than a file system may hang, since a
+    page fault in a mapped file stops all threads of a process. suspicion: the same, once a collective has failed on any rank.
+    stall: how long ranks wait for one that begins no collective; longer than one rank may take alone to compile, read or hash.
+    grace: for a rank to end by itself once the cause is known."""
 
     period: float = 2.0
-    silence: float = 30.0
-    suspicion: float = 8.0
+    silence: float = 300.0
+    suspicion: float = 10.0
+    stall: float = 1800.0
     grace: float = 10.0
+
+    @property
+    def collectives(self) -> timedelta:
+        """Timeout of collectives: later than the watch, which names the rank at fault."""
+        return timedelta(seconds=self.stall + self.silence)
+
+
+def limits_of_environment() -> Limits:
+    """The defaults, or the stall that DEEPSPEED_TIMEOUT gives in minutes."""
+    minutes = os.environ.get(STALL_VAR)
+    return Limits(stall=60.0 * int(minutes)) if minutes else Limits()
 
 
 class RankFailed(RuntimeError):
-    """Another rank failed, died or was cut off; the message names it."""
+    """Another rank failed, died, hung or was cut off; the message names it."""
+
+
+@dataclass
+class Peer:
+    """What is known of a rank that this one watches.
+
+    quiet: seconds without a heartbeat. behind: seconds without a new collective while another rank has begun more."""
+
+    beat: str = ""
+    quiet: float = 0.0
+    collectives: int = 0
+    behind: float = 0.0
+    phase: str = "starting"
 
 
 class Watch:
     """Context manager around all work that communicates with other ranks; the process group must exist.
 
     An exception that leaves the block is reported to the other ranks. If it is a failed collective, RankFailed,
-    which names the rank at fault, is raised instead. The thread ends a rank that is stuck in a collective."""
+    which names the rank at fault, is raised instead. The threads end a rank that is stuck."""
 
     def __init__(self, topology: Topology, limits: Limits = Limits()) -> None:
         self.topology, self.limits = topology, limits
-        self.watched = list(range(topology.world_size)) if topology.is_main else [0]
+        self.peers = {rank: Peer() for rank in (range(topology.world_size) if topology.is_main else [0])}
+        self.phase = "starting"
+        self.rounds = 0  # of the thread that talks to the store
+        self.suspected = 0.0  # seconds since a collective failed
         self.verdict: str | None = None
         self.over, self.decided = threading.Event(), threading.Event()
+
+    def enter(self, phase: str) -> None:
+        """Say what this rank does from now on, such as "step 7", for the error if it hangs."""
+        self.phase = phase
 
     def __enter__(self) -> Self:
         if self.topology.world_size > 1:
             # Its own connection: the default one may be blocked.
             self.store = _get_default_store().clone()  # type: ignore[attr-defined]
             self.store.set(f"watch/process/{self.topology.rank}", f"host {socket.gethostname()}, process {os.getpid()}")
-            self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
-            self.thread.start()
+            self.threads = [threading.Thread(target=work, name="watch", daemon=True) for work in (self._run, self._guard)]
+            for thread in self.threads:
+                thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -67,70 +114,134 @@ class Watch:
             if isinstance(error, Exception):  # not a KeyboardInterrupt, which all ranks receive
                 self._explain(error)
         finally:
+            if error is None:
+                self._leave(self.limits.stall)
+            elif isinstance(error, Exception):
+                self._leave(2 * self.limits.period)
             self.over.set()
-            self.thread.join(self.limits.grace)
+            for thread in self.threads:
+                thread.join(self.limits.grace)
 
     def _explain(self, error: Exception) -> None:
         """Tell the other ranks what failed here, or learn from them what failed elsewhere."""
         # A launcher that sees a rank end sends SIGTERM to the others. They are ending anyway, but first say why.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        failed_exchange = _exchange_failed(error)
-        if failed_exchange:
-            self._tell("watch/suspicion", "yes")
-            self.decided.wait(self.limits.silence + 2 * self.limits.period)
-        else:
-            line = str(error).strip().split("\n")[0]
-            self._tell("watch/verdict", f"rank {self.topology.rank} failed: {type(error).__name__}: {line}")
-        if self.topology.is_main:
-            time.sleep(2 * self.limits.period)  # the store ends with this process: let the others read it first
-        if failed_exchange and self.verdict:
+        line = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
+        if not _exchange_failed(error):
+            self._tell("watch/verdict", f"rank {self.topology.rank} failed: {line}")
+            return
+        self._tell("watch/suspicion", f"rank {self.topology.rank}: {line}")
+        self.decided.wait(self.limits.silence + 2 * self.limits.period)
+        if self.verdict:
             raise RankFailed(self.verdict) from error
+
+    def _leave(self, patience: float) -> None:
+        """Rank 0, whose process holds the store, waits up to `patience` seconds for the others to leave first."""
+        deadline = time.monotonic() + patience
+        with suppress(RuntimeError):  # the store has ended
+            if not self.topology.is_main:
+                self.store.set(f"watch/left/{self.topology.rank}", "")
+                return
+            others = [f"watch/left/{rank}" for rank in self.peers if rank]
+            while not self.store.check(others) and time.monotonic() < deadline:
+                time.sleep(0.02)
 
     def _tell(self, key: str, text: str) -> None:
         """Set `key` for all ranks unless another rank did before; without a store there is nobody left to tell."""
-        try:
+        with suppress(RuntimeError):
             self.store.compare_set(key, "", text)
-        except RuntimeError:
-            return
 
     def _run(self) -> None:
-        beats = dict.fromkeys(self.watched, "")
-        changed = dict.fromkeys(self.watched, time.monotonic())
-        count = 0
+        """The thread that talks to the store."""
         while not self.over.wait(self.limits.period):
-            count += 1
+            self.rounds += 1
             try:
-                self.store.set(f"watch/beat/{self.topology.rank}", str(count))
-                self._look(beats, changed)
+                beat = json.dumps([self.rounds, _collectives(), self.phase])
+                self.store.set(f"watch/beat/{self.topology.rank}", beat)
+                self._look()
             except RuntimeError:
                 self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
             if self.verdict:
                 self.decided.set()
                 break
         if self.verdict and not self.over.wait(self.limits.grace):
-            print(f"error on rank {self.topology.rank}: {self.verdict}", file=sys.stderr, flush=True)
-            os._exit(STATUS)
+            self._end(self.verdict)
 
-    def _look(self, beats: dict[int, str], changed: dict[int, float]) -> None:
+    def _guard(self) -> None:
+        """The thread without input and output, which notices that the other one is stuck."""
+        rounds, stuck = self.rounds, 0.0
+        while not self.over.wait(self.limits.period) and not self.decided.is_set():
+            rounds, stuck = self.rounds, stuck + self.limits.period if rounds == self.rounds else 0.0
+            if stuck > self.limits.silence:
+                self._end(
+                    f"rank 0 is frozen or cut off: its store has not answered for {stuck:.0f} s; the run ends here, end rank "
+                    "0's process and continue with --resume auto"
+                )
+
+    def _look(self) -> None:
         """Compare the heartbeats with the last ones seen; reach a verdict, or learn that of another rank."""
-        now = time.monotonic()
-        for rank in self.watched:
+        for rank, peer in self.peers.items():
             key = f"watch/beat/{rank}"
             beat = self.store.get(key).decode() if self.store.check([key]) else ""
-            if beat != beats[rank]:
-                beats[rank], changed[rank] = beat, now
-        limit = self.limits.suspicion if self.store.check(["watch/suspicion"]) else self.limits.silence
-        for rank, moment in changed.items():
-            if now - moment > limit:
-                self._tell(
-                    "watch/verdict", f"rank {rank} ({self._process(rank)}) died or was cut off: no heartbeat for {limit:.0f} s"
-                )
+            peer.quiet += self.limits.period
+            peer.behind += self.limits.period
+            if beat != peer.beat:
+                peer.beat, peer.quiet = beat, 0.0
+                _, collectives, peer.phase = json.loads(beat)
+                if collectives != peer.collectives:
+                    peer.collectives, peer.behind = collectives, 0.0
+        most = max(peer.collectives for peer in self.peers.values())
+        for peer in self.peers.values():
+            if peer.collectives == most:
+                peer.behind = 0.0
+        suspicion = self.store.get("watch/suspicion").decode() if self.store.check(["watch/suspicion"]) else ""
+        if cause := self._find_cause(suspicion):
+            self._tell("watch/verdict", cause)
         if self.store.check(["watch/verdict"]):
             self.verdict = self.store.get("watch/verdict").decode() + "; the run ends here, continue it with --resume auto"
 
-    def _process(self, rank: int) -> str:
+    def _find_cause(self, suspicion: str) -> str:
+        """What is wrong with a rank that this one watches, or "". suspicion: the collective that failed on a rank, or ""."""
+        limits = self.limits
+        silence = limits.suspicion if suspicion else limits.silence
+        for rank, peer in self.peers.items():
+            if peer.quiet > silence and not self.store.check([f"watch/left/{rank}"]):
+                return f"{self._name(rank)} died, is frozen or was cut off: no heartbeat for {silence:.0f} s"
+        if not self.topology.is_main:
+            return ""
+        # The rank that has begun the fewest collectives: those that wait for it may in turn be behind others.
+        last = min(self.peers, key=lambda rank: self.peers[rank].collectives)
+        if self.peers[last].behind > limits.stall:
+            waiting = [rank for rank, peer in self.peers.items() if peer.collectives > self.peers[last].collectives]
+            return f"{self._name(last)} hangs in {self.peers[last].phase}: {name_ranks(waiting)} waited {limits.stall:.0f} s for it"
+        self.suspected += limits.period if suspicion else 0.0
+        if self.suspected > limits.suspicion + 2 * limits.period:  # whoever died before it is known to be dead by now
+            if self.peers[last].behind:
+                return f"{self._name(last)} hangs in {self.peers[last].phase}, and others gave up waiting for it: {suspicion}"
+            return f"all ranks are alive, but a collective failed, perhaps by the network: {suspicion}"
+        return ""
+
+    def _name(self, rank: int) -> str:
         key = f"watch/process/{rank}"
-        return self.store.get(key).decode() if self.store.check([key]) else "which never started"
+        return f"rank {rank} ({self.store.get(key).decode() if self.store.check([key]) else 'which never started'})"
+
+    def _end(self, text: str) -> None:
+        """Print the error and end the process, whatever its main thread and the reader of its output do."""
+        lines = f"error on rank {self.topology.rank}: {text}\n"
+        if text.startswith(f"rank {self.topology.rank} ("):
+            frame = sys._current_frames()[threading.main_thread().ident or 0]
+            lines += "it is here:\n" + "".join(traceback.format_stack(frame))
+        _, writable, _ = select.select([], [2], [], 1.0)
+        with suppress(OSError):
+            if writable:
+                os.write(2, lines.encode())
+        os._exit(STATUS)
+
+
+def _collectives() -> int:
+    """How many collectives this rank has begun. All ranks begin the same ones, each in its own groups."""
+    groups = list(_world.pg_map)  # a copy: the main thread may make one meanwhile
+    return sum(group._get_sequence_number_for_group() for group in groups)  # type: ignore[attr-defined]
 
 
 def _exchange_failed(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Ending a run on request: Ctrl-C or a scheduler's signal finish the step in progress, and a checkpoint is written."""
+"""Ending a run on request: a signal lets the step in progress finish, and a checkpoint is written."""
 
 import signal
 from types import FrameType
@@ -8,7 +8,8 @@ UNFINISHED = 75  # exit status of a run that a scheduler stopped: EX_TEMPFAIL of
 
 
 class Interrupt:
-    """Remembers that a signal came: SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back.
+    """Remembers that a signal came: SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back, SIGHUP
+    from a terminal that was closed, unless the process was started to ignore that (nohup).
 
     Context manager: outside it, the signals do what they did before.
 
@@ -18,7 +19,9 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested = False
         self.by_user = False
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._request) for number in numbers}
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """The training loop."""
 
 import time
+from collections.abc import Callable
 
 from megatape.optim.schedules import learning_rate
 from megatape.training.interrupt import Interrupt
@@ -13,10 +14,10 @@ from megatape.zero.engine import TrainingDiverged
 FAILED_SAVES = 3  # in a row
 
 
-def train(run: Run, profiled_steps: int = 0) -> bool:
-    """Run to training.steps, or to the end of the step in which SIGINT, SIGTERM or SIGUSR1 came; either way a checkpoint is left.
+def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lambda phase: None) -> bool:
+    """Run to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
 
-    profiled_steps: how many steps to trace, once (training/profile.py).
+    profiled_steps: how many steps to trace, once (training/profile.py). enter: told what begins, such as "step 7".
     A checkpoint that cannot be written is tried again at the next interval. The run ends with OSError when FAILED_SAVES in a row
     could not, or the last one.
     Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when the
@@ -28,11 +29,18 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
         Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
         Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
     ):
+
+        def asked() -> bool:
+            """Whether a signal reached any rank. Collective, so that all stop at the same step."""
+            return run.engine.sum_over_ranks(interrupt.requested) > 0
+
         if run.step >= steps:
             metrics.say(
                 f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to continue"
             )
-        while run.step < steps:
+        stop = asked()
+        while run.step < steps and not stop:
+            enter(f"step {run.step + 1}")
             profile.step()
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
@@ -44,14 +52,18 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             run.samples += config.training.global_batch_size
             seconds = time.perf_counter() - started
 
-            stop = run.engine.sum_over_ranks(interrupt.requested) > 0
-            evaluate = run.step == steps or (not stop and run.step % config.evaluation.interval == 0)
-            validation = run.evaluate() if evaluate else None
+            stop = asked()
+            validation = None
+            if run.step == steps or (not stop and run.step % config.evaluation.interval == 0):
+                enter(f"the evaluation after step {run.step}")
+                validation = run.evaluate()
+                stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
             metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
 
             if run.step % config.training.replica_check_interval == 0:
                 run.engine.check_replicas()
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
+                enter(f"the save after step {run.step}")
                 try:
                     metrics.say(f"checkpoint {run.save()}")
                     failed_saves = 0
@@ -63,9 +75,10 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
                         f"{error} (failure {failed_saves} in a row, {FAILED_SAVES} end the run); the next attempt is after "
                         f"{config.checkpoint.interval} steps"
                     )
-            if stop:
-                metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
-                return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
+                stop = asked()
+        if stop:
+            metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
+            return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
     return False
 
 

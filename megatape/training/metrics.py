@@ -8,6 +8,7 @@ from typing import Self
 from megatape.config import Config
 from megatape.run_folder import RunFolder
 from megatape.runtime.topology import Topology
+from megatape.training.output import say
 from megatape.training.sinks import Console, JsonLines, Sink, TensorBoard
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
@@ -48,7 +49,7 @@ class Metrics:
     def warn(self, text: str) -> None:
         """Print one line to the errors of the main rank."""
         if self._is_main:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
+            say(f"warning: {text}", sys.stderr)
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
@@ -62,4 +63,4 @@ class Metrics:
     def say(self, text: str) -> None:
         """Print one line on the main rank."""
         if self._is_main:
-            print(text, flush=True)
+            say(text, sys.stdout)

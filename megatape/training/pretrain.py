@@ -1,63 +1,64 @@
 """From a configuration to a finished run, on one of its processes."""
 
 import sys
-from pathlib import Path
 
-from torch.distributed import DistNetworkError
+from torch.distributed import DistNetworkError, DistStoreError
 
 from megatape.attention.operation import check
-from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config
-from megatape.data.splits import open_data
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import attention_need
 from megatape.runtime.launchers import discover
-from megatape.runtime.watch import STATUS, RankFailed, Watch
+from megatape.runtime.watch import STATUS, Limits, RankFailed, Watch, limits_of_environment
+from megatape.training.agreement import CannotBegin, open_together
 from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
+from megatape.training.output import say
 from megatape.training.run import Run
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
 
 
-def pretrain(config: Config, resume: str | None, profiled_steps: int = 0, allow_changes: bool = False) -> int:
-    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes: as `Run` takes them.
+def pretrain(
+    config: Config, resume: str | None, profiled_steps: int = 0, allow_changes: bool = False, limits: Limits | None = None
+) -> int:
+    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes: as `Run` takes them. limits: of the
+    watch over the ranks.
 
-    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a scheduler's signal
-    ended it early."""
-    speaks = True
+    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a signal that came
+    not from a user at the keyboard ended it early."""
     prefix = "error"
     try:
         topology = discover()
-        # What every process of a host can see for itself need be told by one of them only.
-        speaks = topology.local_rank == 0
-        config.accumulation(topology.world_size)
-        if resume not in (None, "auto"):
-            load_manifest(Path(resume))
-        data = open_data(config)
-        device = initialize_distributed(topology)
-        speaks, prefix = True, f"error on rank {topology.rank}" if topology.world_size > 1 else "error"
-        with Watch(topology):
+        if topology.world_size > 1:
+            prefix = f"error on rank {topology.rank}"
+        limits = limits or limits_of_environment()
+        device = initialize_distributed(topology, limits.collectives)
+        with Watch(topology, limits) as watch:
+            arguments = {"--resume": resume, "--profile": profiled_steps, "--allow-changes": allow_changes}
+            data = open_together(config, arguments, topology)
             check(attention_need(config, device.type), config.training.attention)
             run = Run(config, data, topology, resume, allow_changes)
             if topology.is_main:
                 print(introduction(run), flush=True)
-            unfinished = train(run, profiled_steps)
+            unfinished = train(run, profiled_steps, watch.enter)
         return UNFINISHED if unfinished else 0
-    except DistNetworkError as error:
-        print(
-            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; if another run uses "
-            "the port, choose another: deepspeed --master_port, or export MASTER_PORT",
-            file=sys.stderr,
-            flush=True,
+    except (DistNetworkError, DistStoreError) as error:
+        say(
+            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them start? "
+            "If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
+            sys.stderr,
         )
         return 2
+    except CannotBegin as error:
+        if topology.local_rank == 0:  # all ranks know it: one of each host tells
+            say(f"error: {error}", sys.stderr)
+        return 2
     except (ValueError, OSError, TrainingDiverged) as error:
-        if speaks:
-            print(f"{prefix}: {error}", file=sys.stderr, flush=True)
+        say(f"{prefix}: {error}", sys.stderr)
         return 2
     except RankFailed as error:
-        print(f"{prefix}: {error}", file=sys.stderr, flush=True)
+        say(f"{prefix}: {error}", sys.stderr)
         return STATUS
     finally:
         shut_down()

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from megatape.run_folder import read_metrics, write_atomically
 from megatape.training.hardware import peak_memory
+from megatape.training.output import say
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
 
@@ -110,7 +112,7 @@ class Console:
         parts.append(f"{_clock(mean * (steps - step))} left")
         if metrics.validation:
             parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self._unigram_entropy:.4f})")
-        print("  ".join(parts), flush=True)
+        say("  ".join(parts), sys.stdout)
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -12,13 +12,16 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
+from torch.distributed import distributed_c10d
 
 from megatape.runtime.network import export_interface
 from megatape.runtime.topology import Topology
 
 
 def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
-    """Join the process group of all ranks and return this rank's device. timeout: after which collectives fail."""
+    """Join the process group of all ranks and return this rank's device.
+
+    timeout: after which the meeting and collectives fail, those of all groups."""
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
@@ -31,6 +34,8 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
         accelerator.set_device(_device_number(topology, accelerator.device_count()))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
+    # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
     deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
     return torch.device(accelerator.current_device_name())
 

@@ -2,18 +2,29 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.runtime.topology import Topology
 from megatape.training.interrupt import UNFINISHED
-from tests.workers import ROOT, Workers, free_port
+from megatape.training.loop import train
+from megatape.training.metrics import Metrics
+from megatape.training.run import Run
+from tests.workers import ROOT, Workers, free_port, run_workers
+
+START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -62,13 +73,79 @@ def test_ctrl_c_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any]
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, steps + 3))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_schedulers_signal_asks_for_another_start(
     words: list[str], raw_config: dict[str, Any], tmp_path: Path, number: signal.Signals
 ) -> None:
     status, output = stop(words, raw_config, tmp_path / "workers", number)
     assert status == UNFINISHED, output
     check_stopped(Path(raw_config["run"]["directory"]), output)
+
+
+def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A signal that reaches one rank before the first step, in a save or in an evaluation stops all ranks right there."""
+    raw_config["training"]["steps"] = 9
+    raw_config["checkpoint"] = {"interval": 4}
+    raw_config["evaluation"]["interval"] = 3
+    for results in run_workers("tests.training.test_interrupt:ask_in", 2, raw_config, tmp_path / "workers"):
+        assert results == {"__init__": [True, 0], "save": [True, 4], "evaluate": [True, 3], "nohup": [False, 9]}
+    root = Path(raw_config["run"]["directory"])
+    saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__init__", "save", "evaluate")}
+    assert saved == {"__init__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
+
+
+def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
+    """For each place where a signal comes: whether the run is to be started again, and how far it came."""
+    results, root = {}, Path(raw["run"]["directory"])
+    for place, owner in {"__init__": Metrics, "save": Run, "evaluate": Run, "nohup": Run}.items():
+        raw["run"]["directory"] = str(root / place)
+        config = parse_config(raw, place)
+        run = Run(config, open_data(config), topology, None)
+        if place == "nohup":
+            ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)
+        with patch.object(owner, name, signalling(getattr(owner, name), number, topology.rank == 1)):
+            results[place] = [train(run), run.step]
+    signal.signal(signal.SIGHUP, ignoring)
+    return results
+
+
+def signalling(function: Callable[..., Any], number: signal.Signals, really: bool) -> Callable[..., Any]:
+    """The function, which sends this process a signal before it begins, if `really`."""
+
+    def wrapped(*arguments: Any) -> Any:
+        if really:
+            os.kill(os.getpid(), number)
+        return function(*arguments)
+
+    return wrapped
+
+
+def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any]) -> None:
+    """The signal comes together with a terminal to which nothing can be written any more."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{START}", *words],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        deadline = time.monotonic() + 120
+        while not begun(raw_config):
+            assert process.poll() is None and time.monotonic() < deadline
+            os.read(ours, select.select([ours], [], [], 0.1)[0] and 2**16 or 0)
+        os.close(ours)
+        assert process.wait(60) == UNFINISHED
+    finally:
+        process.kill()
+        process.wait()
+    run = Path(raw_config["run"]["directory"])
+    steps = len((run / "metrics.jsonl").read_text().splitlines())
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{steps:08d}"]
 
 
 def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], raw_config: dict[str, Any], tmp_path: Path) -> None:

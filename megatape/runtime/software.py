@@ -1,0 +1,25 @@
+"""The software that this process runs: equal on all ranks of a run."""
+
+import hashlib
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import megatape
+
+PACKAGE = Path(megatape.__file__).parent
+
+
+def source_hash() -> str:
+    """sha256 of the package's Python files: equal on two hosts only if both run the same code."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def versions() -> str:
+    """Python / torch / DeepSpeed."""
+    return f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"

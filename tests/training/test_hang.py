@@ -1,0 +1,132 @@
+"""Ranks that freeze or hang while the others wait for them: all end soon, and say which rank it was. Short stops do no harm."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from torch.distributed.distributed_c10d import _get_default_group, _world
+
+from megatape.config import parse_config
+from megatape.runtime.topology import Topology
+from megatape.runtime.watch import Limits
+from megatape.training.pretrain import pretrain
+from megatape.training.run import Run
+from megatape.zero.engine import Engine
+from tests.workers import Workers
+
+SHORT, SILENCE, STALL = 2.0, 6.0, 9.0  # seconds; a busy machine may keep a rank that is well from its heartbeat for some
+
+
+def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = "") -> Workers:
+    """Ranks that train for 1000 steps, the last of which hangs in its third step, in `hang`."""
+    raw_config["training"]["steps"] = 1000
+    folder.mkdir()
+    (folder / "payload.json").write_text(json.dumps({"config": raw_config, "hang": hang}))
+    return Workers("tests.training.test_hang:train", num_ranks, folder)
+
+
+def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
+    victim = {"data": 0, "backward": topology.world_size - 1}.get(payload["hang"])
+    if topology.rank == victim:
+        HANGS[payload["hang"]]()
+    limits = Limits(period=0.2, silence=SILENCE, suspicion=5.0, stall=STALL, grace=1.0)
+    os._exit(pretrain(parse_config(payload["config"], "test"), None, limits=limits))
+
+
+def hang_in_data() -> None:
+    load = Run.next_batches
+
+    def hang(run: Run) -> Any:
+        if run.step == 2:
+            timeouts = [
+                group._get_backend(torch.device("cpu")).options._timeout
+                for group in _world.pg_map
+                if group != _get_default_group()
+            ]
+            (run.folder.directory / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
+            time.sleep(3600)
+        return load(run)
+
+    Run.next_batches = hang  # type: ignore[method-assign, assignment]
+
+
+def hang_in_backward() -> None:
+    step, count = Engine.train_step, 0
+
+    def hang(engine: Engine, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            parameter = next(engine.deepspeed.module.parameters())
+            parameter.register_hook(lambda gradient: time.sleep(3600))
+        return step(engine, *arguments)
+
+    Engine.train_step = hang  # type: ignore[method-assign, assignment]
+
+
+HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward}
+
+
+def steps_of(raw_config: dict[str, Any]) -> int:
+    log = Path(raw_config["run"]["directory"]) / "metrics.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def wait_for_steps(workers: Workers, raw_config: dict[str, Any], count: int) -> None:
+    workers.wait(lambda: not workers.running() or steps_of(raw_config) >= count, f"{count} steps", 120)
+    assert workers.running() == list(workers.ranks), workers.logs()
+
+
+@pytest.mark.parametrize("hang", HANGS)
+def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, hang: str) -> None:
+    """Also rank 0, and also in DeepSpeed's own groups, whose ranks wait for another that waits for the one at fault."""
+    raw_config["parallel"] = {"tp": 2}
+    with start(raw_config, tmp_path / "workers", 4, hang) as workers:
+        assert workers.statuses(120) == [1, 1, 1, 1], workers.logs()
+    victim = 0 if hang == "data" else 3
+    for rank in workers.ranks:
+        log = workers.logs([rank])
+        assert f"error on rank {rank}: rank {victim} (host " in log and "hangs in step 3: " in log, log
+        assert ("time.sleep(3600)" in log) == (rank == victim), "only the rank that hangs tells where"
+    if hang == "data":
+        timeouts = json.loads((Path(raw_config["run"]["directory"]) / "timeouts").read_text())
+        assert len(timeouts) >= 2 and set(timeouts) == {Limits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
+    with start(raw_config, tmp_path / "workers", 2) as workers:
+        wait_for_steps(workers, raw_config, 2)
+        process = int((tmp_path / "workers" / f"rank{victim}.pid").read_text())
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(SHORT)
+        os.kill(process, signal.SIGCONT)
+        wait_for_steps(workers, raw_config, steps_of(raw_config) + 3)
+        os.kill(process, signal.SIGSTOP)
+        workers.wait(lambda: workers.running() == [victim], "the end of the other rank", 60)
+    other = 1 - victim
+    log = workers.logs([other])
+    assert workers.status(other) == 1, log
+    assert f"error on rank {other}: rank {victim} " in log and "frozen" in log, log
+
+
+def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Ctrl-Z, or a laptop that sleeps: however long, no rank counts the time in which it could not run."""
+    with start(raw_config, tmp_path / "workers", 2) as workers:
+        wait_for_steps(workers, raw_config, 2)
+        workers.signal(signal.SIGSTOP)
+        time.sleep(SILENCE + 2)
+        workers.signal(signal.SIGCONT)
+        wait_for_steps(workers, raw_config, steps_of(raw_config) + 3)
+
+
+def test_the_watch_speaks_before_torch() -> None:
+    """The timeout of collectives, after which torch ends a rank without naming the one at fault, comes last."""
+    assert Limits().collectives >= timedelta(seconds=Limits().stall + Limits().grace)
