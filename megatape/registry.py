@@ -44,6 +44,21 @@ class EncodingEntry(Entry):
 
 
 @dataclass(frozen=True)
+class FamilyEntry(Entry):
+    """An architecture of transformers: a subclass of megatape.hf.families.family.Family.
+
+    encodings       the position encodings that it has; None for all whose code an export can carry
+    attention_bias  the values of model.attention_bias that it has
+    qk_norm         those of model.qk_norm
+    whole_heads     hidden_size must be a multiple of num_heads"""
+
+    encodings: tuple[str, ...] | None = ("rope",)
+    attention_bias: tuple[str, ...] = ("none",)
+    qk_norm: tuple[bool, ...] = (False,)
+    whole_heads: bool = False
+
+
+@dataclass(frozen=True)
 class OptimizerEntry(Entry):
     """An optimizer: a function that takes parameter groups and the optimizer section, and returns a torch optimizer.
 
@@ -97,11 +112,24 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
 }
 
-# Architectures of exported models, by the model_type of their config.json: subclasses of megatape.hf.families.family.Family. The first
-# that fits a model is used.
-FAMILIES: dict[str, Entry] = {
-    "llama": Entry("megatape.hf.families.llama:Llama", "transformers' Llama"),
-    "tape": Entry("megatape.hf.families.tape:Tape", "a transformer with any position encoding, exported with its code"),
+# Architectures of exported and adopted models, by the model_type of their config.json. Unless export.family says otherwise, the first
+# that has a model's parts is used.
+FAMILIES: dict[str, FamilyEntry] = {
+    "llama": FamilyEntry(
+        "megatape.hf.families.llama:Llama", "transformers' Llama", attention_bias=("none", "qkvo"), whole_heads=True
+    ),
+    "mistral": FamilyEntry("megatape.hf.families.mistral:Mistral", "transformers' Mistral"),
+    "qwen2": FamilyEntry("megatape.hf.families.qwen2:Qwen2", "transformers' Qwen2", attention_bias=("qkv",)),
+    "qwen3": FamilyEntry(
+        "megatape.hf.families.qwen3:Qwen3", "transformers' Qwen3", attention_bias=("none", "qkvo"), qk_norm=(True,)
+    ),
+    "tape": FamilyEntry(
+        "megatape.hf.families.tape:Tape",
+        "a transformer with any position encoding, exported with its code",
+        encodings=None,
+        attention_bias=("none", "qkv", "qkvo"),
+        qk_norm=(False, True),
+    ),
 }
 
 OPTIMIZERS: dict[str, OptimizerEntry] = {

@@ -7,7 +7,8 @@ configuration is saved with the run. Nothing in this package imports torch.
 
 from megatape.config.config import Config
 from megatape.config.data import DataConfig
-from megatape.config.file import load_config, parse_config, save_config
+from megatape.config.export import ExportConfig, families_with
+from megatape.config.file import load_config, parse_config, parse_model, save_config
 from megatape.config.model import ModelConfig, ScalingConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
@@ -21,6 +22,7 @@ __all__ = [
     "DataConfig",
     "Difference",
     "EvaluationConfig",
+    "ExportConfig",
     "Identity",
     "LoggingConfig",
     "ModelConfig",
@@ -33,8 +35,10 @@ __all__ = [
     "TrainingConfig",
     "ZeroConfig",
     "differences",
+    "families_with",
     "load_config",
     "parse_config",
+    "parse_model",
     "save_config",
     "shared_values",
 ]

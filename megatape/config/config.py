@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import model_validator
 
 from megatape.config.data import DataConfig
+from megatape.config.export import ExportConfig, families_with
 from megatape.config.model import ModelConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
@@ -26,6 +27,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
+    export: ExportConfig = ExportConfig()
     cluster: Free[ClusterConfig | None] = None
 
     @model_validator(mode="after")
@@ -40,6 +42,13 @@ class Config(Section):
             raise ValueError(
                 f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 keeps no float32 master weights, and "
                 "stage 1 sums gradients in bfloat16; use stage 2 or 3, or float32"
+            )
+        family, possible = self.export.family, families_with(self.model)
+        if family is not None and family not in possible:
+            raise ValueError(
+                f"export.family {family} has no model with encoding {self.model.encoding}, attention_bias "
+                f"{self.model.attention_bias} and qk_norm {str(self.model.qk_norm).lower()} in this shape: remove it"
+                + (f", or choose one of {', '.join(possible)}" if possible else "")
             )
         for path, value in (
             ("model.num_heads", self.model.num_heads),

@@ -3,12 +3,13 @@
 import difflib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from megatape.config.config import Config
-from megatape.config.section import sections_in
+from megatape.config.model import ModelConfig
+from megatape.config.section import Section, sections_in
 from megatape.files import parse_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -20,6 +21,8 @@ UNSUPPORTED = {
     "train_batch_size": "set training.global_batch_size",
     "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the rank count",
 }
+
+Parsed = TypeVar("Parsed", bound=Section)
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -45,8 +48,17 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 def parse_config(raw: dict[str, Any], origin: str) -> Config:
     """Validate a plain dictionary; `origin` names it in errors. Raises ValueError that lists every error."""
+    return _parse(Config, raw, origin)
+
+
+def parse_model(raw: dict[str, Any], origin: str) -> ModelConfig:
+    """The same for a model section alone."""
+    return _parse(ModelConfig, raw, origin)
+
+
+def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
     try:
-        return Config.model_validate(raw)
+        return section.model_validate(raw)
     except ValidationError as error:
         faults = "\n".join(f"  {_explain(dict(fault))}" for fault in error.errors())
         raise ValueError(f"{origin}:\n{faults}") from None

@@ -1,6 +1,6 @@
 """The model section: shape of the transformer, and its position encoding."""
 
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
@@ -9,27 +9,58 @@ from megatape.registry import ENCODINGS
 
 EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
 
+# What each kind of scaling takes beside its factor, and the defaults; ... stands for a field that is required.
+_YARN = {"original_length": ..., "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None}
+_LLAMA3 = {"original_length": ..., "low_freq_factor": ..., "high_freq_factor": ...}
+SCALINGS: dict[str, dict[str, Any]] = {"linear": {}, "theta": {}, "yarn": _YARN, "llama3": _LLAMA3}
+
 
 class ScalingConfig(Section):
     """Rescaling of the rotary frequencies for a context `factor` times longer (`rope` and `tape`)."""
 
-    kind: Fixed[Literal["linear", "theta", "yarn"]] = Field(
-        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn scales each frequency by "
-        "its wavelength"
+    kind: Fixed[Literal["linear", "theta", "yarn", "llama3"]] = Field(
+        description="linear divides positions by the factor, theta raises the base (NTK-aware), yarn and llama3 scale each "
+        "frequency by its wavelength"
     )
     factor: Fixed[float] = Field(gt=1, description="how many times longer the context becomes")
     original_length: Fixed[int | None] = Field(
-        None, gt=0, description="longest sequence before scaling; required for yarn, not allowed otherwise"
+        None, gt=0, description="the longest sequence before scaling (yarn, llama3: required)"
+    )
+    beta_fast: Fixed[float | None] = Field(
+        None, gt=0, description="frequencies that turn more often within original_length stay (yarn; default 32)"
+    )
+    beta_slow: Fixed[float | None] = Field(
+        None, gt=0, description="frequencies that turn less often are divided by the factor (yarn; default 1)"
+    )
+    truncate: Fixed[bool | None] = Field(
+        None, description="round the range between beta_fast and beta_slow to whole planes (yarn; default true)"
+    )
+    attention_factor: Fixed[float | None] = Field(
+        None, gt=0, description="modulus of both rotations (yarn; default 0.1 ln(factor) + 1)"
+    )
+    low_freq_factor: Fixed[float | None] = Field(
+        None,
+        gt=0,
+        description="frequencies that turn less often within original_length are divided by the factor (llama3: required)",
+    )
+    high_freq_factor: Fixed[float | None] = Field(
+        None, gt=0, description="frequencies that turn more often stay (llama3: required)"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind == "yarn" and self.original_length is None:
-            raise ValueError("scaling of kind yarn needs original_length, the longest sequence before scaling")
-        if self.kind != "yarn" and self.original_length is not None:
-            raise ValueError(
-                f"original_length {self.original_length} has no effect with scaling of kind {self.kind}: remove it"
-            )
+        takes: dict[str, Any] = {"kind": ..., "factor": ...} | SCALINGS[self.kind]
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name not in takes and value is not None:
+                raise ValueError(f"{name} {value} has no effect with scaling of kind {self.kind}: remove it")
+            if takes.get(name) is ... and value is None:
+                raise ValueError(f"scaling of kind {self.kind} needs {name}: {field.description}")
+            self._default(name, takes.get(name))
+        for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least is not None and least >= most:
+                raise ValueError(f"{low} {least} is not below {high} {most}: exchange them")
         return self
 
 
@@ -68,6 +99,12 @@ class ModelConfig(Section):
         "0 .. 2 max_positions",
     )
     rotary_base: Fixed[float] = Field(10000.0, gt=1, description="base of the rotary frequencies")
+    attention_bias: Fixed[Literal["none", "qkv", "qkvo"]] = Field(
+        "none", description="projections of attention that have a bias: queries, keys and values, or the output too"
+    )
+    qk_norm: Fixed[bool] = Field(
+        False, description="RMSNorm of every query and key head, over the head size, before it is rotated"
+    )
     norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
     init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of the initial weights")
     tie_embeddings: Fixed[bool] = Field(False, description="share the embedding matrix with the output head")

@@ -48,16 +48,19 @@ def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _row(key: str, field: FieldInfo) -> str:
-    validators = [entry.func for entry in field.metadata if isinstance(entry, AfterValidator)]
+    parts = [field.annotation, *typing.get_args(field.annotation)]  # of T | None
+    metadata = [*field.metadata, *(entry for part in parts for entry in getattr(part, "__metadata__", ()))]
+    validators = [entry.func for entry in metadata if isinstance(entry, AfterValidator)]
     choices = [name for validator in validators if isinstance(validator, Registered) for name in validator.entries]
-    if typing.get_origin(field.annotation) is typing.Literal:
-        choices = list(typing.get_args(field.annotation))
+    for part in parts:
+        if typing.get_origin(part) is typing.Literal:
+            choices = list(typing.get_args(part))
     if choices:
         kind = " or ".join(f"`{value}`" for value in choices)
     elif sections_in(field.annotation):
         kind = "section"
     else:
-        (plain,) = {field.annotation, *typing.get_args(field.annotation)} & NAMES.keys()  # T or T | None
+        (plain,) = set(parts) & NAMES.keys()
         kind = NAMES[plain]
     default = (
         "required"

@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 from megatape.config import Config
 from megatape.files import new_folder
 from megatape.hf.families import family_of
-from megatape.hf.families.family import compute_dtype
+from megatape.hf.families.family import stored_dtype
 from megatape.hf.model_card import model_card
 from megatape.hf.tokenizer import load_sentencepiece, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights
@@ -44,7 +44,7 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
                 "the checkpoint holds another run's tokenizer, put the right one there"
             )
         special = special_tokens(proto)
-        family = family_of(config.model)
+        family = family_of(config)
         exported = family.config(config, special)
         shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
         if different := sorted(shapes.keys() ^ set(checkpoint.names())):
@@ -52,7 +52,7 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
                 f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
                 f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
             )
-        write_weights(folder, shapes, compute_dtype(config), checkpoint.tensor, family.parameter_name)
+        write_weights(folder, shapes, stored_dtype(config), checkpoint.tensor, family.parameter_name)
         exported.save_pretrained(folder)
         GenerationConfig(
             bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False

@@ -1,7 +1,7 @@
 """The README.md of an exported model."""
 
 from megatape.config import Config
-from megatape.hf.families.family import Family
+from megatape.hf.families.family import Family, stored_dtype
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
@@ -68,5 +68,5 @@ def model_card(config: Config, family: Family, step: int, tokens: int) -> str:
         tokens=tokens,
         steps=step,
         length=config.data.sequence_length,
-        precision=config.training.precision,
+        precision=str(stored_dtype(config)).removeprefix("torch."),
     )

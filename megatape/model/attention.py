@@ -8,6 +8,7 @@ from megatape.attention.operation import attend, attend_and_move
 from megatape.config import Config, ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.encoding import Encoding
+from megatape.model.norm import RMSNorm
 from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.layout import divide_by_channels
 from megatape.parallel.mesh import SINGLE, Axis
@@ -21,10 +22,13 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
         super().__init__()
         self.head_dim, self.encoding, self.axis, self.backend = config.head_dim, encoding, axis, backend
-        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis)
-        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
-        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis)
-        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis)
+        inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
+        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
+        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
+        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
+        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis, outputs)
+        self.query_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
+        self.key_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.bias = encoding.bias(axis)
 
     def forward(self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
@@ -34,6 +38,8 @@ class Attention(nn.Module):
         the first token that each token may see, or None; move: whether anything reads the moved state."""
         heads = column_parallel(h, self.query, self.key, self.value)
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in heads)
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
         if e is not None and self.encoding.carries_state:
             e = divide_by_channels(e, self.axis)
         attended_positions = None

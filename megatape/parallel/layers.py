@@ -20,21 +20,23 @@ from megatape.parallel.recompute import recomputed
 
 
 class ColumnLinear(nn.Module):
-    """y = x W^T without bias, where each rank computes its share of the outputs; called through `column_parallel`.
+    """y = x W^T (+ b), where each rank computes its share of the outputs; called through `column_parallel`.
 
-    weight: [out_features / T, in_features]."""
+    weight: [out_features / T, in_features]; bias: [out_features / T] or None."""
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
         self.axis = axis
         self.weight = parameter((out_features, in_features), axis, 0)
+        self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
     def forward(self, whole: Tensor, *, part: Tensor | None = None, again: "_GatherAgain | None" = None) -> Tensor:
         """whole: [B, N, in_features]. Given this rank's `part` of it, keeps only that, and the
         backward pass gathers the whole by `again`."""
         if again is None:
-            return F.linear(whole, self.weight)
-        return _GatheredLinear.apply(whole, self.weight, part, again)  # type: ignore[no-any-return]
+            return F.linear(whole, self.weight, self.bias)
+        out: Tensor = _GatheredLinear.apply(whole, self.weight, part, again)
+        return out if self.bias is None else out + self.bias
 
 
 def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
@@ -88,18 +90,20 @@ class _GatheredLinear(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """y = x W^T without bias, where each rank holds a share of the inputs: [B, N, in_features / T]
+    """y = x W^T (+ b), where each rank holds a share of the inputs: [B, N, in_features / T]
     -> [B, N/T, out_features].
 
-    weight: [out_features, in_features / T]."""
+    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens."""
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
         self.axis = axis
         self.weight = parameter((out_features, in_features), axis, 1)
+        self.bias = parameter((out_features,), axis, init=0.0) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return scatter_sum_tokens(F.linear(x, self.weight), self.axis)
+        out = scatter_sum_tokens(F.linear(x, self.weight), self.axis)
+        return out if self.bias is None else out + self.bias
 
 
 class VocabularyEmbedding(nn.Module):

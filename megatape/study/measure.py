@@ -57,7 +57,7 @@ def check_measurable(config: Config, scaling: str | None) -> None:
                 f"remove +{scaling}"
             )
         with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
-    family_of(config.model).config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
+    family_of(config).config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
 
 
 def is_addition(config: Config) -> bool:

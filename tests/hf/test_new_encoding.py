@@ -121,4 +121,4 @@ def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(ENCODINGS, "learned_slopes", EncodingEntry(f"{__name__}:LearnedSlopes", "learned slopes"))
     raw_config["model"]["encoding"] = "learned_slopes"
     with pytest.raises(ValueError, match=r"model\.encoding learned_slopes has no code for exported models"):
-        family_of(parse_config(raw_config, "test").model)
+        family_of(parse_config(raw_config, "test"))

@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from megatape.config import ModelConfig, ScalingConfig
+from megatape.hf.families.family import SCALING
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
@@ -204,14 +205,20 @@ def test_sinusoidal() -> None:
 
 @pytest.mark.parametrize(
     "scaling",
-    [{"kind": "linear", "factor": 4.0}, YARN, {"kind": "yarn", "factor": 32.0, "original_length": 4096}],
+    [
+        {"kind": "linear", "factor": 4.0},
+        YARN,
+        {"kind": "yarn", "factor": 32.0, "original_length": 4096},
+        YARN | {"original_length": 500, "beta_fast": 20.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3},
+        {"kind": "llama3", "factor": 8.0, "original_length": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"kind": "llama3", "factor": 3.0, "original_length": 100, "low_freq_factor": 1.5, "high_freq_factor": 3.0},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(("head_dim", "base"), [(8, 1e4), (64, 1e4), (128, 5e5)])
 def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any], head_dim: int, base: float) -> None:
-    parameters = {"rope_type": scaling["kind"], "factor": scaling["factor"], "rope_theta": base}
-    if "original_length" in scaling:
-        parameters["original_max_position_embeddings"] = scaling["original_length"]
+    parameters = {theirs: scaling[ours] for theirs, ours in SCALING.items() if ours in scaling}
+    parameters |= {"rope_type": scaling["kind"], "rope_theta": base}
     config = LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4, rope_parameters=parameters)
     expected, size = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, torch.device("cpu"))
     thetas, modulus = frequencies(head_dim, base, ScalingConfig(**scaling))

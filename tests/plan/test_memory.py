@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tape": {},
     "rope": {"model.encoding": "rope"},
     "checkpointed": {"training.activation_checkpointing": True},
-    "bfloat16": {"training.precision": "bfloat16"},
+    "bfloat16": {"training.precision": "bfloat16", "model.attention_bias": "qkvo", "model.qk_norm": True},
 }
 
 

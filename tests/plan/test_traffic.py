@@ -22,7 +22,7 @@ BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": True},
     "stage3-rope": {"zero.stage": 3, "zero.bucket_size": 1000, "model.encoding": "rope", "data.mask_documents": True},
 }
-TENSOR_AXIS = {"stage1": {"zero.stage": 1}}
+TENSOR_AXIS = {"stage1": {"zero.stage": 1, "model.attention_bias": "qkvo", "model.qk_norm": True}}
 TENSOR_AXIS_ROPE = {"stage3": {"zero.stage": 3, "model.encoding": "rope", "training.activation_checkpointing": True}}
 DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
 
@@ -34,7 +34,7 @@ DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
         pytest.param(1, DATA_AXIS, id="data axis"),
         pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
         pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),
-        pytest.param(1, {"stage2": {"zero.stage": 2}}, id="data axis, stage 2", marks=pytest.mark.slow),
+        pytest.param(1, {"stage2": {"zero.stage": 2, "model.attention_bias": "qkv"}}, id="data axis, stage 2", marks=pytest.mark.slow),
     ],
 )
 def test_planned_bytes_are_those_sent(

@@ -1,17 +1,20 @@
 """Architectures of transformers that hold our models, a file each; megatape/registry.py has their names."""
 
-from megatape.config import ModelConfig
+from megatape.config import Config, families_with
 from megatape.hf.families.family import Family
 from megatape.registry import FAMILIES
 
 
-def family_of(model: ModelConfig) -> Family:
+def family_of(config: Config) -> Family:
     """The family that a model with this configuration is exported as. Raises ValueError if there is none."""
-    for entry in FAMILIES.values():
-        family: Family = entry.load()()
-        if family.represents(model):
-            return family
-    raise ValueError(f"model.encoding {model.encoding} has no code for exported models: name it in megatape/registry.py")
+    model, possible = config.model, families_with(config.model)
+    if not possible:
+        raise ValueError(
+            f"no architecture of exported models has model.encoding {model.encoding} with attention_bias {model.attention_bias} and "
+            f"qk_norm {str(model.qk_norm).lower()}: megatape/registry.py lists them"
+        )
+    family: Family = FAMILIES[config.export.family or possible[0]].load()()
+    return family
 
 
 def family_named(model_type: object) -> Family:

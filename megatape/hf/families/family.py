@@ -18,10 +18,40 @@ LAYER = {
     "attention.key.weight": "self_attn.k_proj.weight",
     "attention.value.weight": "self_attn.v_proj.weight",
     "attention.output.weight": "self_attn.o_proj.weight",
+    "attention.query.bias": "self_attn.q_proj.bias",
+    "attention.key.bias": "self_attn.k_proj.bias",
+    "attention.value.bias": "self_attn.v_proj.bias",
+    "attention.output.bias": "self_attn.o_proj.bias",
+    "attention.query_norm.weight": "self_attn.q_norm.weight",
+    "attention.key_norm.weight": "self_attn.k_norm.weight",
     "mlp_norm.weight": "post_attention_layernorm.weight",
     "mlp.gate.weight": "mlp.gate_proj.weight",
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
+}
+# What its configuration calls the fields of our model section.
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "mlp_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "max_position_embeddings": "max_positions",
+    "rms_norm_eps": "norm_eps",
+    "initializer_range": "init_std",
+    "tie_word_embeddings": "tie_embeddings",
+}
+# What rope_parameters call the fields of model.scaling.
+SCALING = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_length",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "truncate": "truncate",
+    "attention_factor": "attention_factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
 }
 
 
@@ -29,20 +59,23 @@ class Family:
     """One architecture.
 
     tag: of its model cards. code_note: their paragraph on the code that runs the model. remote_code: whether transformers finds that
-    code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code."""
+    code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the installed class
+    that runs a folder of it. undeclared: fields that this class reads, though its configuration does not declare them.
+    adoptable: whether models that others made can be imported."""
 
     tag: ClassVar[str]
     code_note: ClassVar[str]
     remote_code: ClassVar[bool] = False
+    model_class: ClassVar[type[PreTrainedModel]]
+    undeclared: ClassVar[frozenset[str]] = frozenset()
+    adoptable: ClassVar[bool] = False
 
     @property
-    def model_class(self) -> type[PreTrainedModel]:
-        """The installed class that runs an exported folder; `megatape generate` runs no code of the folder."""
-        raise NotImplementedError
-
-    def represents(self, model: ModelConfig) -> bool:
-        """Whether this architecture is that model."""
-        raise NotImplementedError
+    def config_class(self) -> type[PreTrainedConfig]:
+        """The class of its configurations."""
+        found = self.model_class.config_class
+        assert found is not None
+        return found
 
     def parameter_name(self, name: str) -> str:
         """Name of one of our parameters in an exported model."""
@@ -56,39 +89,33 @@ class Family:
         return LAYER[name]
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        """Configuration of the exported model. Raises ValueError for a shape that the architecture refuses."""
+        """Configuration of the exported model."""
+        raise NotImplementedError
+
+    def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
+        """The inverse: our model section of a model with this configuration. Raises ValueError naming what is not supported."""
         raise NotImplementedError
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
         """Copy the code that the model needs into the exported folder."""
 
 
-def compute_dtype(config: Config) -> torch.dtype:
-    """The run's compute precision, in which exported weights are stored."""
-    dtype: torch.dtype = getattr(torch, config.training.precision)
+def stored_dtype(config: Config) -> torch.dtype:
+    """The precision in which exported weights are stored."""
+    dtype: torch.dtype = getattr(torch, config.export.dtype or config.training.precision)
     return dtype
 
 
 def llama_fields(config: Config, special: SpecialTokens) -> dict[str, Any]:
     """The fields of transformers' LlamaConfig, which its relatives have under the same names."""
     model = config.model
-    return {
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.mlp_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads,
-        "num_key_value_heads": model.num_kv_heads,
+    return {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()} | {
         "head_dim": model.head_dim,
-        "max_position_embeddings": model.max_positions,
         "rope_parameters": _rope_parameters(model),
-        "rms_norm_eps": model.norm_eps,
-        "initializer_range": model.init_std,
-        "tie_word_embeddings": model.tie_embeddings,
         "bos_token_id": special.bos,
         "eos_token_id": special.eos,
         "pad_token_id": special.pad,
-        "dtype": compute_dtype(config),
+        "dtype": stored_dtype(config),
     }
 
 
@@ -98,7 +125,7 @@ def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": model.rotary_base}
     if scaling.kind == "theta":
         return {"rope_type": "default", "rope_theta": scaled_base(model.head_dim, model.rotary_base, scaling.factor)}
-    parameters: dict[str, Any] = {"rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor}
-    if scaling.kind == "yarn":
-        parameters["original_max_position_embeddings"] = scaling.original_length
-    return parameters
+    parameters = {theirs: getattr(scaling, ours) for theirs, ours in SCALING.items()}
+    return {"rope_type": scaling.kind, "rope_theta": model.rotary_base} | {
+        name: value for name, value in parameters.items() if value is not None
+    }

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_imports
 
 from megatape.config import Config, ModelConfig
 from megatape.hf import modeling
-from megatape.hf.families.family import Family, llama_fields
+from megatape.hf.families.family import FIELDS, Family, llama_fields
+from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.hf.tokenizer import SpecialTokens
@@ -24,6 +25,9 @@ MODEL = "modeling_tape"
 # The files of an exported folder that differ by encoding. The configuration imports the name, which makes it a class of its own for
 # each encoding: transformers remembers one model class for each configuration class and would run the first model's code for all.
 NAME, CHOICE = "encoding_name", "model_encoding"
+
+# Fields that our model section has under the same name.
+_OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm")
 
 # What belongs to a position encoding keeps the end of its name.
 _PREFIXES = {"position.": "position.", "attention.bias.": "self_attn.bias."}
@@ -39,12 +43,7 @@ class Tape(Family):
     )
     remote_code = True
 
-    @property
-    def model_class(self) -> type[PreTrainedModel]:
-        return TapeForCausalLM
-
-    def represents(self, model: ModelConfig) -> bool:
-        return ENCODINGS[model.encoding].exported is not None
+    model_class = TapeForCausalLM
 
     def layer_name(self, name: str) -> str:
         for ours, theirs in _PREFIXES.items():
@@ -53,9 +52,7 @@ class Tape(Family):
         return super().layer_name(name)
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        own: dict[str, Any] = {
-            "encoding": config.model.encoding,
-            "position_size": config.model.position_size,
+        own: dict[str, Any] = {name: getattr(config.model, name) for name in _OWN} | {
             # Positions that are drawn are those of the run's evaluations.
             "position_length": config.data.sequence_length,
             "position_seed": config.training.seed,
@@ -65,7 +62,11 @@ class Tape(Family):
                 "AutoModelForCausalLM": f"{MODEL}.TapeForCausalLM",
             },
         }
-        return TapeConfig(**llama_fields(config, special), **own, architectures=["TapeForCausalLM"])
+        return TapeConfig(**llama_fields(config, special) | own, architectures=["TapeForCausalLM"])
+
+    def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
+        shared = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
+        return shared | {name: getattr(config, name) for name in _OWN} | rotary_fields(config)
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
         entry = ENCODINGS[model.encoding]

@@ -13,7 +13,10 @@ class TapeConfig(PreTrainedConfig):
     encoding is the name of the position encoding, whose code lies beside the model's. Some encodings read: position_size, the inner
     width of TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its random positions,
     drawn with position_seed; rope_parameters with rope_theta, the base of the rotary frequencies that positions start from, and for
-    rope_type "linear" or "yarn" how they are scaled. The position channels are the key/value heads."""
+    rope_type "linear", "yarn" or "llama3" how they are scaled. The position channels are the key/value heads.
+
+    attention_bias says which projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys are
+    normalized over the head size before they are rotated."""
 
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
@@ -32,6 +35,8 @@ class TapeConfig(PreTrainedConfig):
     position_seed: int = 0
     max_position_embeddings: int = 1024
     rope_parameters: dict[str, Any] = None  # type: ignore[assignment]
+    attention_bias: str = "none"
+    qk_norm: bool = False
     rms_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
@@ -51,5 +56,9 @@ class TapeConfig(PreTrainedConfig):
             self.position_length = self.max_position_embeddings
         super().__post_init__(**kwargs)  # fills rope_parameters
         kind = self.rope_parameters["rope_type"]
-        if kind not in ("default", "linear", "yarn"):
-            raise ValueError(f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear' or 'yarn'")
+        if kind not in ("default", "linear", "yarn", "llama3"):
+            raise ValueError(
+                f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear', 'yarn' or 'llama3'"
+            )
+        if self.attention_bias not in ("none", "qkv", "qkvo"):
+            raise ValueError(f"attention_bias is {self.attention_bias!r}: use 'none', 'qkv' or 'qkvo'")

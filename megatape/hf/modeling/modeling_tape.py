@@ -92,10 +92,13 @@ class TapeAttention(nn.Module):
         self.is_causal = True
         # Nothing reads the state after the last layer.
         self.moves = encoding.attention_moves_state and layer_idx < config.num_hidden_layers - 1
-        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=False)
-        self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=False)
+        inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
+        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=inputs)
+        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
+        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
+        self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=outputs)
+        self.q_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.bias = encoding.bias()
 
     def forward(
@@ -109,6 +112,8 @@ class TapeAttention(nn.Module):
         """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds. Returns the output
         [B, N, C], the weights if the backend has them, and A e of every query head [B, N, H, W] if attention moves the state."""
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.encoding.rotate_qk(q, k, e)
         value = torch.cat([v, e.to(v.dtype)], dim=-1) if e is not None and self.moves else v
         q, k, value = (part.transpose(1, 2) for part in (q, k, value))

@@ -18,11 +18,19 @@ def frequencies(config: TapeConfig) -> tuple[Tensor, float]:
     if kind == "linear":
         return thetas / rope["factor"], 1.0
     length = rope["original_max_position_embeddings"]
-    # YaRN: planes that turn 32 times within the original length stay, those that turn less than once are interpolated.
-    fast, slow = (size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
-    first, last = max(math.floor(fast), 0), min(math.ceil(slow), size - 1)
+    if kind == "llama3":  # planes that turn often within the original length stay, those that turn seldom are interpolated
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+        return thetas / rope["factor"] * (1 - kept) + thetas * kept, 1.0
+    # YaRN: the same, blended in the plane's index instead of the number of turns.
+    betas = rope.get("beta_fast") or 32, rope.get("beta_slow") or 1
+    fast, slow = (size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in betas)
+    if rope.get("truncate", True):
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, size - 1)
     ramp = ((torch.arange(size // 2, dtype=torch.float64) - first) / ((last - first) or 1e-3)).clamp(0, 1)
-    return thetas / rope["factor"] * ramp + thetas * (1 - ramp), 0.1 * math.log(rope["factor"]) + 1
+    modulus = rope.get("attention_factor") or 0.1 * math.log(rope["factor"]) + 1
+    return thetas / rope["factor"] * ramp + thetas * (1 - ramp), modulus
 
 
 def rotary_parts(config: TapeConfig, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tu
     Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
     linear: theta_k / factor, position interpolation (arXiv 2306.15595).
     theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
-    yarn: see `_yarn`."""
+    yarn, llama3: see `_yarn` and `_llama3`."""
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64)
     if scaling is not None and scaling.kind == "theta":
         base = scaled_base(head_dim, base, scaling.factor)
@@ -43,7 +43,7 @@ def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tu
         return thetas, 1.0
     if scaling.kind == "linear":
         return thetas / scaling.factor, 1.0
-    return _yarn(thetas, head_dim, base, scaling)
+    return _llama3(thetas, scaling) if scaling.kind == "llama3" else _yarn(thetas, head_dim, base, scaling)
 
 
 def scaled_base(head_dim: int, base: float, factor: float) -> float:
@@ -51,28 +51,38 @@ def scaled_base(head_dim: int, base: float, factor: float) -> float:
     return base * factor ** (head_dim / (head_dim - 2))
 
 
-BETA_FAST = 32.0  # planes that turn more often over the original length keep their frequency
-BETA_SLOW = 1.0  # planes that turn less often are interpolated
+def _llama3(thetas: Tensor, scaling: ScalingConfig) -> tuple[Tensor, float]:
+    """Scaling of Llama 3.1, as in its authors' code and in transformers.
+
+    Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
+    low_freq_factor times are interpolated, and those between are blended linearly in the number of turns."""
+    length, low, high = scaling.original_length, scaling.low_freq_factor, scaling.high_freq_factor
+    assert length is not None and low is not None and high is not None  # the configuration checks it
+    kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    return thetas / scaling.factor * (1 - kept) + thetas * kept, 1.0
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:
     """YaRN (arXiv 2309.00071), as in its authors' code and in transformers.
 
-    Planes that turn often within the original length keep their frequency, slow ones are interpolated, and those
-    between are blended linearly in the plane's index. Scores are multiplied by (0.1 ln(factor) + 1)^2, here as the
-    modulus of both rotations. (The TAPE authors' `adayarn` blends linearly in the number of turns instead.)"""
+    Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
+    beta_slow times are interpolated, and those between are blended linearly in the plane's index. Scores are multiplied by the
+    square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors' `adayarn`
+    blends linearly in the number of turns instead.)"""
 
-    length = scaling.original_length
-    assert length is not None  # the configuration checks it
+    length, beta_fast, beta_slow = scaling.original_length, scaling.beta_fast, scaling.beta_slow
+    assert length is not None and beta_fast is not None and beta_slow is not None  # the configuration checks it
 
     def plane_that_turns(times: float) -> float:
         return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    first = max(math.floor(plane_that_turns(BETA_FAST)), 0)
-    last = min(math.ceil(plane_that_turns(BETA_SLOW)), head_dim - 1)
+    fast, slow = plane_that_turns(beta_fast), plane_that_turns(beta_slow)
+    if scaling.truncate:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, head_dim - 1)
     interpolated = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / ((last - first) or 1e-3)).clamp(0, 1)
     thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
-    return thetas, 0.1 * math.log(scaling.factor) + 1
+    return thetas, scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
 
 
 def rotate_qk(q: Tensor, k: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,35 @@
+"""The export section: how `megatape export` writes the model."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from megatape.config.model import ModelConfig
+from megatape.config.section import Free, Registered, Section
+from megatape.registry import ENCODINGS, FAMILIES
+
+FamilyName = Annotated[str, AfterValidator(Registered(FAMILIES))]
+
+
+class ExportConfig(Section):
+    """How `megatape export` writes the model."""
+
+    family: Free[FamilyName | None] = Field(
+        None, description="architecture of transformers; default: the first of these that has the model's parts"
+    )
+    dtype: Free[Literal["float32", "bfloat16", "float16"] | None] = Field(
+        None, description="precision of the stored weights; default training.precision"
+    )
+
+
+def families_with(model: ModelConfig) -> list[str]:
+    """The architectures of transformers that have all parts of a model, in the order of the registry."""
+    carried = ENCODINGS[model.encoding].exported is not None
+    return [
+        name
+        for name, entry in FAMILIES.items()
+        if (carried if entry.encodings is None else model.encoding in entry.encodings)
+        and model.attention_bias in entry.attention_bias
+        and model.qk_norm in entry.qk_norm
+        and not (entry.whole_heads and model.hidden_size % model.num_heads)
+    ]
