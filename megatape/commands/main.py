@@ -28,6 +28,7 @@ COMMANDS = {
     "data": "inspect data directories and train tokenizers",
     "data report": "print a summary of a data directory",
     "data tokenizer": "train a SentencePiece BPE tokenizer with byte fallback",
+    "import": "make a pretrained model of transformers a starting point of training",
     "export": "export a checkpoint to a folder that transformers can load",
     "generate": "continue a prompt with an exported model",
     "evaluate": "evaluate a trained model on a task",

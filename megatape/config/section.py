@@ -39,7 +39,7 @@ class Section(BaseModel):
             object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # typing hashes the annotations of `Name | None`
 class Registered:
     """Validator of a key that takes a name of a registry (megatape/registry.py)."""
 

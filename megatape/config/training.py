@@ -26,6 +26,12 @@ class TrainingConfig(Section):
         "float32", description="precision of the forward and backward pass; master weights and optimizer state are float32"
     )
     gradient_clip: Compared[float] = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    init_from: Compared[str | None] = Field(
+        None,
+        min_length=1,
+        description="weights to start from instead of random ones, at step 0: the folder of an import, an export or a checkpoint "
+        "(docs/adopt.md); a run that resumes has its own",
+    )
     attention: Free[BackendName] = Field(
         AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
     )

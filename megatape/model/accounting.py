@@ -12,6 +12,7 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
+from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import SINGLE
 
@@ -33,12 +34,10 @@ class ParameterCount:
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count the parameters of a model on its shapes."""
-    sizes = {name: parameter.numel() for name, parameter in meta_model(config).named_parameters()}
-
-    def share(*parts: str) -> int:
-        return sum(size for name, size in sizes.items() if any(part in name for part in parts))
-
-    return ParameterCount(sum(sizes.values()), share("embedding.", "head."), share(".position.", ".bias."))
+    model = meta_model(config)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    embedding = sum(size for name, size in sizes.items() if name.startswith(("embedding.", "head.")))
+    return ParameterCount(sum(sizes.values()), embedding, sum(sizes[name] for name in position_parameters(model)))
 
 
 def forward_flops(config: ModelConfig, length: int) -> int:

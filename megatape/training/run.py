@@ -1,10 +1,7 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import torch
-from torch import Tensor, nn
 
 from megatape.attention.operation import choose
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
@@ -16,17 +13,15 @@ from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
-from megatape.model.init import initial_block
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import make_mesh
-from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder, named_step
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
 from megatape.training.resume import newest_valid, on_main, open_checkpoint, set_aside
+from megatape.training.start import first_state
 from megatape.zero.engine import Engine, Inputs
-from megatape.zero.state import WEIGHT, Reader
 
 
 class Run:
@@ -130,7 +125,7 @@ class Run:
                     "resuming there would mix with its own: choose another run.directory, or remove them"
                 )
         if reader is None:
-            self.engine.state.load(fresh_state(self.config, self.engine.state.parameters), step=0)
+            self.engine.state.load(first_state(self.config, self.engine.state.parameters, self.topology), step=0)
             return
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
@@ -173,15 +168,3 @@ class Run:
     def _inputs(self, batch: Batch) -> Inputs:
         tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets")}
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}
-
-
-def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
-    """Reads the state of a new run: initial weights as the parameters declare them, and zeros for the optimizer."""
-
-    def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        if kind != WEIGHT:
-            return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-        constant = settings(parameters[name]).init
-        return initial_block(name, shape, constant, rows, columns, config.model.init_std, config.training.seed)
-
-    return read

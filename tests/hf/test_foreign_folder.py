@@ -210,7 +210,7 @@ def test_corrupted_foreign_weights(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2'; models of llama and tape are run without"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; models of llama, mistral, qwen2, qwen3, tape are run without"),
         ({"model_type": ["tape"]}, r"model_type is \['tape'\]"),
         ({"encoding": "other"}, "encoding 'other' has no installed code"),
         ({"encoding": "fire"}, "position.content belongs to no parameter"),

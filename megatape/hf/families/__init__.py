@@ -20,6 +20,6 @@ def family_of(config: Config) -> Family:
 def family_named(model_type: object) -> Family:
     """The family whose models have this `model_type` in their config.json. Raises ValueError if it is not registered."""
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type is {model_type!r}; models of {' and '.join(FAMILIES)} are run without code of the folder")
+        raise ValueError(f"model_type is {model_type!r}; models of {', '.join(FAMILIES)} are run without code of the folder")
     family: Family = FAMILIES[model_type].load()()
     return family

@@ -96,6 +96,10 @@ class Family:
         """The inverse: our model section of a model with this configuration. Raises ValueError naming what is not supported."""
         raise NotImplementedError
 
+    def window(self, config: PreTrainedConfig) -> int | None:
+        """The last tokens that the model attends to, None for all."""
+        return None
+
     def write_code(self, model: ModelConfig, folder: Path) -> None:
         """Copy the code that the model needs into the exported folder."""
 

@@ -35,10 +35,6 @@ class Relative(Family):
         """The inverse: fields of our model section that follow from those."""
         return {}
 
-    def window(self, config: PreTrainedConfig) -> int | None:
-        """Tokens that the model attends to, if not all."""
-        return None
-
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
         for name, value in self.fixed.items():
             found = getattr(config, name)
@@ -60,7 +56,9 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     if unknown := sorted(rope.keys() - _ROPE - _DERIVED - SCALING.keys()):
         raise ValueError(f"{unknown[0]} of its rope_parameters is not supported")
     if rope.get("partial_rotary_factor", 1) != 1:
-        raise ValueError(f"partial_rotary_factor is {rope['partial_rotary_factor']}: heads that rotate in part are not supported")
+        raise ValueError(
+            f"partial_rotary_factor is {rope['partial_rotary_factor']}: heads that rotate in part are not supported"
+        )
     base = {"rotary_base": rope["rope_theta"], "scaling": None}
     if kind == "default" or (kind == "linear" and rope["factor"] == 1):
         return base

@@ -1,0 +1,55 @@
+"""An adopted model run by both codes: ours must give the logits of transformers' own."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers.initialization import no_init_weights
+
+from megatape.config import ModelConfig
+from megatape.hf.adopt.architecture import Architecture
+from megatape.hf.adopt.weights import FolderWeights
+from megatape.model.init import initial_weight
+from megatape.model.transformer import Transformer
+
+LENGTH = 256
+# Float32 rounding, which grows with the depth; 4e-7 in small models. Wrong frequencies of Llama 3 give 6e-3, a lost bias 1.
+LIMIT = 1e-4
+
+
+def check_tokens(folder: Path, vocab_size: int) -> Tensor:
+    """Ids [1, N] of a text, this file, by the folder's tokenizer.json; without one, ids from all over the vocabulary."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        ids = Tokenizer.from_file(str(path)).encode(Path(__file__).read_text(encoding="utf-8")).ids[:LENGTH]
+        return torch.tensor([ids]).clamp(max=vocab_size - 1)
+    return torch.randint(vocab_size, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def logit_difference(found: Architecture, weights: FolderWeights, model: ModelConfig, tokens: Tensor) -> float:
+    """The largest difference of the logits [1, N, V] of both codes, in float32, relative to the largest logit.
+
+    model: the section to be trained, whose position weights start as in training. Both share one copy of the weights in memory."""
+    with no_init_weights():
+        theirs = found.family.model_class._from_config(found.theirs, dtype=torch.float32)
+    theirs.tie_weights()
+    left = dict(theirs.named_parameters())
+    ours = Transformer(model)
+    for name, parameter in ours.named_parameters():
+        if name not in weights.tensors:
+            parameter.data = initial_weight(name, parameter, model.init_std, seed=0)
+            continue
+        shape = tuple(parameter.shape)
+        whole = weights.read("weight", name, shape, slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1))
+        parameter.data = left.pop(weights.tensors[name].name).data = whole.view(shape)
+    assert not left, f"parameters of {type(theirs).__name__} without a counterpart: {list(left)}"
+    expected = theirs.eval()(tokens).logits
+    difference = (_logits(ours, tokens) - expected).abs().max() / expected.abs().max()
+    return float(difference)
+
+
+def _logits(model: nn.Module, tokens: Tensor) -> Tensor:
+    logits: Tensor = model.eval()(tokens, torch.arange(tokens.shape[1]).expand_as(tokens))
+    return logits

@@ -1,0 +1,118 @@
+"""A pretrained model of others as a starting point: checked, compared with transformers, and described in our terms."""
+
+from pathlib import Path
+from typing import Any
+
+from megatape.checkpoint.manifest import describe, write_json
+from megatape.config import ModelConfig, parse_config
+from megatape.files import new_folder
+from megatape.hf.adopt.architecture import Architecture, read_architecture
+from megatape.hf.adopt.check import LIMIT, check_tokens, logit_difference
+from megatape.hf.adopt.record import IMPORT, ImportRecord
+from megatape.hf.adopt.weights import FileRecord, FolderWeights, find_weights
+from megatape.hf.stored import INDEX
+
+LENGTH = 4096  # of samples, unless the model or the user says otherwise
+# Files of tokenizers, and of what belongs to them.
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+# What a user sets before training starts.
+MISSING: dict[str, dict[str, Any]] = {"data": {"path": "DATA"}, "training": {"steps": 1000}}
+
+
+def import_model(source: Path, out: Path, encoding: str, length: int | None) -> ImportRecord:
+    """Write config.json and import.json into the new folder `out` for the model in `source`, to be trained with this encoding
+    on samples of `length` tokens.
+
+    Raises FileExistsError, FileNotFoundError or ValueError for what is missing, not supported, or gives other logits."""
+    source = source.absolute()
+    with new_folder(out) as folder:
+        found = read_architecture(source)
+        if not found.family.adoptable:
+            raise ValueError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
+        weights, dtype = find_weights(source, found)
+        raw = starting_config(found, source, out, encoding, length, dtype)
+        config = parse_config(_complete(raw), str(source / "config.json"))
+        tokens = check_tokens(source, found.model.vocab_size)
+        difference = logit_difference(found, weights, config.model, tokens)
+        if not difference <= LIMIT:
+            raise ValueError(
+                f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than {LIMIT:.0e}: this "
+                "model has a part that is not supported; please report it"
+            )
+        record = _record(source, found, weights, dtype, difference)
+        write_json(folder / "config.json", raw)
+        write_json(folder / IMPORT, record.model_dump(mode="json"))
+    return record
+
+
+def starting_config(
+    found: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
+) -> dict[str, Any]:
+    """The configuration of a run that starts from this model, but for what MISSING lists. The recipe is that of the paper's
+    context extension. Raises ValueError if the model attends to fewer tokens than a sample has."""
+    longest = min(found.model.max_positions, found.window or found.model.max_positions)
+    length = length or min(longest, LENGTH)
+    if found.window is not None and found.window < length:
+        raise ValueError(
+            f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention to the "
+            f"last tokens only is not supported, give --length {found.window} or less"
+        )
+    model = _section(found.model) | {"encoding": encoding, "max_positions": max(longest, length)}
+    if encoding == found.model.encoding:
+        export = {"family": found.theirs.model_type, "dtype": dtype}
+    else:
+        export = {"dtype": dtype}
+    return {
+        "run": {"directory": f"runs/{out.name}"},
+        "model": model,
+        "data": {"sequence_length": length},
+        "training": {
+            "init_from": str(out.absolute()),
+            "global_batch_size": 64,
+            "micro_batch_size": 1,
+            "precision": "float32" if dtype == "float32" else "bfloat16",
+            "activation_checkpointing": True,
+        },
+        "optimizer": {"learning_rate": 2e-5, "weight_decay": 0.0},
+        "schedule": {"kind": "constant", "warmup_fraction": 0.05},
+        "export": export,
+    }
+
+
+def _section(model: ModelConfig) -> dict[str, Any]:
+    """The model section without the fields that are none, and without those that follow from the encoding."""
+    dumped = model.model_dump(exclude_none=True)
+    del dumped["position_size"]
+    return dumped
+
+
+def _complete(raw: dict[str, Any]) -> dict[str, Any]:
+    return raw | {section: raw[section] | fields for section, fields in MISSING.items()}
+
+
+def _record(source: Path, found: Architecture, weights: FolderWeights, dtype: str, difference: float) -> ImportRecord:
+    tokenizer = [name for name in TOKENIZER if (source / name).is_file()]
+    used = {"config.json", *tokenizer, *(record.file for record in weights.tensors.values())}
+    if (source / INDEX).is_file():
+        used.add(INDEX)
+    return ImportRecord(
+        format=1,
+        source=str(source),
+        family=found.theirs.model_type,
+        dtype=dtype,
+        difference=difference,
+        tokenizer=tokenizer,
+        model=weights.model,
+        files={name: FileRecord(**describe(source / name)) for name in sorted(used)},
+        tensors=weights.tensors,
+    )

@@ -1,0 +1,58 @@
+"""What an import leaves: import.json, which refers to the folder of the weights, and a configuration to train with.
+
+OUT/
+    import.json     the folder, its files' hashes, where each of our parameters is in it
+    config.json     everything of a run but its data and its steps
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from megatape.config import ModelConfig, Section
+from megatape.files import parse_json
+from megatape.hf.adopt.weights import FileRecord, FolderWeights, TensorRecord
+
+IMPORT = "import.json"
+
+
+class ImportRecord(Section):
+    """import.json. Names of files are those in `source`.
+
+    tokenizer: those of the tokenizer. model: the model section of the model as it is there. difference: of its logits, ours
+    against transformers', relative to the largest."""
+
+    format: Literal[1]
+    source: str
+    family: str
+    dtype: str
+    difference: float
+    tokenizer: list[str]
+    model: ModelConfig
+    files: dict[str, FileRecord]
+    tensors: dict[str, TensorRecord]
+
+
+def read_record(directory: Path) -> ImportRecord:
+    """The record of the import in `directory`. Raises FileNotFoundError or ValueError if it is none."""
+    path = directory / IMPORT
+    try:
+        value = parse_json(path.read_bytes())
+        for tensor in value["tensors"].values():
+            tensor["shape"] = tuple(tensor["shape"])  # JSON has lists only
+        return ImportRecord.model_validate(value)
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = error.errors()[0] if isinstance(error, ValidationError) else error
+        raise ValueError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
+
+
+def open_import(directory: Path) -> FolderWeights:
+    """The weights that an import refers to. Raises FileNotFoundError if they are gone; their hashes are checked by `verify`."""
+    record = read_record(directory)
+    source = Path(record.source)
+    if not source.is_dir():
+        raise FileNotFoundError(
+            f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where it is"
+        )
+    return FolderWeights(source, record.model, record.tensors, record.files)

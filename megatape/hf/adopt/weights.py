@@ -1,0 +1,115 @@
+"""The tensors of a folder of transformers under our names, read by rows and columns."""
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from megatape.checkpoint.manifest import describe
+from megatape.config import ModelConfig, Section
+from megatape.hf.adopt.architecture import Architecture
+from megatape.hf.stored import stored_tensors
+from megatape.model.accounting import meta_model
+
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+# Constants that earlier versions of transformers stored beside the weights.
+_CONSTANT = "rotary_emb.inv_freq"
+_ROWS = 4096  # compared at a time
+
+
+class TensorRecord(Section):
+    """Where a tensor is, in a file of its folder, and under which name there."""
+
+    file: str
+    name: str
+    shape: tuple[int, ...]
+
+
+class FileRecord(Section):
+    """Size and hash of a file, as `describe` gives them."""
+
+    bytes: int
+    sha256: str
+
+
+class FolderWeights:
+    """The weights of a model in a folder of transformers.
+
+    model: whose weights they are. tensors: by our names. files: the hashes that they must have, empty if none were recorded."""
+
+    def __init__(
+        self, folder: Path, model: ModelConfig, tensors: dict[str, TensorRecord], files: dict[str, FileRecord] | None = None
+    ) -> None:
+        self.directory, self.model, self.tensors, self.files = folder, model, tensors, files or {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every parameter, under our names."""
+        return {name: record.shape for name, record in self.tensors.items()}
+
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Hash every `shares`-th file, beginning with number `share`. Raises ValueError or FileNotFoundError for one that is not
+        what it was when its hash was recorded."""
+        for name in sorted(self.files)[share::shares]:
+            path = self.directory / name
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: missing, but this folder was imported: put it back, or import it again")
+            if FileRecord(**describe(path)) != self.files[name]:
+                raise ValueError(f"{path} has changed since it was imported: restore it, or import the folder again")
+
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """The given rows and columns of a weight in float32; a vector is a matrix of one column.
+
+        The file is open for this tensor only: pages of its mapping that were read would count as this process's memory."""
+        record = self.tensors[name]
+        path = self.directory / record.file
+        with safe_open(path, framework="pt") as file:
+            part = file.get_slice(record.name)
+            block: Tensor = part[rows, columns] if len(shape) == 2 else part[rows][:, None]
+            block = block.to(torch.float32)
+        if not torch.isfinite(block).all():
+            raise ValueError(f"{path}: tensor {record.name} has values that are NaN or infinite: copy the folder again")
+        return block
+
+
+def find_weights(folder: Path, found: Architecture) -> tuple[FolderWeights, str]:
+    """The weights of the model in `folder` and the precision in which they are stored, float32 if it is not one for all.
+
+    Every tensor must belong to one parameter and have its shape. Only headers are read, except where a tied output matrix is
+    stored all the same: then it must equal the embedding. Raises ValueError naming the tensor at fault."""
+    stored = {name: entry for name, entry in stored_tensors(folder).items() if not name.endswith(_CONSTANT)}
+    for name, entry in stored.items():
+        if entry.dtype not in DTYPES:
+            raise ValueError(
+                f"{entry.path}: tensor {name} is stored as {entry.dtype}; only {', '.join(DTYPES)} are supported: take the model's "
+                "unquantized folder"
+            )
+    tensors, unused = {}, set(stored)
+    for ours, parameter in meta_model(found.model).named_parameters():
+        name = found.family.parameter_name(ours)
+        if name not in stored:
+            raise ValueError(f"{folder}: no tensor {name} in its safetensors files, but config.json asks for it")
+        if stored[name].shape != tuple(parameter.shape):
+            raise ValueError(
+                f"{stored[name].path}: tensor {name} has shape {stored[name].shape}, by config.json it is {tuple(parameter.shape)}"
+            )
+        tensors[ours] = TensorRecord(file=stored[name].path.name, name=name, shape=stored[name].shape)
+        unused.discard(name)
+    head, embedding = (found.family.parameter_name(name) for name in ("head.weight", "embedding.weight"))
+    if found.model.tie_embeddings and head in unused:
+        _check_equal(stored[head].path, head, stored[embedding].path, embedding)
+        unused.discard(head)
+    if unused:
+        name = min(unused)
+        raise ValueError(f"{stored[name].path}: tensor {name} belongs to no parameter that config.json asks for")
+    dtypes = {DTYPES[entry.dtype] for entry in stored.values()}
+    return FolderWeights(folder, found.model, tensors), dtypes.pop() if len(dtypes) == 1 else "float32"
+
+
+def _check_equal(path: Path, name: str, other_path: Path, other: str) -> None:
+    with safe_open(path, framework="pt") as file, safe_open(other_path, framework="pt") as other_file:
+        ours, theirs = file.get_slice(name), other_file.get_slice(other)
+        same = ours.get_shape() == theirs.get_shape()
+        starts = range(0, ours.get_shape()[0], _ROWS)
+        if not same or not all(torch.equal(ours[row : row + _ROWS], theirs[row : row + _ROWS]) for row in starts):
+            raise ValueError(f"{path}: {name} differs from {other}, though config.json says tie_word_embeddings: correct one")
