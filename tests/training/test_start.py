@@ -1,0 +1,241 @@
+"""Runs that start from other weights: an import, an export, a checkpoint; and back to transformers."""
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.hf.adopt.importing import import_model
+from megatape.hf.export import export
+from megatape.hf.families import family_of
+from megatape.model.accounting import meta_model
+from megatape.model.init import initial_weight
+from megatape.runtime.topology import Topology
+from megatape.training.run import Run
+from megatape.training.start import first_state
+from megatape.zero.state import WEIGHT, Reader
+from tests import bounds
+from tests.bounds import assert_close
+from tests.hf.tiny import MODELS, save_tiny
+from tests.workers import run_workers
+
+CASES = "tests.training.cases:train_cases"
+# One each of float32 and the other precisions; the dtype is that of the source's files.
+DTYPES = {"llama": torch.float16, "mistral": torch.bfloat16, "qwen2": torch.bfloat16}
+ONLY_SAVE = {"only_save": True}
+AT_ZERO = Path("checkpoints/step-00000000")
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """imported("qwen2", "tape"): the folder of that import, which nothing changes; its source is beside it."""
+    root = tmp_path_factory.mktemp("imported")
+
+    def make(name: str, encoding: str) -> Path:
+        source, out = root / name, root / f"{name}-{encoding}"
+        if not source.exists():
+            save_tiny(name, source, DTYPES.get(name, torch.float32))
+        if not out.exists():
+            import_model(source, out, encoding, 32)
+        return out
+
+    return make
+
+
+def case_of(folder: Path, name: str, **more: Any) -> dict[str, Any]:
+    """A case that trains the import in `folder`."""
+    raw = json.loads((folder / "config.json").read_text())
+    changes = {f"{section}.{key}": value for section in ("model", "export") for key, value in raw[section].items()}
+    changes |= {"training.init_from": raw["training"]["init_from"]} | more.pop("set", {})
+    return {"name": name, "set": changes, **more}
+
+
+@pytest.fixture
+def base(raw_config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose model section is the cases' own."""
+    return raw_config | {"model": {}}
+
+
+def run_of(base: dict[str, Any], name: str) -> Path:
+    return Path(base["run"]["directory"]) / name
+
+
+def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path) -> None:
+    """Every family through two tensor-parallel ranks at ZeRO-3 and back: the source's class, names, values and dtypes.
+
+    With TAPE the shared weights are the source's, and those of the encoding are those of a new model."""
+    cases = [case_of(imported(name, "rope"), name, set={"parallel.tp": 2}, **ONLY_SAVE) for name in MODELS]
+    cases += [case_of(imported("qwen3", "tape"), "tape", set={"parallel.tp": 2}, **ONLY_SAVE)]
+    results = run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers")
+    assert results[0] == [{"step": 0, "samples": 0}] * len(cases)
+    for name, (model_class, _, _) in MODELS.items():
+        checkpoint = verified_checkpoint(run_of(base, name) / AT_ZERO)
+        export(checkpoint, tmp_path / name)
+        source = imported(name, "rope").parent / name
+        ours, theirs = load_file(tmp_path / name / "model.safetensors"), load_file(source / "model.safetensors")
+        assert ours.keys() == theirs.keys()
+        for key, tensor in theirs.items():
+            assert ours[key].dtype == tensor.dtype == DTYPES.get(name, torch.float32) and torch.equal(ours[key], tensor), key
+        model, expected = (AutoModelForCausalLM.from_pretrained(folder).eval() for folder in (tmp_path / name, source))
+        assert type(model) is model_class
+        with torch.no_grad():
+            tokens = torch.arange(200)[None]
+            assert torch.equal(model(tokens).logits, expected(tokens).logits), name
+    reader = CheckpointReader(run_of(base, "tape") / AT_ZERO)
+    shared = load_file(imported("qwen3", "tape").parent / "qwen3" / "model.safetensors")
+    family = family_of(reader.config)
+    for name, parameter in meta_model(reader.config.model).named_parameters():
+        if ".position." in name:
+            assert torch.equal(reader.tensor(name), initial_weight(name, parameter, 0.02, 1234)), name
+        else:
+            assert torch.equal(reader.tensor(name), shared[family.parameter_name(name)]), name
+        rows, columns = slice(0, parameter.shape[0]), slice(0, parameter.shape[1] if parameter.dim() > 1 else 1)
+        assert not reader.read("exp_avg", name, tuple(parameter.shape), rows, columns).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2", "qwen3"])
+def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    """20 steps at (T, data ranks, stage) = (1, 1, 0), (1, 2, 3) and (2, 2, 3): the same training. A run stopped at step 10 resumes
+    bit for bit, although init_from is still set, and transformers loads what is exported."""
+    base["training"]["steps"] = 20
+    base["optimizer"]["eps"] = 1e-3
+    base["checkpoint"] = {"interval": 10, "keep": 5}
+    losses = {}
+    for tensor_size, data_ranks, stage in ((1, 1, 0), (1, 2, 3), (2, 2, 3)):
+        label = f"{tensor_size}{data_ranks}{stage}"
+        changes = {"parallel.tp": tensor_size, "zero.stage": stage}
+        straight = [case_of(imported(name, encoding), encoding + label, set=changes) for encoding in ("rope", "tape")]
+        half = [run_of(base, case["name"]) / "checkpoints/step-00000010" for case in straight]
+        again = [case | {"name": f"{case['name']}-resumed", "resume": str(at)} for case, at in zip(straight, half, strict=True)]
+        results = run_workers(CASES, tensor_size * data_ranks, {"config": base, "cases": straight + again}, tmp_path / label)
+        assert [result.get("step", result) for result in results[0]] == [0, 0, 10, 10]
+        for case, resumed in zip(straight, again, strict=True):
+            run, other = run_of(base, str(case["name"])), run_of(base, str(resumed["name"]))
+            weights, theirs = (load_file(path / "checkpoints/step-00000020/weight-00000.safetensors") for path in (run, other))
+            assert all(torch.equal(weights[key], tensor) for key, tensor in theirs.items())
+            losses[case["name"]] = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+            assert losses[case["name"]][-1] < losses[case["name"]][0] - 0.1
+        checkpoint = verified_checkpoint(run_of(base, f"rope{label}") / "checkpoints/step-00000020")
+        export(checkpoint, tmp_path / f"exported{label}")
+        assert type(AutoModelForCausalLM.from_pretrained(tmp_path / f"exported{label}")) is MODELS[name][0]
+    for encoding in ("rope", "tape"):
+        for label in ("123", "223"):
+            assert_close(losses[encoding + label][:3], losses[f"{encoding}110"][:3], bounds.TRAINED, what=(name, label))
+
+
+def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
+    """A checkpoint of TAPE starts a longer run, one with rope, and one that its export starts too; optimizer and step are new."""
+    raw = copy.deepcopy(trained)
+    origin = Path(raw["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
+    raw["run"]["directory"] = str(tmp_path / "run")
+    export(verified_checkpoint(origin), tmp_path / "exported")
+    kinds: dict[str, dict[str, Any]] = {
+        "longer": {"model.max_positions": 64, "data.sequence_length": 64},
+        "rope": {"model.encoding": "rope"},
+        "exported": {"training.init_from": str(tmp_path / "exported")},
+    }
+    cases = [
+        {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
+        for name, changes in kinds.items()
+    ]
+    assert run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0] == [{"step": 0, "samples": 0}] * 3
+    expected = CheckpointReader(origin)
+    for name in kinds:
+        found = CheckpointReader(tmp_path / "run" / name / AT_ZERO)
+        assert found.names() and all(torch.equal(found.tensor(key), expected.tensor(key)) for key in found.names()), name
+        assert set(expected.names()) - set(found.names()) == (
+            {key for key in expected.names() if ".position." in key} if name == "rope" else set()
+        )
+
+
+def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path) -> None:
+    """Parameters that differ are named; what is no source, or has changed, is told on every rank."""
+    llama, tape = imported("llama", "rope"), imported("llama", "tape")
+    save_tiny("llama", tmp_path / "changed")
+    import_model(tmp_path / "changed", tmp_path / "import", "rope", 32)
+    content = bytearray((tmp_path / "changed" / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "changed" / "model.safetensors").write_bytes(content)
+    wrong: dict[str, tuple[Path, dict[str, Any], str]] = {
+        "shape": (llama, {"model.mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight (48, 32), here (64, 32)"),
+        "more": (llama, {"model.num_layers": 3}, "it lacks blocks.2."),
+        "fewer": (llama, {"model.num_layers": 1}, "this model lacks blocks.1."),
+        "norms": (llama, {"model.qk_norm": True, "export.family": None}, "it lacks blocks.0.attention.key_norm.weight"),
+        "encoding": (tape, {"model.mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight"),
+        "nothing": (llama, {"training.init_from": str(tmp_path / "none")}, "none: no such folder"),
+        "changed": (tmp_path / "import", {}, "has changed since it was imported"),
+    }
+    cases = [case_of(folder, name, set=changes) for name, (folder, changes, _) in wrong.items()]
+    results = run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers")
+    for rank in range(2):
+        for result, (name, (_, _, message)) in zip(results[rank], wrong.items(), strict=True):
+            assert result["error"].startswith("ValueError: training.init_from") and message in result["error"], (name, result)
+
+
+def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
+    """--resume auto continues from the run's own checkpoint and does not look at init_from; without one, init_from begins."""
+    raw = copy.deepcopy(trained)
+    raw["training"]["steps"] = 5
+    gone = {"training.init_from": str(tmp_path / "none")}
+    raw["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
+    cases = [{"name": "base", "set": gone, "resume": "auto"}, {"name": "new", "set": gone, "resume": "auto"}]
+    results = run_workers(CASES, 2, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+    assert results[0] == {"step": 4, "samples": 32}
+    assert results[1]["error"].startswith("ValueError: training.init_from") and "no such folder" in results[1]["error"]
+
+
+def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
+    """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it."""
+    big = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}
+    save_tiny("llama", tmp_path / "model", **big)
+    import_model(tmp_path / "model", tmp_path / "import", "rope", 32)
+    case = case_of(tmp_path / "import", "run", set={"parallel.tp": 2})
+    for path, value in case["set"].items():
+        section, _, key = path.partition(".")
+        base.setdefault(section, {})[key] = value
+    results = run_workers("tests.training.test_start:measure_loading", 4, base, tmp_path / "workers")
+    whole = results[0]["model"]
+    assert whole > 40e6
+    for result in results:
+        assert result["read"] < 0.3 * whole  # rows that two ranks share are read by both
+        assert result["peak"] < 0.2 * whole, result
+    assert sum(result["read"] for result in results) >= whole
+
+
+def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
+    """Bytes of the model, bytes that this rank reads of it, and by how many its resident memory grows meanwhile."""
+    config = parse_config(raw, "test")
+    run = Run(config, open_data(config), topology, None)  # loads once: the state itself is in memory now
+    state = run.engine.state
+    read, sizes = first_state(config, state.parameters, topology), []
+
+    def counted(*arguments: Any) -> Tensor:
+        block = read(*arguments)
+        if arguments[0] == WEIGHT:
+            sizes.append(block.numel() * 4)
+        return block
+
+    counting: Reader = counted
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _memory("VmRSS")
+    state.load(counting, 0)
+    whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
+    return {"model": whole, "read": sum(sizes), "peak": _memory("VmHWM") - before}
+
+
+def _memory(field: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[field].split()[0]) * 1024
