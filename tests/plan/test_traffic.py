@@ -34,7 +34,9 @@ DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
         pytest.param(1, DATA_AXIS, id="data axis"),
         pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
         pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),
-        pytest.param(1, {"stage2": {"zero.stage": 2, "model.attention_bias": "qkv"}}, id="data axis, stage 2", marks=pytest.mark.slow),
+        pytest.param(
+            1, {"stage2": {"zero.stage": 2, "model.attention_bias": "qkv"}}, id="data axis, stage 2", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_planned_bytes_are_those_sent(

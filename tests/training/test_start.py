@@ -198,7 +198,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it."""
-    big = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}
+    big: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}
     save_tiny("llama", tmp_path / "model", **big)
     import_model(tmp_path / "model", tmp_path / "import", "rope", 32)
     case = case_of(tmp_path / "import", "run", set={"parallel.tp": 2})
