@@ -87,6 +87,8 @@ def test_resolved_configuration_parses_to_itself() -> None:
             {"model__scaling": {"kind": "yarn", "factor": 2.0, "original_length": 8, "beta_slow": 64.0}},
             ["beta_slow 64.0 is not below beta_fast 32.0"],
         ),
+        ({"export__family": "llama"}, ["export.family llama has no model with encoding tape", "choose one of tape"]),
+        ({"export__family": "gpt"}, ['export.family is "gpt"', "choose one of llama, mistral, qwen2, qwen3, tape"]),
         ({"model__attention_bias": "kv"}, ['model.attention_bias is "kv"', "'none', 'qkv' or 'qkvo'"]),
         ({"model__head_dim": 2, "model__scaling": {"kind": "theta", "factor": 2.0}}, ["head_dim above 2"]),
         ({"model__encoding": "sinusoidal", "model__hidden_size": 63, "model__head_dim": 16}, ["hidden_size 63 is odd"]),

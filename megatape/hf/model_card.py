@@ -14,7 +14,7 @@ tags: [{tags}]
 ---
 # {title}
 
-A decoder-only language model with {encoding}, pretrained with MegaTAPE. It is a base model: it continues text and has had no
+A decoder-only language model with {encoding}, {origin}. It is a base model: it continues text and has had no
 instruction tuning or safety training.
 
 ```python
@@ -54,6 +54,9 @@ def model_card(config: Config, family: Family, step: int, tokens: int) -> str:
         tags=family.tag,
         title=f"Language model with `{model.encoding}` positions",
         encoding=description + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
+        origin="trained with MegaTAPE from the weights of another model"
+        if config.training.init_from
+        else "pretrained with MegaTAPE",
         trust=", trust_remote_code=True" if family.remote_code else "",
         code=family.code_note,
         parameters=count_parameters(model).total,

@@ -179,9 +179,9 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has 320 tokens, but model.vocab_size is 300"):
         export(small, out)
 
-    llama, _ = memory_checkpoint(sentencepiece_model, encoding="rope", **SHAPES["odd"])
-    with pytest.raises(ValueError, match="multiple of num_heads; this one has 20 and 3"):
-        export(llama, out)
+    neither, _ = memory_checkpoint(sentencepiece_model, encoding="rope", attention_bias="qkv", qk_norm=True)
+    with pytest.raises(ValueError, match="no architecture .* rope with attention_bias qkv and qk_norm true"):
+        export(neither, out)
 
     missing, _ = memory_checkpoint(sentencepiece_model)
     del missing.weights["blocks.1.position.gain"]

@@ -120,5 +120,5 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
 def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any]) -> None:
     monkeypatch.setitem(ENCODINGS, "learned_slopes", EncodingEntry(f"{__name__}:LearnedSlopes", "learned slopes"))
     raw_config["model"]["encoding"] = "learned_slopes"
-    with pytest.raises(ValueError, match=r"model\.encoding learned_slopes has no code for exported models"):
+    with pytest.raises(ValueError, match=r"no architecture of exported models has model\.encoding learned_slopes"):
         family_of(parse_config(raw_config, "test"))
