@@ -52,7 +52,7 @@ def write_checkpoint(
     partial = _together(topology, lambda: _make_partial(folder, final))
     files: dict[str, dict[str, Any]] = {}
     faults = [] if appears(partial) else ["what the main rank made is not seen here"]
-    tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.kinds}
+    tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.tensors}
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
         writing: list[Future[None]] = []
@@ -206,7 +206,12 @@ def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:
             room = FILE_BYTES
         groups[-1].append(name)
         room -= size
-    return [(kind, f"{kind}-{index:05d}.safetensors", names) for index, names in enumerate(groups) for kind in zero.kinds]
+    return [
+        (kind, f"{kind}-{index:05d}.safetensors", held)
+        for index, names in enumerate(groups)
+        for kind, of_kind in zero.tensors.items()
+        if (held := [name for name in names if name in of_kind])
+    ]
 
 
 def _save(path: Path, tensors: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:

@@ -35,6 +35,13 @@ class TrainingConfig(Section):
     attention: Free[BackendName] = Field(
         AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
     )
+    trainable: Fixed[tuple[str, ...]] = Field(
+        ("all",),
+        min_length=1,
+        strict=False,  # JSON has lists
+        description="what is trained: groups (all, position, embeddings, norms) and patterns of parameter names (blocks.0.*); the rest "
+        "is frozen",
+    )
     replica_check_interval: Free[PositiveInt] = Field(
         100,
         description="steps between checks that weights and optimizer state which several ranks hold are equal, bit for bit; every "

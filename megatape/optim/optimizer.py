@@ -20,12 +20,14 @@ def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config
 
 
 def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
-    """One group for each pair of weight decay and learning-rate scale that the parameters declare.
+    """One group for each pair of weight decay and learning-rate scale that the trained parameters declare.
 
     `scale` multiplies a group's scheduled learning rate. (The authors of TAPE decay everything but norms and parameters with
     "bias" in their names: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
     members: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for _, parameter in named_parameters:
+        if not parameter.requires_grad:
+            continue
         declared = settings(parameter)
         members.setdefault((not declared.decay, declared.lr_scale), []).append(parameter)
     return [

@@ -48,7 +48,7 @@ def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
     whole = gather_tokens(x, axis)
     if axis.size == 1 or recomputed():
         return [layer(whole) for layer in layers]
-    part, again = x.detach(), _GatherAgain(axis, len(layers))
+    part, again = x.detach(), _GatherAgain(axis, sum(layer.weight.requires_grad for layer in layers))
     # By keyword, because ZeRO stage 3 wraps the positional inputs of a layer in hooks.
     return [layer(whole, part=part, again=again) for layer in layers]
 
@@ -72,21 +72,21 @@ class _GatherAgain:
 
 
 class _GatheredLinear(torch.autograd.Function):
-    """F.linear that saves a part of its input, and the weight itself, because ZeRO stage 3 frees
+    """F.linear that saves a part of its input unless the weight is frozen, and the weight itself, because ZeRO stage 3 frees
     and refills its storage."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, weight: Tensor, part: Tensor, again: _GatherAgain) -> Tensor:
         ctx.again = again
-        ctx.save_for_backward(part, weight)
+        ctx.save_for_backward(part if weight.requires_grad else None, weight)
         return F.linear(whole, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         part, weight = ctx.saved_tensors
-        whole = ctx.again(part)
-        return grad @ weight, grad.flatten(0, 1).T @ whole.flatten(0, 1), None, None
+        grad_weight = None if part is None else grad.flatten(0, 1).T @ ctx.again(part).flatten(0, 1)
+        return grad @ weight, grad_weight, None, None
 
 
 class RowLinear(nn.Module):

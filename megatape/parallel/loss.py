@@ -41,7 +41,8 @@ class _CrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=x.device)
         if differentiate:
             grad_states = torch.empty_like(states)
-            grad_weight = torch.zeros_like(weight, dtype=torch.float32)  # a sum over chunks, rounded once at the end
+            # A sum over chunks, rounded once at the end.
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         size = max(1, CHUNK_ELEMENTS // weight.shape[0])
         for first in range(0, len(states), size):
             piece = slice(first, first + size)
@@ -54,15 +55,14 @@ class _CrossEntropy(torch.autograd.Function):
                 probabilities.scatter_add_(1, rows[:, None], -held[:, None].float())
                 grad_logits = probabilities.mul_(counts[:, None]).to(weight.dtype)
                 grad_states[piece] = grad_logits @ weight
-                if grad_weight.dtype == weight.dtype:
-                    grad_weight.addmm_(grad_logits.T, states[piece])
-                else:
-                    grad_weight += grad_logits.T @ states[piece]
+                if grad_weight is not None:
+                    _add_product(grad_weight, grad_logits.T, states[piece])
                 del grad_logits
             del probabilities  # before computing the next chunk's logits
         if differentiate:
             # Not saved through autograd, so that the backward pass can return them without a copy.
-            ctx.gradients = [reduce_scatter(grad_states.view_as(whole), axis), grad_weight.to(weight.dtype)]
+            grad_x = reduce_scatter(grad_states.view_as(whole), axis)
+            ctx.gradients = [grad_x, None if grad_weight is None else grad_weight.to(weight.dtype)]
         return total
 
     @staticmethod
@@ -70,7 +70,15 @@ class _CrossEntropy(torch.autograd.Function):
         if not ctx.gradients:
             raise RuntimeError("the loss can be differentiated only once: the first backward pass released its gradients")
         grad_weight, grad_x = ctx.gradients.pop(), ctx.gradients.pop()
-        return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None
+        return grad_x.mul_(grad), None if grad_weight is None else grad_weight.mul_(grad), None, None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, without a temporary where the dtypes are the same."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 def _chunk(states: Tensor, weight: Tensor, rows: Tensor, held: Tensor, vocab_size: int, axis: Axis) -> tuple[Tensor, Tensor]:

@@ -31,9 +31,11 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
     """The memory of a rank. one: its pass over a micro-batch; on_gpu: include the copies that attention keeps on a GPU."""
     zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
     parameters = list(one.model.parameters())
-    held = elements(parameters)
-    divided = padded(parameters, ranks) / ranks
-    weights = elements(always_whole(parameters, config)) + divided if zero.stage == 3 else held
+    weights: float = elements(parameters)
+    if zero.stage == 3:
+        weights = elements(always_whole(parameters, config)) + padded(parameters, ranks) / ranks
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    held, divided = elements(trained), padded(trained, ranks) / ranks
     state = divided if zero.stage else held
     device = {
         "weights": weights * size,

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import saved_bytes
+from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
@@ -35,9 +36,11 @@ def run_pass(config: Config) -> Pass:
 
     Bytes are an affine function of the sequence length, and each of its coefficients is an affine
     function of the depth, because all layers but the last are alike. So the full depth runs on a
-    short sequence only, two shallow models give the bytes, and the result is exact."""
+    short sequence only, two shallow models give the bytes, and the result is exact (unless training.trainable treats layers
+    differently)."""
     short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
     model, events = _run(config, depth, short)
+    check_trainable(model, config.training.trainable)
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     at_two, at_three = (_sent(config, num_layers, short, length) for num_layers in (2, 3))
     sent = Counter({collective: two + (at_three[collective] - two) * (depth - 2) for collective, two in at_two.items()})
@@ -101,7 +104,9 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     """One tensor-parallel rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    return Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
+    share = Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
+    freeze(share, config.training.trainable)
+    return share
 
 
 @contextmanager

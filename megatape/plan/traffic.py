@@ -36,15 +36,16 @@ def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
 def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
     stage, weight_bytes = config.zero.stage, element_bytes(config)
     parameters = list(one.model.parameters())
-    trained = sum(parameter.numel() for parameter in one.trained)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    reduced = elements(one.trained)
     sent: Sent = Counter()
     if stage == 0:
-        # Parameters without a gradient are reduced too, as zeros.
-        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(parameters) * GRADIENT_BYTES, ranks)
+        # Trained parameters without a gradient are reduced too, as zeros.
+        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(trained) * GRADIENT_BYTES, ranks)
     elif stage < 3:
         reductions = micro_batches if stage == 2 else 1
-        sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, trained * GRADIENT_BYTES, ranks)
-        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(parameters) * weight_bytes, ranks)
+        sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, reduced * GRADIENT_BYTES, ranks)
+        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trained) * weight_bytes, ranks)
     else:
         moved = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
         moved += padded(always_whole(parameters, config), ranks)  # gathered after the optimizer has changed them

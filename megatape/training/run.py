@@ -13,8 +13,9 @@ from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
+from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
-from megatape.parallel.mesh import make_mesh
+from megatape.parallel.mesh import Axis, make_mesh
 from megatape.run_folder import RunFolder, named_step
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
@@ -52,7 +53,7 @@ class Run:
             config,
             topology,
             self.mesh,
-            lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis, config.training.attention),
+            self._build,
         )
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = 0
@@ -107,6 +108,13 @@ class Run:
         return write_checkpoint(
             self.folder, self.step, self.engine.state, self.topology, state, self.data.tokenizer.model, keep
         )
+
+    def _build(self, axis: Axis) -> Transformer:
+        training = self.config.training
+        model = Transformer(self.config.model, training.activation_checkpointing, axis, training.attention)
+        check_trainable(model, training.trainable)
+        freeze(model, training.trainable)
+        return model
 
     def _start(self, resume: str | None, allow_changes: bool) -> None:
         """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""

@@ -24,7 +24,7 @@ def find_differences(state: ZeroState, topology: Topology, mesh: Mesh) -> list[s
     for names, axes in _replicated(state, mesh):
         if not names:
             continue
-        keys = [(kind, name) for name in names for kind in state.kinds]
+        keys = [(kind, name) for name in names for kind, held in state.tensors.items() if name in held]
         sums = torch.stack([_checksum(state, *key) for key in keys])
         extremes = torch.stack([sums, -sums])
         for axis in axes:
@@ -46,19 +46,19 @@ def replicated_over_tensor_axis(state: ZeroState, mesh: Mesh) -> list[str]:
 def _replicated(state: ZeroState, mesh: Mesh) -> Iterator[tuple[list[str], list[Axis]]]:
     """Names of parameters, and the axes over which each rank has the same piece of them."""
     whole = replicated_over_tensor_axis(state, mesh)
-    if state.stage > 0:  # the data axis divides masters and optimizer state
-        yield whole, [mesh.tensor]
-    elif mesh.data.size > 1:
-        yield [name for name in state.parameters if name not in whole], [mesh.data]
-        yield whole, [mesh.data, mesh.tensor]
-    else:
-        yield whole, [mesh.tensor]
+    divided = [name for name in state.parameters if name not in whole]
+    if mesh.data.size > 1:
+        yield [name for name in divided if state.is_replicated(name)], [mesh.data]
+        yield [name for name in whole if state.is_replicated(name)], [mesh.data, mesh.tensor]
+        whole = [name for name in whole if not state.is_replicated(name)]
+    yield whole, [mesh.tensor]
 
 
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
-    """The sum of this rank's float32 numbers, their bits read as integers: exact, and another one after any one change."""
+    """The sum of this rank's numbers, their bits read as integers: exact, and another one after any one change."""
     _, piece = state.piece(name, kind)
-    return piece.detach().view(torch.int32).sum(dtype=torch.int64).to(state.engine.device)
+    bits = torch.int32 if piece.dtype == torch.float32 else torch.int16
+    return piece.detach().view(bits).sum(dtype=torch.int64).to(state.engine.device)
 
 
 def _describe(of_ranks: list[list[list[str | int]]]) -> list[str]:

@@ -42,14 +42,16 @@ class ZeroState:
     """Access to the master weights and optimizer state of an initialized DeepSpeed engine. Missing
     optimizer state is created as zeros.
 
-    kinds: WEIGHT, and the tensors that the optimizer keeps for each weight."""
+    tensors: the names of parameters by kind, WEIGHT or a tensor that the optimizer keeps for each weight. A frozen parameter has
+    no optimizer state and no master weight: its compute weight counts as that, and the data axis divides it at stage 3 only."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh, entry: OptimizerEntry) -> None:
         self.engine, self.topology, self.mesh = engine, topology, mesh
         self.stage: int = engine.zero_optimization_stage()
         # Any: DeepSpeed attaches its bookkeeping (ds_id, _hp_mapping, ...) to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
-        self.kinds = (WEIGHT, *entry.state)
+        trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
+        self.tensors = {WEIGHT: list(self.parameters)} | dict.fromkeys(entry.state, trained)
         self.counts_steps = entry.counts_steps
         self.optimizer: torch.optim.Optimizer = engine.optimizer if self.stage == 0 else engine.optimizer.optimizer
         for flat in self._flats():
@@ -82,8 +84,8 @@ class ZeroState:
         """Overwrite master weights, optimizer state and compute weights with what `read` returns for this rank's pieces.
 
         step: the optimizer's step count."""
-        for kind in self.kinds:
-            for name in self.parameters:
+        for kind, names in self.tensors.items():
+            for name in names:
                 start, piece = self.piece(name, kind)
                 if piece.numel():
                     piece.copy_(self._read(read, kind, name, start, piece.numel()))
@@ -109,6 +111,8 @@ class ZeroState:
     def piece(self, name: str, kind: str) -> tuple[int, Tensor]:
         """This rank's run of elements of its share: its start, and a writable view."""
         parameter = self.parameters[name]
+        if not parameter.requires_grad:
+            return self._frozen_piece(parameter)
         if self.stage == 0:
             whole = parameter.data if kind == WEIGHT else self.optimizer.state[parameter][kind]
             return 0, whole.view(-1)
@@ -126,6 +130,17 @@ class ZeroState:
         source = flat.data if kind == WEIGHT else self.optimizer.state[flat][kind]
         return start, source.narrow(0, offset, size)
 
+    def _frozen_piece(self, parameter: Any) -> tuple[int, Tensor]:
+        if self.stage < 3:
+            return 0, parameter.data.view(-1)
+        size = parameter.ds_tensor.ds_numel
+        start = min(size * self.engine.optimizer._get_param_partition_rank(parameter), parameter.ds_numel)
+        return start, parameter.ds_tensor.data.narrow(0, 0, min(size, parameter.ds_numel - start))
+
+    def is_replicated(self, name: str) -> bool:
+        """Whether every data-parallel rank holds the same piece of the parameter."""
+        return self.stage == 0 or (self.stage < 3 and not self.parameters[name].requires_grad)
+
     def _local_shape(self, name: str) -> tuple[int, ...]:
         parameter = self.parameters[name]
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
@@ -138,7 +153,7 @@ class ZeroState:
 
     def _contributes(self, name: str) -> bool:
         """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
-        first_replica = self.stage > 0 or self.mesh.data.rank == 0
+        first_replica = not self.is_replicated(name) or self.mesh.data.rank == 0
         return first_replica and (self.is_divided(name) or self.mesh.tensor.rank == 0)
 
     def _flats(self) -> list[Tensor]:
@@ -154,6 +169,8 @@ class ZeroState:
             self.engine.optimizer.update_lp_params()
         elif self.stage == 3:
             for name, parameter in self.parameters.items():
+                if not parameter.requires_grad:
+                    continue
                 assert parameter.data.numel() == 0, f"{name} is gathered: its copy would be stale"
                 _, piece = self.piece(name, WEIGHT)
                 parameter.ds_tensor.data.zero_()

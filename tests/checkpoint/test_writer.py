@@ -16,11 +16,16 @@ def test_parameters_are_grouped_into_files(monkeypatch: pytest.MonkeyPatch) -> N
     """In their order, up to FILE_BYTES each; a larger tensor has a file of its own; every kind has the same groups."""
     monkeypatch.setattr(writer, "FILE_BYTES", 4 * 10)
     shapes: dict[str, tuple[int, ...]] = {"a": (4,), "b": (2, 3), "c": (1,), "huge": (5, 5), "d": (2,)}
-    state: Any = SimpleNamespace(parameters=shapes, shape=shapes.__getitem__, kinds=("weight", "momentum"))
+    state: Any = SimpleNamespace(
+        parameters=shapes, shape=shapes.__getitem__, tensors=dict.fromkeys(("weight", "momentum"), shapes)
+    )
     groups = [["a", "b"], ["c"], ["huge"], ["d"]]
     assert writer._plan(cast(ZeroState, state)) == [
-        (kind, f"{kind}-{number:05d}.safetensors", names) for number, names in enumerate(groups) for kind in state.kinds
+        (kind, f"{kind}-{number:05d}.safetensors", names) for number, names in enumerate(groups) for kind in state.tensors
     ]
+    state.tensors["momentum"] = ["c", "d"]  # the others are frozen
+    momentum = [(file, names) for kind, file, names in writer._plan(cast(ZeroState, state)) if kind == "momentum"]
+    assert momentum == [("momentum-00001.safetensors", ["c"]), ("momentum-00003.safetensors", ["d"])]
 
 
 def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:

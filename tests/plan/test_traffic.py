@@ -11,6 +11,7 @@ from megatape.plan.traffic import leaving_node, plan_traffic
 from tests.plan.cases import configure
 from tests.workers import run_workers
 
+FROZEN = {"training.trainable": ["position", "norms", "embeddings", "blocks.*.mlp.up.weight"]}
 BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
@@ -20,11 +21,18 @@ BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage3-whole": {"zero.stage": 3, "training.activation_checkpointing": True},
     "stage3-little": {"zero.stage": 3, "zero.bucket_size": 100, "training.micro_batch_size": 1},
     "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": True},
+    "stage0-frozen": {"zero.stage": 0} | FROZEN,
+    "stage2-frozen": {"zero.stage": 2, "training.micro_batch_size": 1} | FROZEN,
     "stage3-rope": {"zero.stage": 3, "zero.bucket_size": 1000, "model.encoding": "rope", "data.mask_documents": True},
 }
 TENSOR_AXIS = {"stage1": {"zero.stage": 1, "model.attention_bias": "qkvo", "model.qk_norm": True}}
 TENSOR_AXIS_ROPE = {"stage3": {"zero.stage": 3, "model.encoding": "rope", "training.activation_checkpointing": True}}
 DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
+
+DATA_AXIS_MORE = {
+    "stage2": {"zero.stage": 2, "model.attention_bias": "qkv"},
+    "stage3-frozen": {"zero.stage": 3, "zero.bucket_size": 3000} | FROZEN,
+}
 
 
 @pytest.mark.parametrize(
@@ -34,9 +42,7 @@ DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
         pytest.param(1, DATA_AXIS, id="data axis"),
         pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
         pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),
-        pytest.param(
-            1, {"stage2": {"zero.stage": 2, "model.attention_bias": "qkv"}}, id="data axis, stage 2", marks=pytest.mark.slow
-        ),
+        pytest.param(1, DATA_AXIS_MORE, id="data axis, more", marks=pytest.mark.slow),
     ],
 )
 def test_planned_bytes_are_those_sent(
