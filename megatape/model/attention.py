@@ -36,10 +36,7 @@ class Attention(nn.Module):
 
         h: [B, N/T, C]; e: the encoding's state, [B, N/T, L, W] if blocks change it; document_starts: [B, N],
         the first token that each token may see, or None; move: whether anything reads the moved state."""
-        heads = column_parallel(h, self.query, self.key, self.value)
-        q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in heads)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
+        q, k, v = self.heads(h)
         if e is not None and self.encoding.carries_state:
             e = divide_by_channels(e, self.axis)
         attended_positions = None
@@ -50,6 +47,14 @@ class Attention(nn.Module):
             bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
             content = attend(q, k, v, bias, document_starts, self.backend)
         return self.output(content.flatten(2)), attended_positions
+
+    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C]."""
+        projected = column_parallel(h, self.query, self.key, self.value)
+        q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in projected)
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        return q, k, v
 
 
 def attention_need(config: Config, device_type: str) -> Need:

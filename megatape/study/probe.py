@@ -46,7 +46,7 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
 def probabilities(layer: LayerInputs) -> Tensor:
     """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
     attention, h = layer.attention, layer.h
-    q, k = (projection(h).unflatten(-1, (-1, attention.head_dim)) for projection in (attention.query, attention.key))
+    q, k, _ = attention.heads(h)
     q, k = attention.encoding.rotate_qk(q, k, layer.e)
     groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
     scores = (

@@ -17,11 +17,12 @@ from megatape.hf.adopt.check import logit_difference
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.adopt.record import open_import, read_record
 from megatape.hf.adopt.weights import find_weights
+from megatape.hf.tokenizer import build_tokenizer, load_sentencepiece
 from megatape.zero.state import WEIGHT
 from tests import bounds
 from tests.bounds import assert_within
 from tests.conftest import Command
-from tests.hf.tiny import MODELS, save_tiny
+from tests.hf.tiny import MODELS, VOCAB_SIZE, save_tiny
 
 NORM = "model.norm.weight"
 
@@ -102,6 +103,27 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
     rope = tmp_path / "rope"
     import_model(folder, rope, "rope", None)
     assert load_config(rope / "config.json", ["data.path=data", "training.steps=3"]).export.family == "mistral"
+
+
+def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_model: Path, tmp_path: Path) -> None:
+    """A window as long as the samples is no obstacle; what transformers would follow is not followed; the text is the tokenizer's."""
+    folder = tmp_path / "mistral"
+    save_tiny("mistral", folder, sliding_window=32)
+    change(folder / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
+    tokenizer = build_tokenizer(load_sentencepiece(sentencepiece_model))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert command("import", folder, tmp_path / "out", "--length", 32)[0] == 0
+    model = load_config(tmp_path / "out" / "config.json", ["data.path=data", "training.steps=3"]).model
+    assert (model.max_positions, read_record(tmp_path / "out").tokenizer[0]) == (32, "tokenizer.json")
+    change(folder / "config.json", vocab_size=100)
+    for path in folder.glob("*.safetensors"):
+        tensors = load_file(path)
+        save_file({name: value[:100] if len(value) == VOCAB_SIZE else value for name, value in tensors.items()}, path)
+    code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
+    assert code == 2 and "tokenizer.json gives a text the id" in errors
+    (folder / "tokenizer.json").write_text("{}")
+    code, _, errors = command("import", folder, tmp_path / "small", "--length", 32)
+    assert code == 2 and "tokenizer.json: not a tokenizer" in errors
 
 
 def test_a_changed_source_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from megatape.data.splits import open_data
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
 from megatape.hf.families import family_of
+from megatape.hf.folder import read_model
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
 from megatape.runtime.topology import Topology
@@ -92,6 +93,7 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
         with torch.no_grad():
             tokens = torch.arange(200)[None]
             assert torch.equal(model(tokens).logits, expected(tokens).logits), name
+            assert torch.equal(read_model(tmp_path / name)(tokens).logits, expected(tokens).logits), name
     reader = CheckpointReader(run_of(base, "tape") / AT_ZERO)
     shared = load_file(imported("qwen3", "tape").parent / "qwen3" / "model.safetensors")
     family = family_of(reader.config)

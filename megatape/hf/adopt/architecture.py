@@ -20,6 +20,8 @@ _LAYOUTS = {
     "*.gguf": "GGUF weights, which are converted or quantized: take the model's original folder",
     "adapter_config.json": "an adapter, no model: merge it into its base first",
 }
+# Fields of transformers before version 5, which its classes still read.
+_EARLIER = {"rope_theta", "rope_scaling", "original_max_position_embeddings", "torch_dtype"}
 _QUANTIZED = ("quantization_config", "compression_config")
 
 
@@ -46,7 +48,7 @@ def read_architecture(folder: Path) -> Architecture:
     try:
         family = _family(fields)
         _check_rotary(fields)
-        theirs = family.config_class(**fields)
+        theirs = _config(family, fields)
         section, window = family.model_fields(theirs), family.window(theirs)
     except FAULTS as error:
         raise ValueError(f"{path}: {reason(error)}") from None
@@ -78,6 +80,13 @@ def _family(fields: dict[str, Any]) -> Family:
     if "auto_map" in fields and not family.remote_code:
         raise ValueError("auto_map names code of the folder, which is not run: its model may be another than transformers' own")
     return family
+
+
+def _config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
+    """Of the fields that the class declares: its code ignores the others, but transformers itself may follow one, such as
+    attn_implementation."""
+    declared = family.config_class().to_dict().keys() | family.undeclared | _EARLIER
+    return family.config_class(**{name: value for name, value in fields.items() if name in declared})
 
 
 def _check_rotary(fields: dict[str, Any]) -> None:

@@ -13,18 +13,28 @@ from megatape.hf.adopt.weights import FolderWeights
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 
-LENGTH = 256
+TEXT_LENGTH = 256  # of the text, if samples are not shorter
 # Float32 rounding, which grows with the depth; 4e-7 in small models. Wrong frequencies of Llama 3 give 6e-3, a lost bias 1.
 LIMIT = 1e-4
 
 
-def check_tokens(folder: Path, vocab_size: int) -> Tensor:
-    """Ids [1, N] of a text, this file, by the folder's tokenizer.json; without one, ids from all over the vocabulary."""
+def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
+    """At most `length` ids [1, N] of a text, this file, by the folder's tokenizer.json; without one, from all over the vocabulary.
+
+    Raises ValueError if tokenizer.json is corrupted or another model's."""
     path = folder / "tokenizer.json"
-    if path.is_file():
-        ids = Tokenizer.from_file(str(path)).encode(Path(__file__).read_text(encoding="utf-8")).ids[:LENGTH]
-        return torch.tensor([ids]).clamp(max=vocab_size - 1)
-    return torch.randint(vocab_size, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    if not path.is_file():
+        return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
+        raise ValueError(f"{path}: not a tokenizer ({error}): copy the folder again") from None
+    ids = tokenizer.encode(Path(__file__).read_text(encoding="utf-8")).ids[:length]
+    if max(ids) >= vocab_size:
+        raise ValueError(
+            f"{path} gives a text the id {max(ids)}, but the model's vocab_size is {vocab_size}: they are not of one model"
+        )
+    return torch.tensor([ids])
 
 
 @torch.no_grad()

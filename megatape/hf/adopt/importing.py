@@ -7,7 +7,7 @@ from megatape.checkpoint.manifest import describe, write_json
 from megatape.config import ModelConfig, parse_config
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
-from megatape.hf.adopt.check import LIMIT, check_tokens, logit_difference
+from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
 from megatape.hf.adopt.record import IMPORT, ImportRecord
 from megatape.hf.adopt.weights import FileRecord, FolderWeights, find_weights
 from megatape.hf.stored import INDEX
@@ -42,7 +42,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
         weights, dtype = find_weights(source, found)
         raw = starting_config(found, source, out, encoding, length, dtype)
         config = parse_config(_complete(raw), str(source / "config.json"))
-        tokens = check_tokens(source, found.model.vocab_size)
+        tokens = check_tokens(source, found.model.vocab_size, min(TEXT_LENGTH, config.data.sequence_length))
         difference = logit_difference(found, weights, config.model, tokens)
         if not difference <= LIMIT:
             raise ValueError(
