@@ -5,7 +5,7 @@ a thread of each rank sends heartbeats to the store at which the ranks met, and 
 A heartbeat carries how many collectives the rank has begun: a rank that hangs while others wait for
 it has begun the fewest.
 
-The store is in rank 0's process. While that is frozen, a call to the store returns never, whatever
+The store is in rank 0's process. While that is frozen, a call to the store never returns, whatever
 its timeout. So a second thread, which calls nothing that could block, ends the process when the first
 one has made no round for too long.
 """
@@ -216,7 +216,7 @@ class Watch:
             return f"{self._name(last)} hangs in {self.peers[last].phase}: {name_ranks(waiting)} waited {limits.stall:.0f} s for it"
         self.suspected += limits.period if suspicion else 0.0
         if self.suspected > limits.suspicion + 2 * limits.period:  # whoever died before it is known to be dead by now
-            if self.peers[last].behind:
+            if self.peers[last].behind and not suspicion.startswith(f"rank {last}: "):
                 return f"{self._name(last)} hangs in {self.peers[last].phase}, and others gave up waiting for it: {suspicion}"
             return f"all ranks are alive, but a collective failed, perhaps by the network: {suspicion}"
         return ""

@@ -1,5 +1,6 @@
 """If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from megatape.runtime.topology import Topology
 from megatape.runtime.watch import Limits, RankFailed, Watch
 from tests.workers import run_workers
 
+LIMITS = Limits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
+
 
 def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
     results = run_workers("tests.runtime.test_watch:fail_on_one", 3, None, tmp_path, timeout=90)
@@ -19,13 +22,42 @@ def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
 
 
 def fail_on_one(_: Any, topology: Topology) -> str:
+    return watched(topology, ValueError("its disk is full"))
+
+
+def test_a_network_that_fails(tmp_path: Path) -> None:
+    """No rank is accused when a collective fails although all are alive."""
+    for result in run_workers("tests.runtime.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90):
+        assert result.startswith("RankFailed: all ranks are alive, but a collective failed"), result
+        assert "rank 1: RuntimeError: gloo: connection lost" in result
+
+
+def fail_in_collective(_: Any, topology: Topology) -> str:
+    return watched(topology, RuntimeError("gloo: connection lost"))
+
+
+def test_a_rank_that_leaves_late(tmp_path: Path) -> None:
+    """Rank 0 holds the store, so it leaves last: the others do not take its end for a failure."""
+    assert run_workers("tests.runtime.test_watch:leave_late", 3, None, tmp_path, timeout=90) == ["no error"] * 3
+
+
+def leave_late(_: Any, topology: Topology) -> str:
+    with Watch(topology, Limits(period=0.1, silence=20.0, grace=0.2)):
+        dist.all_reduce(torch.ones(1))
+        if topology.rank == 1:
+            time.sleep(1.5)
+    return "no error"
+
+
+def watched(topology: Topology, error: Exception) -> str:
+    """What ends each rank when rank 1 raises the error and the others wait for it in a collective."""
     try:
-        with Watch(topology, Limits(period=0.2, silence=20.0, suspicion=5.0, grace=5.0)):
+        with Watch(topology, LIMITS):
             dist.all_reduce(torch.ones(1))
             if topology.rank == 1:
-                raise ValueError("its disk is full")
+                raise error
             dist.all_reduce(torch.ones(1))
-    except (ValueError, RankFailed) as error:
+    except (ValueError, RankFailed) as ended_by:
         dist.destroy_process_group()
-        return f"{type(error).__name__}: {error}"
+        return f"{type(ended_by).__name__}: {ended_by}"
     return "no error"
