@@ -5,8 +5,6 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 import megatape
 
 PACKAGE = Path(megatape.__file__).parent
@@ -22,4 +20,4 @@ def source_hash() -> str:
 
 def versions() -> str:
     """Python / torch / DeepSpeed."""
-    return f"{platform.python_version()}/{torch.__version__}/{version('deepspeed')}"
+    return f"{platform.python_version()}/{version('torch')}/{version('deepspeed')}"
