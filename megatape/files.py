@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index of a data directory
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
 
 # What a shared file system reports while a server or the network is away, and the seconds between attempts to go on.
@@ -26,6 +27,17 @@ TRANSIENT = {
     errno.ESHUTDOWN,
 }
 WAITS = (1.0, 2.0, 4.0, 8.0)
+
+
+def read_json(
+    path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, max_bytes: int = MAX_JSON_BYTES
+) -> Any:
+    """The value of a JSON file of at most `max_bytes`. Raises OSError, or ValueError as `parse_json` does."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"larger than {max_bytes:,} bytes")
+    return parse_json(content, pairs_hook)
 
 
 def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

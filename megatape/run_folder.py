@@ -1,5 +1,6 @@
 """The layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
 
+lease.json              while a run trains here: which process (megatape/runtime/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
 tensorboard/            the same metrics for TensorBoard
@@ -24,6 +25,10 @@ class RunFolder:
     """The folder of a run, which may be empty or not exist yet."""
 
     directory: Path
+
+    @property
+    def lease(self) -> Path:
+        return self.directory / "lease.json"
 
     @property
     def config(self) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.files import MAX_DEPTH, new_folder, parse_json
+from megatape.files import MAX_DEPTH, new_folder, parse_json, read_json
 
 
 def test_deep_json_is_refused() -> None:
@@ -14,6 +14,18 @@ def test_deep_json_is_refused() -> None:
         for text in (f"{opened}{inside}{closed}", opened * 100_000 + "1" + closed * 100_000):
             with pytest.raises(ValueError, match="nested more than 64 levels deep"):
                 parse_json(text)
+
+
+def test_large_json_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(b"[" + b" " * 98 + b"]")
+    assert read_json(path, max_bytes=100) == []
+    with pytest.raises(ValueError, match="larger than 99 bytes"):
+        read_json(path, max_bytes=99)
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match="larger than 67,108,864 bytes"):
+        read_json(path)
 
 
 def test_new_folder_appears_when_complete(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one with
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from megatape.files import parse_json
+from megatape.files import read_json
 from megatape.run_folder import RunFolder
 
 FORMAT = 1
@@ -32,10 +33,25 @@ class UnknownFormat(ValueError):
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Size in bytes and sha256 of a file, as the manifest records them."""
+    """Size in bytes and sha256 of a file that is there. For one that we write, `write_file` returns them."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write a file and wait until it is on disk. Returns its size in bytes and sha256, as the manifest records them.
+
+    Both are of what was given, not of what the file then held: a file that was altered meanwhile fails verification."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def load_manifest(directory: Path) -> dict[str, Any]:
@@ -52,7 +68,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
     try:
-        manifest = parse_json(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
         version, recorded = manifest["format"], manifest.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
@@ -76,9 +92,14 @@ def load_manifest(directory: Path) -> dict[str, Any]:
 
 
 def save_manifest(directory: Path, files: dict[str, Any], tensors: dict[str, dict[str, str]]) -> None:
-    """Write the manifest. files: what `describe` says of each file; tensors: kind -> parameter -> file."""
+    """Write the manifest. files: what `write_file` returned for each; tensors: kind -> parameter -> file."""
     manifest: dict[str, Any] = {"format": FORMAT, "files": files, "tensors": tensors}
-    write_json(directory / MANIFEST, manifest | {"sha256": _own_hash(manifest)})
+    write_file(directory / MANIFEST, [as_json(manifest | {"sha256": _own_hash(manifest)})])
+
+
+def as_json(value: Any) -> bytes:
+    """The content of a JSON file of a checkpoint."""
+    return json.dumps(value, indent=1).encode()
 
 
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
@@ -97,14 +118,6 @@ def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
         )
     if describe(directory / name) != manifest["files"][name]:
         raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON and wait until it is on disk."""
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _fault_of_content(manifest: dict[str, Any]) -> str | None:
@@ -131,7 +144,7 @@ def _own_hash(manifest: dict[str, Any]) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's entries, are on disk."""
+    """Wait until a folder's entries are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

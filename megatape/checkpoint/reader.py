@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
-from megatape.files import parse_json
+from megatape.files import read_json
 from megatape.run_folder import named_step
 
 
@@ -85,7 +85,7 @@ class CheckpointReader:
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of state.json. Raises ValueError if it is not what a run writes."""
     try:
-        state = parse_json(path.read_text(encoding="utf-8"))
+        state = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if not isinstance(state, dict):

@@ -1,33 +1,33 @@
 """Writing a checkpoint from all ranks: each file by one of them, in parallel, and nothing visible until all of it is there."""
 
 import os
+import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
 from torch import Tensor
 
 from megatape.checkpoint.manifest import (
     RNG,
     STATE,
     TOKENIZER,
-    describe,
+    as_json,
     load_manifest,
     save_manifest,
     sync,
-    write_json,
+    write_file,
 )
 from megatape.checkpoint.reader import rng_snapshot
 from megatape.checkpoint.tensors import save_tensors
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange
+from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.lease import NONCE_DIGITS, Lease, LeaseLost
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
 from megatape.zero.engine import TrainingDiverged
@@ -39,17 +39,25 @@ FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this s
 
 
 def write_checkpoint(
-    folder: RunFolder, step: int, zero: ZeroState, topology: Topology, state: dict[str, Any], tokenizer: bytes, keep: int
+    folder: RunFolder,
+    lease: Lease,
+    step: int,
+    zero: ZeroState,
+    topology: Topology,
+    state: dict[str, Any],
+    tokenizer: bytes,
+    keep: int,
 ) -> Path:
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
-    state: JSON object for state.json. tokenizer: content of the SentencePiece model. A rank holds one gathered tensor on its device
+    lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of the SentencePiece model. A rank holds one gathered tensor on its device
     and one file's content in host memory. Returns the folder, which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could not
-    write. Neither leaves anything of this checkpoint, nor removes an older one."""
+    write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another run has
+    taken the lease."""
     final = folder.checkpoint(step)
-    partial = _together(topology, lambda: _make_partial(folder, final))
+    partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology))
     files: dict[str, dict[str, Any]] = {}
     faults = [] if appears(partial) else ["what the main rank made is not seen here"]
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.tensors}
@@ -74,12 +82,10 @@ def write_checkpoint(
     generators = _gather_rng(topology)
     if topology.is_main:
         try:
-            _save(partial / RNG, generators, files)
-            write_json(partial / STATE, state)
-            (partial / TOKENIZER).write_bytes(tokenizer)
-            sync(partial / TOKENIZER)
-            files |= {name: describe(partial / name) for name in (STATE, TOKENIZER)}
-        except (OSError, SafetensorError) as error:
+            files[RNG] = save_tensors(generators, partial / RNG)
+            files[STATE] = write_file(partial / STATE, [as_json(state)])
+            files[TOKENIZER] = write_file(partial / TOKENIZER, [tokenizer])
+        except OSError as error:
             faults.append(str(error))
 
     # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
@@ -99,54 +105,62 @@ def write_checkpoint(
             f"checkpoint {final} could not be written: " + "; ".join(f"rank {rank}: {text[0]}" for rank, text in failed.items())
         )
 
-    def complete() -> Path:
+    def complete() -> None:
         try:
             save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
             sync(partial)
-            replaced = _hide(final) if os.path.lexists(final) else None
+            lease.check()  # gathering took long
+            replaced = _hide(final, lease) if os.path.lexists(final) else None
             partial.rename(final)
             sync(folder.checkpoints)
-        except OSError:
+        except OSError as error:
+            _discard(partial)
+            raise OSError(f"checkpoint {final} could not be written: {error}") from error
+        except LeaseLost:
             _discard(partial)
             raise
         try:  # the checkpoint is complete, whatever becomes of these
             folder.mark_latest(final)
             if replaced:
                 shutil.rmtree(replaced)
-            _prune(folder, keep, final)
+            _prune(folder, keep, final, lease)
         except OSError as error:
             print(f"warning: after writing {final}: {error}", file=sys.stderr, flush=True)
-        return final
 
-    return _together(topology, complete)
-
-
-def _together(topology: Topology, work: Callable[[], Path]) -> Path:
-    """The path that `work` returns on the main rank, on every rank. Raises its OSError on all of them."""
-    path, fault = "", ""
-    if topology.is_main:
-        try:
-            path = str(work())
-        except OSError as error:
-            fault = str(error)
-    path, fault = exchange([path, fault], topology)[0]
-    if fault:
-        raise OSError(f"the checkpoint could not be written: {fault}")
-    return Path(path)
+    on_main(complete, topology)
+    return final
 
 
-def _make_partial(folder: RunFolder, final: Path) -> Path:
-    """Make the folder that becomes `final`. Its name has a nonce: another process's partial folder is never mistaken for it."""
-    partial = final.with_name(f"{final.name}.{secrets.token_hex(4)}{PARTIAL}")
-    partial.mkdir(parents=True)
-    now = partial.stat().st_mtime  # by the file system's clock
+def _make_partial(folder: RunFolder, final: Path, lease: Lease) -> str:
+    """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
+    lease.check()
+    partial = _partial_name(final, lease)
+    _discard(partial)  # of a save of this process that failed
+    try:
+        partial.mkdir(parents=True)
+        now = partial.stat().st_mtime  # by the file system's clock
+    except OSError as error:
+        raise OSError(f"checkpoint {final} could not be written: {error}") from error
     for path in folder.checkpoints.glob(f"step-*{PARTIAL}"):
         try:
-            if path.is_dir() and not path.is_symlink() and now - _changed(path) > ABANDONED:
+            if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
                 shutil.rmtree(path)
         except OSError:
-            continue  # somebody else removes it, or it stays
-    return partial
+            continue  # it stays, or something else removes it
+    return str(partial)
+
+
+def _partial_name(checkpoint: Path, lease: Lease) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}.{lease.nonce}{PARTIAL}")
+
+
+def _is_abandoned(partial: Path, now: float) -> bool:
+    """Whether nobody writes a partial folder any more: whoever did with a lease has none, since this run has one.
+
+    Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for ABANDONED."""
+    if re.fullmatch(rf"step-\d+\.(\w+\.)?[0-9a-f]{{{NONCE_DIGITS}}}\{PARTIAL}", partial.name):
+        return True
+    return now - _changed(partial) > ABANDONED
 
 
 def _changed(directory: Path) -> float:
@@ -159,27 +173,27 @@ def _discard(partial: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _hide(checkpoint: Path) -> Path | None:
+def _hide(checkpoint: Path, lease: Lease) -> Path | None:
     """Take a checkpoint's name away before it is removed, so that no half of it looks like a checkpoint; returns the new name.
 
     Of a symbolic link only the link is removed."""
     if checkpoint.is_symlink():
         checkpoint.unlink()
         return None
-    return checkpoint.rename(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}{PARTIAL}"))
+    return checkpoint.rename(_partial_name(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}"), lease))
 
 
 def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
     """Wait for the file that is being written, if there is one, and note what went wrong."""
     while writing:
         error = writing.pop().exception()
-        if isinstance(error, (OSError, SafetensorError)):
+        if isinstance(error, OSError):
             faults.append(str(error))
         elif error:
             raise error
 
 
-def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
+def _prune(folder: RunFolder, keep: int, newest: Path, lease: Lease) -> None:
     """Remove all but the `keep` newest complete checkpoints; a corrupted one does not count as kept, nor does it displace one."""
     complete = []
     for path in folder.list_checkpoints():
@@ -190,7 +204,7 @@ def _prune(folder: RunFolder, keep: int, newest: Path) -> None:
             continue
     for old in complete[keep:]:
         if old != newest:
-            hidden = _hide(old)
+            hidden = _hide(old, lease)
             if hidden:
                 shutil.rmtree(hidden)
 
@@ -215,9 +229,7 @@ def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:
 
 
 def _save(path: Path, tensors: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
-    save_tensors(tensors, path)
-    sync(path)
-    files[path.name] = describe(path)
+    files[path.name] = save_tensors(tensors, path)
 
 
 def _gather_rng(topology: Topology) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.training.interrupt import UNFINISHED
 
 KILLED_BY_USR1 = 128 + 10  # the shell's status of a task that was still starting and had no handler yet
@@ -91,8 +92,10 @@ def check(study: Study, job: Job, resume: bool) -> None:
     for config in study.configs:
         config.accumulation(job.world_size)
         open_data(config)
+        folder = RunFolder(Path(config.run.directory))
+        Lease(folder.lease).check_free()
         if not resume:
-            RunFolder(Path(config.run.directory)).check_new()
+            folder.check_new()
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise ValueError(
             f"--time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "

@@ -39,12 +39,19 @@ def silence_deepspeed() -> None:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """--source, --input and --subset: where documents come from."""
-    from megatape.data.corpus import KINDS
+    """--source, --input, --subset and --max-record-bytes: where documents come from."""
+    from megatape.data.corpus import KINDS, MAX_RECORD_BYTES
 
     parser.add_argument("--source", required=True, choices=KINDS, help="type of source (docs/data.md)")
     parser.add_argument("--input", nargs="+", default=[], help="files or folders; for hub, the name of a dataset")
     parser.add_argument("--subset", help="configuration of a hub dataset")
+    parser.add_argument(
+        "--max-record-bytes",
+        type=positive,
+        default=MAX_RECORD_BYTES,
+        metavar="N",
+        help="skip longer lines and text files (default %(default)s; memory grows with it)",
+    )
 
 
 def add_new_data(parser: argparse.ArgumentParser) -> None:

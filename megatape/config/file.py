@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import Section, sections_in
-from megatape.files import parse_json
+from megatape.files import parse_json, read_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
 UNSUPPORTED = {
@@ -34,7 +34,7 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     if not path.is_file():
         raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
     try:
-        raw = parse_json(path.read_text(encoding="utf-8"), _without_duplicates)
+        raw = read_json(path, _without_duplicates)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except ValueError as error:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from megatape.files import parse_json
+from megatape.files import read_json
 
 INDEX_FILE = "index.json"
 TOKENIZER_FILE = "tokenizer.model"
 FORMAT = "megatape-shards"
 VERSION = 1
+MAX_INDEX_BYTES = 2**30  # about four million members, 2e12 tokens
 SPLITS = ("train", "validation")
 
 
@@ -91,7 +92,7 @@ def load_index(directory: Path) -> Index:
             f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`"
         )
     try:
-        content = parse_json(path.read_bytes())
+        content = read_json(path, max_bytes=MAX_INDEX_BYTES)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from megatape.files import parse_json
+from megatape.files import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises FileNotFoundError, or ValueError if it is none."""
     try:
-        found = parse_json(path.read_bytes())
+        found = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): {ADVICE}") from None
     if not isinstance(found, dict):

@@ -1,12 +1,15 @@
 """The exchange of small values between all ranks."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from megatape.runtime.topology import Topology
+
+Result = TypeVar("Result")
 
 
 def exchange(value: Any, topology: Topology) -> list[Any]:
@@ -21,3 +24,21 @@ def exchange(value: Any, topology: Topology) -> list[Any]:
     texts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(texts, padded)
     return [json.loads(bytes(text[: int(size)].cpu().tolist())) for text, size in zip(texts, sizes, strict=True)]
+
+
+def on_main(work: Callable[[], Result], topology: Topology) -> Result:
+    """What `work` returns (JSON) on the main rank, on every rank. Collective. Raises its ValueError or OSError on all ranks."""
+    value, refused, failed = None, "", ""
+    if topology.is_main:
+        try:
+            value = work()
+        except ValueError as error:
+            refused = str(error)
+        except OSError as error:
+            failed = str(error)
+    value, refused, failed = exchange([value, refused, failed], topology)[0]
+    if refused:
+        raise ValueError(refused)
+    if failed:
+        raise OSError(failed)
+    return value  # type: ignore[return-value]  # JSON of what the main rank's work returned

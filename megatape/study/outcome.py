@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from megatape.config import Config, parse_config
-from megatape.files import parse_json, temporary_name
+from megatape.files import read_json, temporary_name
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Outcome:
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote. Raises ValueError if the file is corrupted."""
         try:
-            content = parse_json(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             for name in ("losses", "curve"):
                 content[name] = {int(key): value for key, value in content[name].items()}
             content["axes"] = tuple(content["axes"])

@@ -28,6 +28,7 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
         Interrupt() as interrupt,
         Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
         Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
+        run.saved_without_data(),
     ):
 
         def asked() -> bool:
@@ -58,6 +59,7 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
                 enter(f"the evaluation after step {run.step}")
                 validation = run.evaluate()
                 stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
+            run.lease.check()
             metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
 
             if run.step % config.training.replica_check_interval == 0:

@@ -28,7 +28,7 @@ class Metrics:
         self._warned: set[str] = set()
         if topology.is_main:
             self._try(lambda: self._sinks.append(JsonLines(folder.metrics, start_step)))
-            self._try(lambda: self._sinks.append(TensorBoard(folder.tensorboard, start_step, self._speed)))
+            self._try(lambda: self._sinks.append(TensorBoard(folder.tensorboard, self._speed)))
             self._try(lambda: self._sinks.append(Console(config.training.steps, unigram_entropy, self._speed)))
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """From a configuration to a finished run, on one of its processes."""
 
 import sys
+from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 
@@ -8,7 +9,9 @@ from megatape.attention.operation import check
 from megatape.config import Config
 from megatape.model.accounting import count_parameters
 from megatape.model.attention import attention_need
+from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
+from megatape.runtime.lease import hold
 from megatape.runtime.watch import STATUS, Limits, RankFailed, Watch, limits_of_environment
 from megatape.training.agreement import CannotBegin, open_together
 from megatape.training.interrupt import UNFINISHED
@@ -38,10 +41,11 @@ def pretrain(
             arguments = {"--resume": resume, "--profile": profiled_steps, "--allow-changes": allow_changes}
             data = open_together(config, arguments, topology)
             check(attention_need(config, device.type), config.training.attention)
-            run = Run(config, data, topology, resume, allow_changes)
-            if topology.is_main:
-                print(introduction(run), flush=True)
-            unfinished = train(run, profiled_steps, watch.enter)
+            with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+                run = Run(config, data, topology, lease, resume, allow_changes)
+                if topology.is_main:
+                    print(introduction(run), flush=True)
+                unfinished = train(run, profiled_steps, watch.enter)
         return UNFINISHED if unfinished else 0
     except (DistNetworkError, DistStoreError) as error:
         say(

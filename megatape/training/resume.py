@@ -1,9 +1,7 @@
 """Choosing a checkpoint to continue from."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from safetensors import SafetensorError
 
@@ -11,11 +9,9 @@ from megatape.checkpoint.manifest import UnknownFormat, check_hashes
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.files import patiently
 from megatape.run_folder import ASIDE, RunFolder
-from megatape.runtime.exchange import exchange
+from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
-
-Result = TypeVar("Result")
 
 
 def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReader | None, list[Path]]:
@@ -25,7 +21,7 @@ def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReade
     but none is valid, or if there are none but there were: starting from step 0 would overwrite what can still be saved. Raises
     OSError if a checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-    names = on_main(lambda: [path.name for path in folder.list_checkpoints()], topology)
+    names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     corrupted: list[Path] = []
     for directory in (folder.checkpoints / name for name in names):
         reader = _open_verified(directory, topology)
@@ -58,24 +54,6 @@ def set_aside(corrupted: list[Path]) -> None:
             aside = aside.with_name(aside.name + ASIDE)
         path.rename(aside)
         print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
-
-
-def on_main(work: Callable[[], Result], topology: Topology) -> Result:
-    """What `work` returns (JSON) on the main rank, on every rank. Collective. Raises its ValueError or OSError on all ranks."""
-    value, refused, failed = None, "", ""
-    if topology.is_main:
-        try:
-            value = patiently(work)
-        except ValueError as error:
-            refused = str(error)
-        except OSError as error:
-            failed = str(error)
-    value, refused, failed = exchange([value, refused, failed], topology)[0]
-    if refused:
-        raise ValueError(refused)
-    if failed:
-        raise OSError(failed)
-    return value  # type: ignore[return-value]  # JSON of what the main rank's work returned
 
 
 def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | None:

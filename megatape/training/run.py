@@ -1,6 +1,7 @@
 """One run: its data, its engine, how far it is, and where it is kept."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from megatape.attention.operation import choose
@@ -11,33 +12,47 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
+from megatape.files import patiently
 from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.run_folder import RunFolder, named_step
+from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, position_norms
-from megatape.training.resume import newest_valid, on_main, open_checkpoint, set_aside
+from megatape.training.resume import newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
 from megatape.zero.engine import Engine, Inputs
+
+
+class DataUnreadable(ValueError):
+    """A rank could not read its samples: a shard is missing, was changed, or its file system is away. Raised on all ranks."""
 
 
 class Run:
     """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
-    resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
-    None for a new run. allow_changes: let a resumed run change its precision and betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
+    lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
+    None for a new run. allow_changes: let a resumed run change its precision and betas. Raises ValueError or FileNotFoundError if
+    configuration, data and checkpoint do not fit together."""
 
     def __init__(
-        self, config: Config, data: RunData, topology: Topology, resume: str | None, allow_changes: bool = False
+        self,
+        config: Config,
+        data: RunData,
+        topology: Topology,
+        lease: Lease,
+        resume: str | None,
+        allow_changes: bool = False,
     ) -> None:
-        self.config, self.data, self.topology = config, data, topology
+        self.config, self.data, self.topology, self.lease = config, data, topology, lease
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
-            on_main(self.folder.check_new, topology)
+            on_main(lambda: patiently(self.folder.check_new), topology)
         self.mesh = make_mesh(topology, config.parallel.tp)
         self.loader = Loader(
             data.train,
@@ -56,7 +71,7 @@ class Run:
             self._build,
         )
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
-        self.step = self.samples = 0
+        self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.origin: Path | None = None  # the checkpoint that the run continues from
         check_shared(self.folder.directory, topology)
         self._start(resume, allow_changes)
@@ -68,17 +83,44 @@ class Run:
         return self.samples * self.config.data.sequence_length
 
     def next_batches(self) -> list[Inputs]:
-        """This rank's micro-batches of the next step."""
-        return [self._inputs(batch) for batch in self.loader.step(self.samples)]
+        """This rank's micro-batches of the next step. Raises DataUnreadable on all ranks if one cannot read its own."""
+        return [self._inputs(batch) for batch in self._read(lambda: self.loader.step(self.samples))]
 
     def evaluate(self) -> Validation:
-        """Loss on the first samples of the validation split, and the size of the position tensor on the first of them."""
+        """Loss on the first samples of the validation split, and the size of the position tensor on the first of them.
+
+        Raises DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
         config = self.config
-        first = self._inputs(
-            next(iter(self._validation_batches(samples=config.training.micro_batch_size * self.mesh.data.size)))
+        (first,) = self._read(
+            lambda: list(self._validation_batches(samples=config.training.micro_batch_size * self.mesh.data.size))
         )
-        loss = self.engine.evaluate(self._inputs(batch) for batch in self._validation_batches(config.evaluation.samples))
-        return Validation(loss, position_norms(self.engine, first))
+        batches = self._read(lambda: list(self._validation_batches(config.evaluation.samples)))
+        loss = self.engine.evaluate(self._inputs(batch) for batch in batches)
+        return Validation(loss, position_norms(self.engine, self._inputs(first)))
+
+    @contextmanager
+    def saved_without_data(self) -> Iterator[None]:
+        """Around training: when data cannot be read, the steps since the last checkpoint are saved before the run ends."""
+        try:
+            yield
+        except DataUnreadable as error:
+            try:
+                saved = f"checkpoint {self.save()}" if self.step > self.saved else "nothing to save"
+            except OSError as failure:
+                saved = str(failure)
+            raise DataUnreadable(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
+
+    def _read(self, work: Callable[[], list[Batch]]) -> list[Batch]:
+        """The batches that `work` reads on this rank. Collective: what keeps one rank from reading ends all of them."""
+        batches, fault = [], ""
+        try:
+            batches = work()
+        except (ValueError, OSError) as error:
+            fault = str(error)
+        if self.engine.sum_over_ranks(bool(fault)):
+            told = dict.fromkeys(text for text in exchange(fault, self.topology) if text)  # what all ranks see is told once
+            raise DataUnreadable(f"the data of step {self.step + 1} cannot be read: {'; '.join(told)}")
+        return batches
 
     def _validation_batches(self, samples: int) -> Iterator[Batch]:
         return evaluation_batches(
@@ -104,10 +146,18 @@ class Run:
             "attention": self.attention,
             "config": self.config.model_dump(),
         }
-        keep = self.config.checkpoint.keep
-        return write_checkpoint(
-            self.folder, self.step, self.engine.state, self.topology, state, self.data.tokenizer.model, keep
+        checkpoint = write_checkpoint(
+            self.folder,
+            self.lease,
+            self.step,
+            self.engine.state,
+            self.topology,
+            state,
+            self.data.tokenizer.model,
+            self.config.checkpoint.keep,
         )
+        self.saved = self.step
+        return checkpoint
 
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
@@ -138,7 +188,7 @@ class Run:
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self.engine.state.load(reader.read, reader.step)
-        self.step, self.samples, self.origin = reader.step, reader.samples, reader.directory
+        self.step, self.samples, self.saved, self.origin = reader.step, reader.samples, reader.step, reader.directory
         on_main(lambda: set_aside(corrupted), self.topology)
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
@@ -160,7 +210,7 @@ class Run:
         """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""
 
         def restart() -> None:
-            if recorded := self.folder.check_restart():
+            if recorded := patiently(self.folder.check_restart):
                 print(
                     f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
                     f"are kept in {self.folder.set_metrics_aside()}",

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +17,8 @@ from megatape.training.hardware import peak_memory
 from megatape.training.output import say
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
+
+RETRY = 600.0  # seconds without TensorBoard after it could not be written
 
 
 class Sink(Protocol):
@@ -65,11 +69,32 @@ class TensorBoard:
 
     every_step = False
 
-    def __init__(self, folder: Path, start_step: int, speed: Speed) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
-        self._speed = speed
+    def __init__(self, folder: Path, speed: Speed) -> None:
+        self._folder, self._speed = folder, speed
+        self._writer: SummaryWriter | None = None
+        self._failed = -RETRY
 
     def write(self, metrics: StepMetrics) -> None:
+        if time.monotonic() - self._failed < RETRY:
+            return
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self._folder), purge_step=metrics.step)
+            for name, value in self._values(metrics).items():
+                self._writer.add_scalar(name, value, metrics.step)
+        except OSError:
+            # A writer whose thread could not write never does again. A new one begins a new file.
+            self._failed = time.monotonic()
+            with suppress(OSError):
+                self.close()
+            self._writer = None
+            raise
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+    def _values(self, metrics: StepMetrics) -> dict[str, float]:
         values = {
             "loss/train": metrics.loss,
             "gradient norm": metrics.grad_norm,
@@ -82,11 +107,7 @@ class TensorBoard:
         if metrics.validation:
             values["loss/validation"] = metrics.validation.loss
             values |= {f"position norm/layer {layer}": norm for layer, norm in enumerate(metrics.validation.position_norms)}
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, metrics.step)
-
-    def close(self) -> None:
-        self._writer.close()
+        return values
 
 
 class Console:

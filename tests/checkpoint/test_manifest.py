@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.manifest import MANIFEST, UnknownFormat, check_hashes, describe, load_manifest, save_manifest
+from megatape.checkpoint.manifest import MANIFEST, UnknownFormat, check_hashes, load_manifest, save_manifest, write_file
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
 
@@ -17,9 +17,8 @@ FILES = {"a": b"first", "b": b"second", "c": b"third"}
 def checkpoint(tmp_path: Path) -> Path:
     directory = tmp_path / "run" / "checkpoints" / "step-00000002"
     directory.mkdir(parents=True)
-    for name, content in FILES.items():
-        (directory / name).write_bytes(content)
-    save_manifest(directory, {name: describe(directory / name) for name in FILES}, {"weight": {"w": "a"}})
+    files = {name: write_file(directory / name, [content]) for name, content in FILES.items()}
+    save_manifest(directory, files, {"weight": {"w": "a"}})
     return directory
 
 

@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from megatape.checkpoint import writer
-from megatape.checkpoint.manifest import describe, save_manifest
+from megatape.checkpoint.manifest import save_manifest, write_file
 from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.zero.state import ZeroState
 
 
@@ -34,10 +35,9 @@ def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
     for step in range(1, 6):
         directory = folder.checkpoint(step)
         directory.mkdir(parents=True)
-        (directory / "file").write_text(str(step))
-        save_manifest(directory, {"file": describe(directory / "file")}, {})
+        save_manifest(directory, {"file": write_file(directory / "file", [b"%d" % step])}, {})
     (folder.checkpoint(4) / "file").write_text("longer")
-    writer._prune(folder, 2, folder.checkpoint(5))
+    writer._prune(folder, 2, folder.checkpoint(5), Lease(folder.lease))
     assert folder.list_checkpoints() == [folder.checkpoint(step) for step in (5, 4, 3)]
 
 
@@ -47,5 +47,5 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         folder.checkpoint(step).mkdir(parents=True)
         save_manifest(folder.checkpoint(step), {}, {})
-    writer._prune(folder, 1, folder.checkpoint(1))
+    writer._prune(folder, 1, folder.checkpoint(1), Lease(folder.lease))
     assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]

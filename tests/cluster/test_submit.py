@@ -11,6 +11,8 @@ import pytest
 from megatape.cluster.slurm import Container, Job, Study, check, plan_study, render, submit
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import parse_config
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from tests.conftest import Command
 from tests.workers import ROOT
 
@@ -103,6 +105,15 @@ def test_checkpoints_in_the_folder(study: Study) -> None:
     with pytest.raises(ValueError, match="already holds checkpoints: add --resume auto"):
         check(study, Job("tiny", 1, 1, False), resume=False)
     check(study, Job("tiny", 1, 1, False), resume=True)
+
+
+def test_a_run_in_the_folder(study: Study) -> None:
+    lease = Lease(RunFolder(study.directory).lease)
+    assert lease.attempt()
+    with pytest.raises(ValueError, match="is in use by a run"):
+        check(study, Job("tiny", 1, 2, False), resume=True)
+    lease.release()
+    check(study, Job("tiny", 1, 2, False), resume=True)
 
 
 def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

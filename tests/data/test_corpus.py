@@ -1,5 +1,6 @@
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,31 @@ def test_damaged_gzip_names_the_file(tmp_path: Path, damage: Callable[[bytes], b
         read("c4", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt"])
+def test_long_records_are_skipped_in_little_memory(tmp_path: Path, name: str) -> None:
+    """A line of half a gigabyte, of which a compressed one is half a megabyte, between two documents; and such a text file."""
+    limit, part = 2**16, b"x" * 2**26
+    path = tmp_path / name
+    with path.open("wb") as file:
+        if name == "a.txt":
+            file.truncate(2**29)
+            (tmp_path / "b.txt").write_bytes(b"y" * limit)
+        else:
+            long = [b'{"text": "', *[part] * 8, b'"}\n']
+            exact = b'{"text": "' + b"y" * (limit - 12) + b'"}\n'
+            content = [json_lines("first"), *long, exact]
+            packed = {chunk: gzip.compress(chunk) if name.endswith("gz") else chunk for chunk in set(content)}
+            file.writelines(packed[chunk] for chunk in content)
+    tracemalloc.start()
+    texts, counts = read("text" if name == "a.txt" else "jsonl", tmp_path, max_record_bytes=limit)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert texts == (["y" * limit] if name == "a.txt" else ["first", "y" * (limit - 12)])
+    assert (counts.too_long, counts.bad) == (1, 0)
+    assert counts.first_too_long == (str(path) if name == "a.txt" else f"{path}:2")
+    assert peak < 2**24, f"{peak:,} bytes at the same time"
+
+
 def test_text_file_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"first\r\n\n file ")
     (tmp_path / "sub").mkdir()
@@ -143,6 +169,7 @@ def test_python_is_the_standard_library_without_tests() -> None:
         (("hub", ("x", "y")), "takes one data set name"),
         (("c4", ("x",), "en"), "--subset 'en' belongs to --source hub"),
         (("python", (), None, 0), "--max-documents is 0"),
+        (("python", (), None, None, 0), "--max-record-bytes is 0"),
     ],
 )
 def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
@@ -162,5 +189,7 @@ def test_directory_without_matching_files(c4: Path) -> None:
 
 def test_no_documents(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines("", " ") + b"{\n")
-    with pytest.raises(ValueError, match=r"no documents found \(2 empty, 1 bad, first: .*a.jsonl:3: malformed JSON"):
+    with pytest.raises(
+        ValueError, match=r"no documents found \(2 empty, 0 longer than .*, 1 bad, first: .*a.jsonl:3: malformed JSON"
+    ):
         read("jsonl", tmp_path)

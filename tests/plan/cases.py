@@ -7,6 +7,8 @@ from typing import Any
 from megatape.config import Config, parse_config
 from megatape.data.splits import open_data
 from megatape.parallel.traffic import CountTraffic
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 
@@ -30,7 +32,7 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
-    run = Run(config, open_data(config), topology, None)
+    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     for _ in range(WARM_UP):
         run.engine.train_step(run.next_batches(), 1e-3)
     batches = run.next_batches()

@@ -11,13 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
-from safetensors import SafetensorError
 
 from megatape import files
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training import resume
 from megatape.training.loop import train
@@ -44,8 +45,9 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
     print(f"case {case['name']}", flush=True)
     try:
         config = parse_config(raw, case["name"])
-        with FAULTS[case["fault"][0]](case["fault"][1]) if "fault" in case else nullcontext():
-            run = Run(config, open_data(config), topology, case.get("resume"), case.get("allow_changes", False))
+        fault = FAULTS[case["fault"][0]](case["fault"][1]) if "fault" in case else nullcontext()
+        with fault, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+            run = Run(config, open_data(config), topology, lease, case.get("resume"), case.get("allow_changes", False))
             start = {"step": run.step, "samples": run.samples}
             if case.get("remove_data"):
                 dist.barrier()
@@ -86,7 +88,7 @@ def _unreadable(count: int) -> Iterator[None]:
 @contextmanager
 def _unsaved(count: int) -> Iterator[None]:
     """The main rank cannot write the generators' state."""
-    error = SafetensorError("I/O error: No space left on device")
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), RNG)
     with patch.object(writer, "save_tensors", _times(count, error, writer.save_tensors, lambda _, path: path.name == RNG)):
         yield
 

@@ -17,6 +17,8 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
@@ -100,7 +102,7 @@ def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     for place, owner in {"__init__": Metrics, "save": Run, "evaluate": Run, "nohup": Run}.items():
         raw["run"]["directory"] = str(root / place)
         config = parse_config(raw, place)
-        run = Run(config, open_data(config), topology, None)
+        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
         if place == "nohup":
             ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         (folders / name).mkdir()
         os.utime(folders / name, (0, 0))
     (folders / "step-00000002.somebody.tmp").mkdir()
+    metrics = Path(shutil.copytree(root / "base", root / "metrics")) / "metrics.jsonl"
+    metrics.unlink()
+    metrics.mkdir()
     logging = root / "logging"
     logging.mkdir()
     (logging / "tensorboard").write_text("no folder")
@@ -133,6 +137,7 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         {"name": "twice", "fault": ["unsaved", 2]},
         {"name": "folders", "resume": "auto", "set": keep | {"training.steps": 5}},
         {"name": "logging", "fault": ["full disk", 2]},
+        {"name": "metrics", "resume": "auto", "set": {"training.steps": 5}},
         {"name": "data", "set": {"data.path": str(data)}, "only_save": True, "remove_data": True},
     ]
     both = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")
@@ -140,7 +145,7 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         assert "TrainingDiverged" in not_finite["error"] and "step-00000005 was not written: weight of" in not_finite["error"]
         assert "TrainingDiverged" in large["error"] and "would not be finite" in large["error"]
         assert "OSError" in thrice["error"] and "No space left" in thrice["error"]
-        assert [result.get("step") for result in rest] == [0, 4, 0, 0], rest
+        assert [result.get("step") for result in rest] == [0, 4, 0, 4, 0], rest
     assert _names(root / "not finite") == NAMES, "nothing is pruned, though keep is 1"
     assert _names(root / "large") == _names(root / "thrice") == [], "and no partial folder stays"
     assert _names(root / "twice") == NAMES
@@ -151,7 +156,9 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         data_directory / "tokenizer.model"
     ).read_bytes()
     errors = (tmp_path / "workers" / "rank0.log").read_text()
-    assert errors.count("metrics.jsonl'; training continues") == 1, "warned once"
+    assert errors.count("device: 'metrics.jsonl'; training continues") == 1, "warned once"
+    assert _names(root / "metrics") == [NAMES[1], "step-00000005"] and not list(metrics.iterdir())
+    assert "Is a directory" in errors
     assert "tensorboard" in errors and "failure 2 in a row, 3 end the run" in errors
 
 
@@ -163,10 +170,11 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         (b'{"step": 1}\n{"loss": 3}\n{"step": "2"}\n', [1]),
         (b'[1]\n7\n{"step": 1}\n' + b"[" * 100_000 + b"\n", [1]),
         (b"", []),
+        (b'{"step": 1}\n' + bytes(4096) + b'\n{"step": 2}\n' + bytes(4096), [1, 2]),
         (b'{"step": 1}\n{"step": 2}\n{"step": 2, "loss": 1}\n', [1, 2]),
         (b'{"step": 1}\n{"step": 2}', [1, 2]),
     ],
-    ids=["truncated", "binary", "no step", "no object", "empty", "duplicated", "no newline"],
+    ids=["truncated", "binary", "no step", "no object", "empty", "zeros", "duplicated", "no newline"],
 )
 def test_corrupted_metrics(tmp_path: Path, content: bytes, kept: list[int]) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -176,6 +184,22 @@ def test_corrupted_metrics(tmp_path: Path, content: bytes, kept: list[int]) -> N
     sink.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [*kept, 3]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_killed_while_rewriting_metrics(tmp_path: Path, moment: str) -> None:
+    """Before the new content is on disk, and before it has the file's name: the old content is there."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("old")
+    child = os.fork()
+    if child == 0:
+        setattr(os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        write_atomically(path, b"new")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert path.read_text() == "old"
+    write_atomically(path, b"new")
+    assert path.read_text() == "new"
 
 
 def test_rewriting_metrics_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

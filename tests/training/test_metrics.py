@@ -1,8 +1,12 @@
 """metrics.jsonl, TensorBoard, console and the resolved configuration of a real run, and the dry run."""
 
 import json
+import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -10,6 +14,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters
 from megatape.plan.report import report
+from megatape.run_folder import RunFolder, read_metrics
+from megatape.runtime.topology import Topology
+from megatape.training import sinks
+from megatape.training.metrics import Metrics
+from megatape.training.step import StepMetrics
 from tests.workers import run_workers
 
 
@@ -42,6 +51,44 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     console = (tmp_path / "workers" / "rank0.log").read_text()
     assert "unigram" in console and "step 4/4 [####################]" in console
     assert "step" not in (tmp_path / "workers" / "rank1.log").read_text()
+
+
+def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
+    """Metrics of nine steps; during the fourth to the sixth no file can grow. Returns what was printed meanwhile."""
+    config = parse_config(payload["config"], "test")
+    folder = RunFolder(Path(config.run.directory))
+    folder.directory.mkdir()
+    reader, writer = os.pipe()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with patch.object(sinks, "RETRY", 0.0), Metrics(config, folder, topology, 0, 1.0) as metrics:
+        for number in (1, 2):
+            os.dup2(writer, number)
+        for step in range(1, 10):
+            if step == 4:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
+            if step == 7:
+                resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, None))
+            board = metrics._sinks[1]
+            assert isinstance(board, sinks.TensorBoard)
+            if board._writer:
+                with suppress(OSError):
+                    board._writer.flush()  # it would do so every two minutes
+    os.set_blocking(reader, False)
+    return os.read(reader, 2**16).decode()
+
+
+def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Training goes on with one warning, and logs again as soon as there is room."""
+    target = "tests.training.test_metrics:log_on_a_full_disk"
+    (printed,) = run_workers(target, 1, {"config": raw_config}, tmp_path / "workers")
+    run = RunFolder(Path(raw_config["run"]["directory"]))
+    assert list(read_metrics(run.metrics)) == [1, 2, 3, 7, 8, 9]
+    board = EventAccumulator(str(run.tensorboard))
+    board.Reload()
+    assert {1, 2, 3, 7, 8, 9} <= {event.step for event in board.Scalars("loss/train")}
+    warnings = [line for line in printed.splitlines() if line.startswith("warning: metrics could not be written")]
+    assert len(warnings) == 1 and "File too large" in warnings[0], printed
 
 
 def test_dry_run(raw_config: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.registry import ENCODINGS
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 from tests import bounds
@@ -152,6 +154,6 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
         for repetitions in (1, 16):
             raw = config | {"zero": {"stage": stage}, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
-            run = Run(parsed, open_data(parsed), topology, None)
+            run = Run(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease), None)
             run.engine.train_step(run.next_batches()[:1] * repetitions, 1e-3)
             run.save()

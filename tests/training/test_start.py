@@ -22,6 +22,8 @@ from megatape.hf.families import family_of
 from megatape.hf.folder import read_model
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 from megatape.training.start import first_state
@@ -219,7 +221,8 @@ def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
 def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
     """Bytes of the model, bytes that this rank reads of it, and by how many its resident memory grows meanwhile."""
     config = parse_config(raw, "test")
-    run = Run(config, open_data(config), topology, None)  # loads once: the state itself is in memory now
+    lease = Lease(RunFolder(Path(config.run.directory)).lease)
+    run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
     state = run.engine.state
     read, sizes = first_state(config, state.parameters, topology), []
 

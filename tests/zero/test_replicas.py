@@ -7,6 +7,8 @@ import torch
 
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.loop import train
 from megatape.training.run import Run
@@ -63,7 +65,7 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     raw = raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{name}"}}
     config = parse_config(raw | {"training": raw["training"] | {"replica_check_interval": interval}}, name)
     print(f"case {name}", flush=True)
-    run = Run(config, open_data(config), topology, None)
+    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     if topology.rank == victim:
         if kind is None:  # after the sum over tensor-parallel ranks
             run.engine.state.parameters[parameter].register_hook(lambda grad: torch.full_like(grad, torch.nan))

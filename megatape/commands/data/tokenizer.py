@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     if limit < 1:
         raise ValueError(f"--max-training-bytes is {limit}: give at least 1")
     counts = CorpusCounts()
-    texts = read_documents(Source(args.source, tuple(args.input), args.subset), counts)
+    source = Source(args.source, tuple(args.input), args.subset, max_record_bytes=args.max_record_bytes)
+    texts = read_documents(source, counts)
     model = train_tokenizer(texts, args.vocab_size, limit)
     args.output.write_bytes(model)
     tokenizer = Tokenizer(model)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.prepare import prepare
     from megatape.data.tokenizer import Tokenizer
 
-    source = Source(args.source, tuple(args.input), args.subset, args.max_documents)
+    source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
     tokenizer = Tokenizer.load(args.tokenizer) if args.tokenizer else None
     with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
 
@@ -54,6 +54,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
     if counts.empty:
         print(f"skipped {counts.empty:,} empty documents")
+    if counts.too_long:
+        print(
+            f"skipped {counts.too_long:,} records longer than {args.max_record_bytes:,} bytes (raise --max-record-bytes to keep "
+            f"them), the first one: {counts.first_too_long}"
+        )
     if counts.bad:
         print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
     print(f"wrote {args.output}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from megatape.checkpoint.manifest import describe, write_json
+from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.config import ModelConfig, parse_config
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
@@ -50,8 +50,8 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
                 "model has a part that is not supported; please report it"
             )
         record = _record(source, found, weights, dtype, difference)
-        write_json(folder / "config.json", raw)
-        write_json(folder / IMPORT, record.model_dump(mode="json"))
+        write_file(folder / "config.json", [as_json(raw)])
+        write_file(folder / IMPORT, [as_json(record.model_dump(mode="json"))])
     return record
 
 

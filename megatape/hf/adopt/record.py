@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from megatape.config import ModelConfig, Section
-from megatape.files import parse_json
+from megatape.files import read_json
 from megatape.hf.adopt.weights import FileRecord, FolderWeights, TensorRecord
 
 IMPORT = "import.json"
@@ -38,7 +38,7 @@ def read_record(directory: Path) -> ImportRecord:
     """The record of the import in `directory`. Raises FileNotFoundError or ValueError if it is none."""
     path = directory / IMPORT
     try:
-        value = parse_json(path.read_bytes())
+        value = read_json(path)
         for tensor in value["tensors"].values():
             tensor["shape"] = tuple(tensor["shape"])  # JSON has lists only
         return ImportRecord.model_validate(value)

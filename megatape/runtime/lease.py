@@ -1,0 +1,301 @@
+"""One run at a time in a folder, on any file system that hosts share.
+
+The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and renamed
+atomically, and only the file system's clock is read, so neither file locks nor synchronous clocks are needed.
+
+A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that at
+once. On another one only silence can, and it takes Limits.silence.
+"""
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from megatape.files import parse_json
+from megatape.runtime.exchange import on_main
+from megatape.runtime.topology import Topology
+
+NONCE_DIGITS = 16  # hexadecimal: what tells one holder from all others
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
+
+
+@dataclass(frozen=True)
+class Limits:
+    """In seconds.
+
+    period: between heartbeats. silence: without one, by the file system's clock, until a holder on another machine counts as dead;
+    NFS shows changes up to 60 s late, and a heartbeat or two may be slow. watched: how long another run must have looked for a
+    heartbeat itself, so that a file server that was away does not pass for a dead holder. settle: until a run that took over is
+    sure that no other did at the same time. poll: between looks."""
+
+    period: float = 10.0
+    silence: float = 90.0
+    watched: float = 25.0
+    settle: float = 1.0
+    poll: float = 1.0
+
+
+class LeaseLost(ValueError):
+    """Another run has taken over the folder, because this one gave no sign of life."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lease. machine: boot and process namespace within which `pid` means something, empty if unknown.
+    started: when the process started, in ticks since boot. since: when it took the lease."""
+
+    host: str
+    pid: int
+    machine: str
+    started: str
+    since: str
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host}, since {self.since}"
+
+    def is_dead(self) -> bool | None:
+        """Whether the process has ended, None if that cannot be seen from here."""
+        if not self.machine or self.machine != _machine():
+            return None
+        try:
+            return _started(self.pid) != self.started
+        except OSError:  # ended, or hidden because it is another user's
+            return not _exists(self.pid)
+
+
+class Lease:
+    """The lease in the file `path`. Only the main rank takes it; elsewhere `check` and `release` do nothing."""
+
+    def __init__(self, path: Path, limits: Limits = Limits()) -> None:
+        self.path, self.limits = path, limits
+        self.nonce = secrets.token_hex(NONCE_DIGITS // 2)
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        machine = _machine()
+        holder = Holder(socket.gethostname(), os.getpid(), machine, _started(os.getpid()) if machine else "", now, self.nonce)
+        self._content = json.dumps(asdict(holder)).encode()
+        self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
+        self._seen: tuple[bytes, float, float] | None = (
+            None  # content and heartbeat of the other's lease, and when we first saw it
+        )
+        self._renewed = 0.0
+        self._lost = ""
+        self._mutex, self._over = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def attempt(self) -> bool:
+        """Try to take the lease for about a period. Returns whether it is held now; if not, its holder may be dead: try again.
+
+        Raises ValueError if another run that is alive holds it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + self.limits.period
+        try:
+            while not (self._create() or self._take_over()):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(self.limits.poll)
+        finally:
+            self._candidate.unlink(missing_ok=True)
+        self._renewed = time.clock_gettime(CLOCK)
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Call before writing into the folder. Looks at the file only when heartbeats are late.
+
+        Raises LeaseLost if another run has taken the lease, OSError if that cannot be seen."""
+        if self._thread is None:
+            return
+        if time.clock_gettime(CLOCK) - self._renewed > 2 * self.limits.period:
+            self._renew()
+        if self._lost:
+            raise LeaseLost(self._lost)
+
+    def release(self) -> None:
+        """Remove the lease if it is held."""
+        if self._thread is None:
+            return
+        self._over.set()
+        self._thread.join()
+        self._thread = None
+        with suppress(OSError):
+            if self.path.read_bytes() == self._content:
+                self.path.unlink()
+
+    def check_free(self) -> None:
+        """Raise ValueError if a run that seems to be alive holds the lease: without waiting, a silent one is taken for alive."""
+        try:
+            content, beat = self._look()
+        except FileNotFoundError:
+            return
+        holder = _holder(content)
+        dead = holder.is_dead() if holder else None
+        if dead is False or (dead is None and self._now() - beat < self.limits.silence):
+            raise ValueError(self._refusal(holder))
+
+    def _create(self) -> bool:
+        """Create the file unless it exists."""
+        try:
+            file = self.path.open("xb")
+        except FileExistsError:
+            return False
+        with file:
+            file.write(self._content)
+            file.flush()
+            os.fsync(file.fileno())
+        return True
+
+    def _take_over(self) -> bool:
+        """Replace a dead holder's file; False if it is not known to be dead. Raises ValueError if it is alive."""
+        try:
+            found = self._look()
+            holder = _holder(found[0])
+            reason = self._death(holder, *found)
+            if not reason:
+                return False
+            self._write_candidate()
+            if self._look() != found:
+                return False
+            self._candidate.replace(self.path)
+            time.sleep(self.limits.settle)
+            if self._look()[0] != self._content:
+                return False  # a third run was faster
+        except FileNotFoundError:  # released in between
+            return False
+        _tell(f"{self.path}: {holder or 'an unknown process'}, {reason}: this run takes over")
+        return True
+
+    def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
+        """What shows that the holder is dead, empty if that is not known yet. Raises ValueError if it is alive."""
+        dead = holder.is_dead() if holder else None
+        if dead:
+            return "has ended"
+        now = time.monotonic()
+        if dead is None and self._seen is None:
+            self._seen = content, beat, now
+            silence = self.limits.silence
+            _tell(f"{self.path} is held by {holder or 'an unknown process'}: waiting up to {silence:.0f} s for its heartbeat")
+        if dead is False or self._seen is None or (content, beat) != self._seen[:2]:
+            raise ValueError(self._refusal(holder))
+        silent = self._now() - beat
+        if silent < self.limits.silence or now - self._seen[2] < self.limits.watched:
+            return ""
+        return f"has given no heartbeat for {silent:.0f} s"
+
+    def _look(self) -> tuple[bytes, float]:
+        """Content and heartbeat. Opening makes an NFS client ask the server for both."""
+        with self.path.open("rb") as file:
+            return file.read(), os.fstat(file.fileno()).st_mtime
+
+    def _now(self) -> float:
+        """The present time by the file system's clock."""
+        try:
+            self._write_candidate()
+            return self._candidate.stat().st_mtime
+        finally:
+            self._candidate.unlink(missing_ok=True)
+
+    def _write_candidate(self) -> None:
+        with self._candidate.open("wb") as file:
+            file.write(self._content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _beat(self) -> None:
+        while not self._over.wait(self.limits.period):
+            with suppress(OSError):  # tried again with the next heartbeat
+                self._renew()
+
+    def _renew(self) -> None:
+        """Give a heartbeat, or note that another run has taken the lease."""
+        with self._mutex:
+            now = time.clock_gettime(CLOCK)
+            try:
+                with self.path.open("rb") as file:
+                    content = file.read()
+                    if content == self._content:
+                        os.utime(file.fileno())
+                        self._renewed = now
+                        return
+                by = str(_holder(content) or "another process")
+            except FileNotFoundError:
+                # Nobody may have taken it over yet, so it was removed by hand. Later, somebody may have, and may have ended.
+                if now - self._renewed < self.limits.silence and self._create():
+                    self._renewed = now
+                    return
+                by = "another process"
+            self._lost = (
+                f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host {socket.gethostname()}, whose "
+                f"last heartbeat was {now - self._renewed:.0f} s ago, ends here and writes nothing more"
+            )
+
+    def _refusal(self, holder: Holder | None) -> str:
+        if holder is None:
+            return f"run.directory {self.path.parent} is in use by an unknown process, see {self.path}: choose another folder"
+        return (
+            f"run.directory {self.path.parent} is in use by a run: {holder}. Wait for it, stop it (kill -TERM {holder.pid} on "
+            f"{holder.host} lets it write a checkpoint), or choose another folder"
+        )
+
+
+@contextmanager
+def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[Lease]:
+    """Hold the lease in the file `path` while the block runs. Collective: no rank goes on before the main rank has it.
+
+    Raises ValueError on all ranks if another run that is alive holds it, OSError if the file cannot be written."""
+    lease = Lease(path, limits)
+    while not on_main(lease.attempt, topology):  # in turns, so that no collective waits long
+        pass
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _holder(content: bytes) -> Holder | None:
+    """The holder that a lease names, None if it names none: it is just being written, or was corrupted."""
+    try:
+        return Holder(**parse_json(content))
+    except (ValueError, TypeError):
+        return None
+
+
+def _machine() -> str:
+    """Boot and process namespace of this process; containers of one machine have their own process ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a process of this machine started, since a process id may be used again; empty if it has ended.
+
+    Raises OSError if the process table has no such process, or does not show it."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent has not noticed
+
+
+def _exists(pid: int) -> bool:
+    """Whether this machine has such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,204 @@
+"""One run at a time in a folder: who is refused, who takes over, and who notices that it was taken over."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from megatape.runtime.lease import Lease, LeaseLost, Limits
+from tests.workers import ROOT
+
+LIMITS = Limits(period=0.1, silence=0.6, watched=0.3, settle=0.05, poll=0.02)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from megatape.runtime.lease import Lease, Limits
+lease = Lease(Path(sys.argv[1]), Limits(period=0.1))
+assert lease.attempt()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def take(path: Path, tries: int = 50) -> Lease:
+    """A lease that is held, perhaps after waiting. Raises ValueError if a live holder refuses it."""
+    lease = Lease(path, LIMITS)
+    assert any(lease.attempt() for _ in range(tries))
+    return lease
+
+
+def elsewhere(path: Path) -> None:
+    """Make the lease one of another machine, where no process can be seen from here."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "another", "host": "n7"}))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "lease.json"
+
+
+def test_held_and_released(path: Path) -> None:
+    lease = take(path)
+    lease.check()
+    with pytest.raises(
+        ValueError, match=rf"{path.parent} is in use by a run: process {os.getpid()} on host .*, since 20.*kill -TERM"
+    ):
+        Lease(path, LIMITS).attempt()
+    with pytest.raises(ValueError, match="is in use by a run"):
+        Lease(path, LIMITS).check_free()
+    lease.release()
+    Lease(path).check_free()
+    assert list(path.parent.iterdir()) == []
+    take(path).release()
+
+
+def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """kill -9, also while its parent has not noticed (a zombie); while it is only stopped it is alive."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    ) as process:
+        assert process.stdout and process.stdout.readline() == b"held\n"
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(ValueError, match=f"process {process.pid} on host"):
+            Lease(path).attempt()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the process table
+        started = time.monotonic()
+        lease = Lease(path)
+        assert lease.attempt() and time.monotonic() - started < 5
+        lease.release()
+    assert re.search(rf"process {process.pid} .*has ended: this run takes over", capfd.readouterr().err)
+
+
+def test_another_process_with_the_same_number(path: Path) -> None:
+    """The process id was used again: the holder is dead."""
+    first = take(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"started": "1"}))
+    second = take(path)
+    with pytest.raises(LeaseLost):
+        wait_for_loss(first)
+    second.release()
+    first.release()
+
+
+def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's, where the process table shows each user only their own."""
+    lease = take(path)
+
+    def hidden(pid: int) -> str:
+        raise FileNotFoundError
+
+    other = Lease(path, LIMITS)
+    monkeypatch.setattr("megatape.runtime.lease._started", hidden)
+    with pytest.raises(ValueError, match="is in use by a run"):
+        other.attempt()
+    lease.release()
+
+
+def wait_for_loss(lease: Lease) -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        lease.check()
+        time.sleep(0.02)
+
+
+def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(path: Path) -> None:
+    path.parent.mkdir()
+    lease = Lease(path, LIMITS)
+    assert lease.attempt()
+    elsewhere(path)
+    lease._content = path.read_bytes()
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="on host n7"):
+        take(path)
+    assert time.monotonic() - started < 0.5, "one heartbeat tells"
+    with pytest.raises(ValueError, match="on host n7"):
+        Lease(path, LIMITS).check_free()
+    lease._over.set()  # from now on it is silent
+    assert lease._thread
+    lease._thread.join()
+    started = time.monotonic()
+    second = take(path)
+    assert 0.3 < time.monotonic() - started < 3
+    lease._renewed -= 3600  # it was suspended for an hour
+    with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
+        lease.check()
+    lease.release()
+    second.check()
+    second.release()
+    assert not path.exists()
+
+
+def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
+    """After a file server was away every lease looks old: the holder's next heartbeat still protects it."""
+    holder = take(path)
+    elsewhere(path)
+    holder._content = path.read_bytes()
+    os.utime(path, (0, 0))
+    with pytest.raises(ValueError, match="is in use"):
+        take(path)
+    holder.release()
+
+
+def test_an_incomplete_lease_is_waited_for(path: Path) -> None:
+    """Somebody is just writing it, or was killed then."""
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(ValueError, match="unknown process"):
+        Lease(path, LIMITS).check_free()
+    started = time.monotonic()
+    take(path).release()
+    assert time.monotonic() - started >= LIMITS.silence - 0.1
+
+
+def test_removed_by_hand(path: Path) -> None:
+    """It is made again; not if it may have been taken over meanwhile."""
+    lease = take(path)
+    path.unlink()
+    deadline = time.monotonic() + 5
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lease.check()
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    path.unlink()
+    lease._renewed -= 3600
+    with pytest.raises(LeaseLost):
+        lease.check()
+    lease.release()
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["new", "taken over"])
+def test_one_of_many_wins(path: Path, dead: bool) -> None:
+    if dead:
+        path.parent.mkdir()
+        path.write_text(json.dumps(json.loads(Lease(path)._content) | {"started": "1"}))
+    leases = [Lease(path, Limits(settle=0.3)) for _ in range(8)]
+    held = []
+
+    def attempt(lease: Lease) -> None:
+        try:
+            if lease.attempt():
+                held.append(lease)
+        except ValueError:
+            pass
+
+    threads = [threading.Thread(target=attempt, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(held) == 1
+    held[0].check()
+    held[0].release()
+    assert list(path.parent.iterdir()) == []

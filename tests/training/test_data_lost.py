@@ -1,0 +1,98 @@
+"""Data that vanish or change during a run: every rank ends with the same message, after a checkpoint of what was trained. And a
+run whose lease another one took: it ends without another word into the folder."""
+
+import copy
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from megatape.config import parse_config
+from megatape.data.loader import Loader
+from megatape.data.reader import ShardFile
+from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder, read_metrics
+from megatape.runtime.lease import Lease, Limits, hold
+from megatape.runtime.topology import Topology
+from megatape.runtime.watch import Limits as WatchLimits
+from megatape.runtime.watch import RankFailed, Watch
+from megatape.training.loop import train
+from megatape.training.run import Run
+from tests.workers import run_workers
+
+WATCHED = WatchLimits(period=0.1)
+
+
+def disturb(kind: str, data: Path, lease: Lease, topology: Topology) -> None:
+    """What happens before step 3."""
+    if kind == "one rank" and topology.rank == 1:
+        patch.object(ShardFile, "state", side_effect=PermissionError("rank 1 may not read")).start()
+    if not topology.is_main:
+        return
+    if kind == "truncated":
+        (data / "train-000000.tar").open("r+b").truncate(1000)
+    if kind == "overwritten":
+        (data / "train-000000.tar").write_bytes(b"\1" * (data / "train-000000.tar").stat().st_size)
+    if kind == "removed":
+        shutil.rmtree(data)  # the training shard stays open, that of the evaluation was not opened yet
+    if kind == "taken over":
+        content = lease.path.read_text()
+        lease.path.write_text(content.replace(lease.nonce, "another"))
+
+
+def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
+    """The error that ends each of {"config": base, "kinds": [...], "data": folder of a copy for each}."""
+    errors, step = [], Loader.step
+    for kind in payload["kinds"]:
+        raw = copy.deepcopy(payload["config"])
+        data = Path(payload["data"]) / kind
+        raw["data"]["path"], raw["run"]["directory"] = str(data), str(Path(raw["run"]["directory"]) / kind)
+        config = parse_config(raw, kind)
+
+        def disturbed(self: Loader, consumed: int, kind: str = kind, data: Path = data) -> Any:
+            if consumed == 2 * 8:
+                disturb(kind, data, lease, topology)
+            return step(self, consumed)
+
+        patched: AbstractContextManager[Any] = patch.object(Loader, "step", disturbed)
+        path = RunFolder(Path(raw["run"]["directory"])).lease
+        try:
+            # Its keys in the store are there once: only the last kind uses it.
+            watch = Watch(topology, WATCHED) if kind == "taken over" else nullcontext()
+            with patched, watch, hold(path, topology, Limits(period=0.01)) as lease:
+                train(Run(config, open_data(config), topology, lease, None))
+            errors.append("none")
+        except (ValueError, RankFailed) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+        patch.stopall()
+    return errors
+
+
+def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+    told = {
+        "truncated": ["step 3", "truncated/train-000000.tar", "member 0: truncated, "],
+        "overwritten": ["step 3", "overwritten/train-000000.tar member 0: corrupted, sha256 is"],
+        "one rank": ["step 3", "rank 1 may not read"],
+        "removed": ["step 5", "removed/validation-000000.tar: shard not found"],
+        "taken over": ["was taken over by process"],
+    }
+    for kind in told:
+        shutil.copytree(data_directory, tmp_path / "data" / kind)
+    payload = {"config": raw_config, "kinds": list(told), "data": str(tmp_path / "data")}
+    target = "tests.training.test_data_lost:train_disturbed"
+    first, second = run_workers(target, 2, payload, tmp_path / "workers")
+    assert first[:-1] == second[:-1], "all ranks tell the same"
+    assert "LeaseLost: run.directory" in first[-1] and "RankFailed: rank 0 failed: LeaseLost" in second[-1]
+    root = Path(raw_config["run"]["directory"])
+    for (kind, parts), error in zip(told.items(), first, strict=True):
+        for part in parts:
+            assert part in error, (kind, error)
+        checkpoints = [path.name for path in RunFolder(root / kind).list_checkpoints()]
+        if kind == "taken over":
+            assert checkpoints == [] and len(read_metrics(root / kind / "metrics.jsonl")) == 2, "nothing was written any more"
+            assert "another" in RunFolder(root / kind).lease.read_text(), "and the other's lease stays"
+        else:
+            step = 4 if kind == "removed" else 2
+            assert checkpoints == [f"step-{step:08d}"] and f"checkpoint {root / kind}/checkpoints/{checkpoints[0]}" in error
+            assert not RunFolder(root / kind).lease.exists()
