@@ -50,8 +50,9 @@ def write_checkpoint(
 ) -> Path:
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
-    lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of the SentencePiece model. A rank holds one gathered tensor on its device
-    and one file's content in host memory. Returns the folder, which exists only when all of its files do.
+    lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of the
+    SentencePiece model. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the folder,
+    which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could not
     write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another run has

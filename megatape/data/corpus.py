@@ -95,8 +95,8 @@ class Source:
 def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
     """Yields the non-empty documents of `source` in a fixed order and updates `counts` as it goes.
 
-    Bad records and too long ones are counted, not fatal. Raises FileNotFoundError for a path that does not exist, and ValueError if no file
-    matches, a file is corrupted or the source has no documents.
+    Bad records and too long ones are counted, not fatal. Raises FileNotFoundError for a path that does not exist, and
+    ValueError if no file matches, a file is corrupted or the source has no documents.
     """
     for text in _READERS[source.kind](source, counts):
         if not text or text.isspace():

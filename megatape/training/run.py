@@ -36,9 +36,9 @@ class DataUnreadable(ValueError):
 class Run:
     """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
-    lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
-    None for a new run. allow_changes: let a resumed run change its precision and betas. Raises ValueError or FileNotFoundError if
-    configuration, data and checkpoint do not fit together."""
+    lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a new
+    run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change its precision and
+    betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Run:
         self.origin: Path | None = None  # the checkpoint that the run continues from
         check_shared(self.folder.directory, topology)
         self._start(resume, allow_changes)
-        on_main(self._record, topology)
+        on_main(lambda: patiently(self._record), topology)
 
     @property
     def tokens(self) -> int:
@@ -189,7 +189,7 @@ class Run:
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self.engine.state.load(reader.read, reader.step)
         self.step, self.samples, self.saved, self.origin = reader.step, reader.samples, reader.step, reader.directory
-        on_main(lambda: set_aside(corrupted), self.topology)
+        on_main(lambda: patiently(lambda: set_aside(corrupted)), self.topology)
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
             restore_rng(snapshot)
