@@ -140,7 +140,7 @@ def _opened(config: Config, topology: Topology) -> Source:
 def _told(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
     lines = [f"starting from the weights in {source.directory}"]
     lines += [f"  model.{found.path}: {found.theirs} -> {found.ours}" for found in differences(source.model, model)]
-    return [*lines, f"  {num_fresh} parameters of the encoding start at random"] if num_fresh else lines
+    return [*lines, f"  {num_fresh} parameters of the encoding start as in a new model"] if num_fresh else lines
 
 
 def _shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -39,7 +39,7 @@ ALL_SHAPES = SHAPES | SCALINGS | {"twelve": TWELVE, "features": FEATURES}
 # Every encoding, with grouped queries, and every scaling: (shape, encoding).
 ENCODINGS = [("grouped", name) for name in registry.ENCODINGS]
 ENCODINGS += [(kind, name) for kind in SCALINGS for name in ("rope", "tape")]
-ENCODINGS += [("features", name) for name in ("tape", "t5")]
+ENCODINGS += [("features", name) for name in ("tape", "t5", "rope")]
 
 
 class Exported(NamedTuple):

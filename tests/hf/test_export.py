@@ -86,9 +86,19 @@ print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids
 """
 
 
-@pytest.mark.parametrize(("encoding", "kind"), [("tape", "TapeForCausalLM"), ("rope", "LlamaForCausalLM")])
-def test_loads_without_megatape(exported: Callable[..., Exported], encoding: str, kind: str, tmp_path: Path) -> None:
-    found = exported("grouped", encoding)
+@pytest.mark.parametrize(
+    ("shape", "encoding", "kind"),
+    [
+        ("grouped", "tape", "TapeForCausalLM"),
+        ("features", "tape", "TapeForCausalLM"),
+        ("grouped", "rope", "LlamaForCausalLM"),
+        ("features", "rope", "Qwen3ForCausalLM"),
+    ],
+)
+def test_loads_without_megatape(
+    exported: Callable[..., Exported], shape: str, encoding: str, kind: str, tmp_path: Path
+) -> None:
+    found = exported(shape, encoding)
     tokens = torch.arange(3, 33).view(2, 15)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     result = subprocess.run(

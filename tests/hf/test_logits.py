@@ -36,7 +36,8 @@ def check(found: Exported, attention: str = "sdpa") -> None:
 @pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
 def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     found = exported(shape, encoding)
-    assert type(found.load()).__name__ == ("LlamaForCausalLM" if encoding == "rope" else "TapeForCausalLM")
+    rope = "Qwen3ForCausalLM" if shape == "features" else "LlamaForCausalLM"
+    assert type(found.load()).__name__ == (rope if encoding == "rope" else "TapeForCausalLM")
     check(found, attention)
 
 

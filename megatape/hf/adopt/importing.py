@@ -73,7 +73,7 @@ def starting_config(
     else:
         export = {"dtype": dtype}
     return {
-        "run": {"directory": f"runs/{out.name}"},
+        "run": {"directory": str(out / "run")},
         "model": model,
         "data": {"sequence_length": length},
         "training": {
