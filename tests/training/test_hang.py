@@ -117,6 +117,7 @@ def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(raw_config: dict[st
     assert f"error on rank {other}: rank {victim} " in log and "frozen" in log, log
 
 
+@pytest.mark.slow
 def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Ctrl-Z, or a laptop that sleeps: however long, no rank counts the time in which it could not run."""
     with start(raw_config, tmp_path / "workers", 2) as workers:
