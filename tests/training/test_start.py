@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.config import parse_config
+from megatape.config import parse_config, parse_model
 from megatape.data.splits import open_data
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
@@ -26,7 +27,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
-from megatape.training.start import first_state
+from megatape.training.start import check_fits, first_state, open_source
 from megatape.zero.state import WEIGHT, Reader
 from tests import bounds
 from tests.bounds import assert_close
@@ -165,27 +166,32 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
 
 
 def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path) -> None:
-    """Parameters that differ are named; what is no source, or has changed, is told on every rank."""
-    llama, tape = imported("llama", "rope"), imported("llama", "tape")
+    """Parameters that differ are named, also where another encoding may lack its own; and every rank is told."""
+    wrong: dict[str, tuple[str, dict[str, Any], str]] = {
+        "shape": ("rope", {"mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight (48, 32), here (64, 32)"),
+        "more": ("rope", {"num_layers": 3}, "it lacks blocks.2."),
+        "fewer": ("rope", {"num_layers": 1}, "this model lacks blocks.1."),
+        "norms": ("rope", {"qk_norm": True}, "it lacks blocks.0.attention.key_norm.weight"),
+        "encoding": ("tape", {"mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight"),
+        "head": ("tape", {"tie_embeddings": True}, "this model lacks head.weight"),
+    }
+    for name, (encoding, changes, message) in wrong.items():
+        folder = imported("llama", encoding)
+        section = json.loads((folder / "config.json").read_text())["model"]
+        check_fits(open_source(folder), parse_model(section, name))
+        with pytest.raises(ValueError, match=re.escape(message)):
+            check_fits(open_source(folder), parse_model(section | changes, name))
+    with pytest.raises(FileNotFoundError, match="none: no such folder"):
+        open_source(tmp_path / "none")
+
     save_tiny("llama", tmp_path / "changed")
     import_model(tmp_path / "changed", tmp_path / "import", "rope", 32)
     content = bytearray((tmp_path / "changed" / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "changed" / "model.safetensors").write_bytes(content)
-    wrong: dict[str, tuple[Path, dict[str, Any], str]] = {
-        "shape": (llama, {"model.mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight (48, 32), here (64, 32)"),
-        "more": (llama, {"model.num_layers": 3}, "it lacks blocks.2."),
-        "fewer": (llama, {"model.num_layers": 1}, "this model lacks blocks.1."),
-        "norms": (llama, {"model.qk_norm": True, "export.family": None}, "it lacks blocks.0.attention.key_norm.weight"),
-        "encoding": (tape, {"model.mlp_size": 64}, "shapes differ: blocks.0.mlp.gate.weight"),
-        "nothing": (llama, {"training.init_from": str(tmp_path / "none")}, "none: no such folder"),
-        "changed": (tmp_path / "import", {}, "has changed since it was imported"),
-    }
-    cases = [case_of(folder, name, set=changes) for name, (folder, changes, _) in wrong.items()]
-    results = run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers")
-    for rank in range(2):
-        for result, (name, (_, _, message)) in zip(results[rank], wrong.items(), strict=True):
-            assert result["error"].startswith("ValueError: training.init_from") and message in result["error"], (name, result)
+    cases = [case_of(tmp_path / "import", "changed")]
+    for (result,) in run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers"):
+        assert result["error"].startswith("ValueError: training.init_from") and "has changed since" in result["error"]
 
 
 def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
