@@ -5,7 +5,7 @@
         exp_avg-*.safetensors ...           each kind of the optimizer's state, AdamW's moments for example
         rng.safetensors                     generator state of every rank
         state.json                          step, samples, tokens, resolved configuration, fingerprints
-        tokenizer.model
+        tokenizer.model                     or tokenizer.json and its companions, of an adopted tokenizer
         manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256
 
 The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one without a manifest is an incomplete write.
@@ -24,7 +24,6 @@ from megatape.run_folder import RunFolder
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
-TOKENIZER = "tokenizer.model"
 RNG = "rng.safetensors"
 
 

@@ -9,8 +9,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import RNG, STATE, TOKENIZER, check_file, check_hashes, load_manifest
+from megatape.checkpoint.manifest import RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
+from megatape.data.tokenizer import FILES, Tokenizer
+from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.files import read_json
 from megatape.run_folder import named_step
 
@@ -68,9 +70,10 @@ class CheckpointReader:
         with safe_open(self.directory / RNG, framework="pt") as file:
             return file.get_tensor(f"rank{rank}") if f"rank{rank}" in file.keys() else None  # noqa: SIM118 (no mapping)
 
-    def tokenizer(self) -> Path:
-        """The SentencePiece model that the run was trained with."""
-        return self.directory / TOKENIZER
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the run was trained with. Raises ValueError if a file of it is corrupted or missing."""
+        files = self.manifest["files"]
+        return stored_tokenizer(self.directory, {name: files[name]["sha256"] for name in FILES if name in files})
 
     def _file(self, kind: str, name: str) -> Any:
         try:

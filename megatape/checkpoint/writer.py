@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from torch import Tensor
 from megatape.checkpoint.manifest import (
     RNG,
     STATE,
-    TOKENIZER,
     as_json,
     load_manifest,
     save_manifest,
@@ -45,13 +45,13 @@ def write_checkpoint(
     zero: ZeroState,
     topology: Topology,
     state: dict[str, Any],
-    tokenizer: bytes,
+    tokenizer: Mapping[str, bytes],
     keep: int,
 ) -> Path:
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
-    lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of the
-    SentencePiece model. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the folder,
+    lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of
+    its files, by name. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the folder,
     which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could not
@@ -85,7 +85,8 @@ def write_checkpoint(
         try:
             files[RNG] = save_tensors(generators, partial / RNG)
             files[STATE] = write_file(partial / STATE, [as_json(state)])
-            files[TOKENIZER] = write_file(partial / TOKENIZER, [tokenizer])
+            for name in tokenizer:
+                files[name] = write_file(partial / name, [tokenizer[name]])
         except OSError as error:
             faults.append(str(error))
 

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from megatape.data.index import Index, load_index
 from megatape.data.prepare import write_documents
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.files import new_folder
 
 KIND = "addition"
@@ -148,7 +149,7 @@ def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int],
 
 def character_tokenizer() -> Tokenizer:
     """256 byte tokens, three control tokens and the alphabet: no room for a merge, so every character is one token."""
-    return Tokenizer(train_tokenizer([ALPHABET], 256 + 3 + len(ALPHABET)))
+    return SentencePieceTokenizer(train_tokenizer([ALPHABET], 256 + 3 + len(ALPHABET)))
 
 
 def _bounds(digits: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import numpy as np
 from megatape.data.index import SPLITS, load_index
 from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.targets import IGNORE_INDEX
 
 
@@ -18,8 +19,8 @@ class Dataset(ABC):
     """One split and a way to cut it into samples.
 
     cache: see SplitReader.
-    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_file, tokenizer_hash (sha256),
-    unigram_entropy (nats), bos_id, eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
+    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256),
+    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
     Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
@@ -31,13 +32,13 @@ class Dataset(ABC):
         self._name = f"split {split} of {directory}"
         directory = Path(directory)
         index = load_index(directory)
+        self._directory, self._tokenizer_files = directory, index.tokenizer.files
         content = index.splits[split]
         self.sequence_length = sequence_length
         self.num_tokens = content.tokens
         self.vocab_size = index.tokenizer.vocab_size
         self.bos_id = index.tokenizer.bos_id
         self.eos_id = index.tokenizer.eos_id
-        self.tokenizer_file = directory / index.tokenizer.file
         self.tokenizer_hash = index.tokenizer.sha256
         self.unigram_entropy = content.unigram_entropy
         identity = json.dumps([self.tokenizer_hash, asdict(content)], sort_keys=True)
@@ -54,6 +55,10 @@ class Dataset(ABC):
     @abstractmethod
     def targets(self, sample: np.ndarray) -> np.ndarray:
         """The target of each of the first N tokens of a sample, int64 [N]: the next token, or IGNORE_INDEX."""
+
+    def tokenizer(self) -> Tokenizer:
+        """That of the data. Raises ValueError or FileNotFoundError if its files are not those that the index lists."""
+        return stored_tokenizer(self._directory, self._tokenizer_files)
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:
@@ -97,7 +102,7 @@ class TokenDataset(Dataset):
 
 
 class DocumentDataset(Dataset):
-    """Sample i is document i, `<s> text </s>`, padded with further `</s>`, after which nothing is a target.
+    """Sample i is document i, `<s> text </s>` (without `<s>` if the tokenizer has none), padded with further `</s>`, after which nothing is a target.
 
     prompt_end: text of one token; only what follows its first occurrence in a document is a target.
     None: the whole document.
@@ -148,10 +153,10 @@ class DocumentDataset(Dataset):
         return np.where(real, sample[1:], IGNORE_INDEX)
 
     def _single_token(self, text: str) -> int:
-        ids = Tokenizer.load(self.tokenizer_file, self.tokenizer_hash).encode(text)
+        ids = self.tokenizer().encode(text)
         if len(ids) != 1:
             raise ValueError(
-                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self.tokenizer_file.parent}: choose "
+                f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self._directory}: choose "
                 "a text that is one token, or other data"
             )
         return ids[0]

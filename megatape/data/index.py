@@ -1,7 +1,7 @@
 """`index.json`: the content of a data directory, down to the byte offset, token count and hash of every shard member."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from megatape.files import read_json
 
 INDEX_FILE = "index.json"
-TOKENIZER_FILE = "tokenizer.model"
 FORMAT = "megatape-shards"
 VERSION = 1
+ADOPTED_VERSION = 2  # of data whose tokenizer has companions
 MAX_INDEX_BYTES = 2**30  # about four million members, 2e12 tokens
 SPLITS = ("train", "validation")
 
@@ -50,13 +50,21 @@ class Split:
 
 @dataclass(frozen=True)
 class TokenizerEntry:
-    """The tokenizer file in the data directory, and what readers need to know about it."""
+    """The tokenizer in the data directory: the file that decides all ids, and what readers need to know about it.
+
+    bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an adopted tokenizer."""
 
     file: str
     sha256: str
     vocab_size: int
-    bos_id: int
+    bos_id: int | None
     eos_id: int
+    companions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name -> sha256 of all its files."""
+        return {self.file: self.sha256} | self.companions
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,9 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 def save_index(index: Index, directory: Path) -> None:
     """Writes `index.json` into `directory`."""
-    content = {"format": FORMAT, "version": VERSION, **asdict(index)}
+    content = {"format": FORMAT, "version": ADOPTED_VERSION if index.tokenizer.companions else VERSION, **asdict(index)}
+    if not index.tokenizer.companions:
+        del content["tokenizer"]["companions"]
     (directory / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -96,10 +106,10 @@ def load_index(directory: Path) -> Index:
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    if found != (FORMAT, VERSION):
+    if found not in ((FORMAT, VERSION), (FORMAT, ADOPTED_VERSION)):
         raise ValueError(
             f"{path}: format and version are {found}, this version of MegaTAPE reads "
-            f"{(FORMAT, VERSION)}: prepare the data again, or read it with the version that wrote it"
+            f"{(FORMAT, VERSION)} and {(FORMAT, ADOPTED_VERSION)}: prepare the data again, or read it with the version that wrote it"
         )
     try:
         index = Index(
@@ -127,6 +137,9 @@ def _check(index: Index) -> None:
     dtype = token_dtype(index.tokenizer.vocab_size)
     if index.dtype != dtype.name:
         raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
+    for name in index.tokenizer.files:
+        if Path(name).name != name:
+            raise ValueError(f"tokenizer file {name!r} is not a plain file name")
     for name, split in index.splits.items():
         for shard in split.shards:
             if Path(shard.file).name != shard.file:

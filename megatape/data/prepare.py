@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from megatape.data.corpus import CorpusCounts, Source, read_documents
-from megatape.data.index import SPLITS, TOKENIZER_FILE, Index, TokenizerEntry, save_index, token_dtype
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.index import SPLITS, Index, TokenizerEntry, save_index, token_dtype
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.writer import SplitWriter
 from megatape.files import new_folder
 
@@ -34,7 +35,7 @@ def prepare(
     counts = CorpusCounts()
     with new_folder(output) as directory:
         if tokenizer is None:
-            tokenizer = Tokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
+            tokenizer = SentencePieceTokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
         documents = ((split_of(text, validation_share), text) for text in read_documents(source, counts))
         index = write_documents(
             directory, documents, tokenizer, source.describe(), validation_share, lambda tokens: progress(counts, tokens)
@@ -65,7 +66,8 @@ def write_documents(
     """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
 
     source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
-    (directory / TOKENIZER_FILE).write_bytes(tokenizer.model)
+    for name, content in tokenizer.files.items():
+        (directory / name).write_bytes(content)
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     num_tokens = 0
     for batch in _batches(documents):
@@ -75,11 +77,12 @@ def write_documents(
         progress(num_tokens)
     index = Index(
         tokenizer=TokenizerEntry(
-            file=TOKENIZER_FILE,
+            file=tokenizer.file,
             sha256=tokenizer.sha256,
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
+            companions={name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file},
         ),
         dtype=token_dtype(tokenizer.vocab_size).name,
         source=source,

@@ -14,7 +14,7 @@ class RunData:
 
     train: Dataset
     validation: Dataset
-    tokenizer: Tokenizer  # in memory: what becomes of its file during the run does not reach the checkpoints
+    tokenizer: Tokenizer  # in memory: what becomes of its files during the run does not reach the checkpoints
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -38,4 +38,4 @@ def open_data(config: Config) -> RunData:
             f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use data with another tokenizer"
         )
-    return RunData(train, split("validation"), Tokenizer.load(train.tokenizer_file, train.tokenizer_hash))
+    return RunData(train, split("validation"), train.tokenizer())

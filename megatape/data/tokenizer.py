@@ -1,138 +1,76 @@
-"""A SentencePiece BPE tokenizer that reproduces every text exactly: training, encoding, decoding."""
+"""What the package needs of a tokenizer, ours or one that a pretrained model brought along.
+
+Two files implement it: tokenizer_sentencepiece.py and tokenizer_json.py; tokenizer_files.py reads either from disk."""
 
 import hashlib
-import io
-import re
-from collections.abc import Iterable
-from itertools import chain
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-import sentencepiece
 
-MAX_TRAINING_BYTES = 20_000_000
-# Fixed, because the trainer records it in the model file, which must be the same on every machine.
-TRAINER_THREADS = 2
-# The trainer drops "sentences" of more than 4192 bytes; a character has at most 4.
-MAX_LINE_CHARACTERS = 1000
-SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES) -> bytes:
-    """Trains on the first `max_training_bytes` of `texts` (UTF-8) and returns the bytes of the model file.
-
-    The same texts give the same bytes. Raises ValueError if the texts do not suffice for `vocab_size` or need a larger one.
-    """
-    if vocab_size < 1:
-        raise ValueError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
-    lines = _training_lines(texts, max_training_bytes)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            byte_fallback=True,
-            split_digits=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=False,
-            allow_whitespace_only_pieces=True,  # one token for an indentation
-            unk_id=0,
-            bos_id=1,
-            eos_id=2,
-            pad_id=-1,
-            num_threads=TRAINER_THREADS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise ValueError(_explain(str(error), vocab_size, lines)) from error
-    return model.getvalue()
+SENTENCEPIECE_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
+CONFIG_FILE, MAP_FILE, GENERATION_FILE = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+# Kept beside an adopted tokenizer.json, and given back at export.
+COMPANIONS = (
+    CONFIG_FILE,
+    MAP_FILE,
+    GENERATION_FILE,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    SENTENCEPIECE_FILE,
+)
+FILES = (JSON_FILE, *COMPANIONS)  # every name that a tokenizer's file can have
 
 
-class Tokenizer:
-    """A SentencePiece model file.
+class Tokenizer(ABC):
+    """Texts to token ids and back. Special tokens that are written out in a text remain text.
 
-    Attributes: vocab_size, bos_id, eos_id, model (bytes of the file), sha256 (of those bytes, hexadecimal).
-    Raises ValueError if the bytes are not such a model or the model lacks <s> or </s>.
+    Attributes:
+        files: name -> content of every file to keep with data, checkpoints and exports; the first one decides all ids
+        origin: where they came from, for errors
+        vocab_size: the largest id plus one
+        bos_id: the token that documents and prompts begin with, None if they begin with their text
+        eos_id: the token that documents end with
     """
 
-    def __init__(self, model: bytes, name: str = "tokenizer model"):
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError(f"{name}: not a SentencePiece model: copy the file again or train a tokenizer") from error
-        self.model = model
-        self.sha256 = hashlib.sha256(model).hexdigest()
-        self.vocab_size: int = self._processor.get_piece_size()
-        self.bos_id: int = self._processor.bos_id()
-        self.eos_id: int = self._processor.eos_id()
-        if self.bos_id < 0 or self.eos_id < 0:
-            raise ValueError(
-                f"{name}: <s> has id {self.bos_id} and </s> {self.eos_id}: use a model trained with both control tokens"
-            )
-        # As byte tokens the mark decodes to itself; SentencePiece alone would decode it as a space.
-        self._mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int
 
-    @classmethod
-    def load(cls, path: str | Path, sha256: str | None = None) -> "Tokenizer":
-        """Reads a model file.
+    def __init__(self, files: Mapping[str, bytes], origin: str) -> None:
+        self.files = files
+        self.origin = origin
 
-        Raises FileNotFoundError, or ValueError like the constructor and if `sha256` is given and is not that of the file.
-        """
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path}: no such tokenizer model: check the path or train one with `megatape data tokenizer`"
-            )
-        tokenizer = cls(path.read_bytes(), str(path))
-        if sha256 is not None and tokenizer.sha256 != sha256:
-            raise ValueError(f"{path}: sha256 is {tokenizer.sha256}, expected {sha256}: use the tokenizer of this data")
-        return tokenizer
+    @property
+    def file(self) -> str:
+        """Name of the file that decides all ids."""
+        return next(iter(self.files))
 
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Name -> sha256 (hexadecimal) of every file."""
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+
+    @property
+    def sha256(self) -> str:
+        """Of the file that decides all ids."""
+        return self.hashes[self.file]
+
+    @property
+    def begin(self) -> list[int]:
+        """What documents and prompts begin with: `bos_id`, or nothing."""
+        return [] if self.bos_id is None else [self.bos_id]
+
+    @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, without <s> and </s>; control tokens spelled out in the text remain text."""
-        ids = self._processor.encode(text.split(SPACE_MARK))
-        return ids[0] + [token for part in ids[1:] for token in self._mark_ids + part]
+        """Token ids of `text` alone."""
 
+    @abstractmethod
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        """`<s> text </s>` of each text as an int32 array [tokens]."""
-        # A list is encoded on all cores: num_threads is -1 by default.
-        documents = self._processor.encode(texts, out_type="numpy", add_bos=True, add_eos=True)
-        for number, text in enumerate(texts):
-            if SPACE_MARK in text:
-                documents[number] = np.array([self.bos_id, *self.encode(text), self.eos_id], np.int32)
-        return documents
+        """`<s> text </s>` of each text as an int32 array [tokens]; without `<s>` if there is none."""
 
+    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; control tokens are dropped, and a truncated multi-byte character becomes U+FFFD."""
-        return self._processor.decode([int(token) for token in ids])
-
-
-def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
-    """The lines of the texts, long ones in pieces, up to `max_bytes` in all."""
-    lines = []
-    bytes_left = max_bytes
-    for line in chain.from_iterable(text.split("\n") for text in texts):
-        for begin in range(0, len(line), MAX_LINE_CHARACTERS):
-            piece = line[begin : begin + MAX_LINE_CHARACTERS]
-            lines.append(piece)
-            bytes_left -= len(piece.encode())
-            if bytes_left <= 0:
-                return lines
-    return lines
-
-
-def _explain(message: str, vocab_size: int, lines: list[str]) -> str:
-    if too_large := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return (
-            f"--vocab-size is {vocab_size}, but the training text allows at most {too_large[1]}: "
-            f"ask for at most {too_large[1]} or give more text"
-        )
-    if too_small := re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message):
-        return (
-            f"--vocab-size is {vocab_size}, but 256 bytes, 3 control tokens and the characters of the text need "
-            f"{too_small[1]}: ask for at least {too_small[1]}"
-        )
-    return f"SentencePiece could not train {vocab_size} tokens on {len(lines)} lines: {message}"

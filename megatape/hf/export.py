@@ -7,11 +7,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.config import Config
+from megatape.data.tokenizer import Tokenizer
 from megatape.files import new_folder
 from megatape.hf.families import family_of
 from megatape.hf.families.family import stored_dtype
 from megatape.hf.model_card import model_card
-from megatape.hf.tokenizer import load_sentencepiece, special_tokens, write_tokenizer
+from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights
 from megatape.model.accounting import meta_model
 
@@ -27,7 +28,7 @@ class Checkpoint(Protocol):
     def config(self) -> Config: ...
     def names(self) -> list[str]: ...
     def tensor(self, name: str) -> Tensor: ...
-    def tokenizer(self) -> Path: ...
+    def tokenizer(self) -> Tokenizer: ...
 
 
 def export(checkpoint: Checkpoint, out: Path) -> None:
@@ -37,13 +38,13 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
     ValueError for a checkpoint that cannot be exported."""
     with new_folder(out) as folder:
         config = checkpoint.config
-        proto = load_sentencepiece(checkpoint.tokenizer())
-        if len(proto.pieces) > config.model.vocab_size:
+        tokenizer = checkpoint.tokenizer()
+        if tokenizer.vocab_size > config.model.vocab_size:
             raise ValueError(
-                f"{checkpoint.tokenizer()} has {len(proto.pieces)} tokens, but model.vocab_size is {config.model.vocab_size}: "
+                f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {config.model.vocab_size}: "
                 "the checkpoint holds another run's tokenizer, put the right one there"
             )
-        special = special_tokens(proto)
+        special = special_tokens(tokenizer)
         family = family_of(config)
         exported = family.config(config, special)
         shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
@@ -57,6 +58,7 @@ def export(checkpoint: Checkpoint, out: Path) -> None:
         GenerationConfig(
             bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False
         ).save_pretrained(folder)
-        write_tokenizer(proto, config.model.max_positions, folder)
+        write_tokenizer(tokenizer, config.model.max_positions, folder)
         family.write_code(config.model, folder)
-        (folder / "README.md").write_text(model_card(config, family, checkpoint.step, checkpoint.tokens), encoding="utf-8")
+        card = model_card(config, family, checkpoint.step, checkpoint.tokens, describe_tokenizer(tokenizer))
+        (folder / "README.md").write_text(card, encoding="utf-8")

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
+from megatape.data.tokenizer import JSON_FILE
+from megatape.data.tokenizer_files import json_tokenizer
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.stored import ADVICE, read_object, stored_tensors
@@ -23,17 +24,6 @@ LARGEST = 2**63 - 1  # of the numbers in config.json
 DTYPES = ("float32", "bfloat16", "float16")
 # Keys of config.json that say how from_pretrained finds code.
 IGNORED = {"auto_map"}
-# What megatape.hf.tokenizer.write_tokenizer writes, and the installed tokenizer is told; all else in the file is ignored.
-TOKENIZER_SETTINGS: dict[str, type] = {
-    "bos_token": str,
-    "eos_token": str,
-    "unk_token": str,
-    "pad_token": str,
-    "padding_side": str,
-    "split_special_tokens": bool,
-    "clean_up_tokenization_spaces": bool,
-    "model_max_length": int,
-}
 # What the classes of transformers raise for values that make no sense.
 FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
@@ -86,22 +76,24 @@ def read_model(folder: Path) -> PreTrainedModel:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in `folder`. Raises FileNotFoundError or ValueError for a missing or corrupted file."""
-    path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    settings = {}
-    for name, value in read_object(settings_path).items():
-        if name in TOKENIZER_SETTINGS:
-            if not isinstance(value, TOKENIZER_SETTINGS[name]):
-                raise ValueError(f"{settings_path}: {name} is {value!r}, not {TOKENIZER_SETTINGS[name].__name__}: {ADVICE}")
-            settings[name] = value
-    text = path.read_bytes()
-    try:
-        tokenizer = Tokenizer.from_buffer(text)
-    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
-        raise ValueError(f"{path}: not a tokenizer ({error}): {ADVICE}") from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
+    """The tokenizer in `folder`, with the ids of training: special tokens in a text are text, and texts begin as documents did.
+
+    Raises FileNotFoundError or ValueError for a missing or corrupted file."""
+    tokenizer = json_tokenizer(folder / JSON_FILE)
+    limit = tokenizer.declared.get("model_max_length")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend,
+        bos_token=None if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id),
+        eos_token=tokenizer.piece(tokenizer.eos_id),
+        unk_token=tokenizer.special_token("unk"),
+        pad_token=tokenizer.special_token("pad"),
+        add_bos_token=tokenizer.bos_id is not None,
+        add_eos_token=False,
+        padding_side="left",
+        model_max_length=limit if type(limit) is int else None,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def reason(error: BaseException) -> str:

@@ -40,14 +40,13 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens=50)[0], skip_spec
 | training samples | {length:,} tokens each |
 | weights stored as | {precision} |
 
-The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add `</s>`. Batches are padded on the
-left, with `<unk>`. The texts that the model was trained on, its license and its evaluation are not recorded in the checkpoint: add
+{tokenizer} The texts that the model was trained on, its license and its evaluation are not recorded in the checkpoint: add
 them here before publishing.
 """
 
 
-def model_card(config: Config, family: Family, step: int, tokens: int) -> str:
-    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens."""
+def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer: str) -> str:
+    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens. tokenizer: a paragraph about it."""
     model = config.model
     description = ENCODINGS[model.encoding].description
     return _TEMPLATE.format(
@@ -72,4 +71,5 @@ def model_card(config: Config, family: Family, step: int, tokens: int) -> str:
         steps=step,
         length=config.data.sequence_length,
         precision=str(stored_dtype(config)).removeprefix("torch."),
+        tokenizer=tokenizer,
     )

@@ -1,126 +1,58 @@
-"""A SentencePiece BPE model as the files that transformers' AutoTokenizer reads, with the same ids for every text.
+"""The tokenizer of an exported folder: an adopted one file for file, a SentencePiece model converted."""
 
-transformers' own conversion changes ids, so tokenizer.json is built here. What SentencePiece does and how it is said:
-
-* It merges, of all adjacent pairs, the one whose union is the piece with the best score, leftmost first. tokenizer.json
-  ranks pairs instead: all ways to split a piece into two pieces get the piece's rank. Control and byte pieces never merge.
-* Its pieces write a space as U+2581. Here they hold the space itself, so that a U+2581 in the text is no piece and falls
-  back to bytes, as it does in training (megatape/data/tokenizer.py).
-* `<s>` and `</s>` written out in a text are text. tokenizer.json lists no added tokens, and split_special_tokens in
-  tokenizer_config.json keeps transformers from matching the ones it adds itself.
-"""
-
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
-from tokenizers import Regex, Tokenizer, decoders, normalizers
-from tokenizers.models import BPE
-from tokenizers.processors import TemplateProcessing
-
-from megatape.data.tokenizer import SPACE_MARK
-
-_Kind = ModelProto.SentencePiece
+from megatape.data.tokenizer import GENERATION_FILE, Tokenizer
+from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.hf.tokenizer_sentencepiece import read_proto, write_converted
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the control tokens: begin and end of a document, and unknown, which pads.
+    """Ids of the control tokens: what documents begin with, what ends a text, and padding. None: there is none.
 
-    Byte fallback never produces the unknown token, so no trained token is lost to padding. The end token would be a bad
-    choice: fine-tuning masks padding out of the loss, and with it the real ends of documents."""
+    The padding of our own tokenizers is unknown: byte fallback never produces it, so no trained token is lost to padding. The end
+    token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents."""
 
-    bos: int
-    eos: int
-    pad: int
-
-
-def load_sentencepiece(path: Path) -> ModelProto:
-    """Read a SentencePiece model file and check that tokenizer.json can say exactly what it does.
-
-    Raises FileNotFoundError, or ValueError naming what is not supported."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such tokenizer model: the checkpoint is incomplete, use another one")
-    proto = ModelProto()
-    try:
-        proto.ParseFromString(path.read_bytes())
-    except DecodeError:
-        raise ValueError(f"{path}: not a SentencePiece model: copy the file again") from None
-    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    pieces = [piece.piece for piece in proto.pieces if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)]
-    merged = [piece.score for piece in proto.pieces if piece.type == _Kind.NORMAL and len(piece.piece) > 1]
-    faults = {
-        "it is not of type BPE": trainer.model_type != trainer.BPE,
-        "it has no byte fallback": not trainer.byte_fallback,
-        "it normalizes text": bool(normalizer.precompiled_charsmap),
-        "it removes extra whitespace": normalizer.remove_extra_whitespaces,
-        "it does not escape whitespace": not normalizer.escape_whitespaces,
-        "it puts whitespace at the end of words": trainer.treat_whitespace_as_suffix,
-        f"it has user-defined or unused pieces {pieces[:3]}": bool(pieces),
-        "two merged pieces have the same score": len(set(merged)) != len(merged),
-        "it has no <unk>, <s> or </s>": min(trainer.unk_id, trainer.bos_id, trainer.eos_id) < 0,
-    }
-    for fault, present in faults.items():
-        if present:
-            raise ValueError(
-                f"{path}: {fault}, so tokenizer.json could not give the same ids: "
-                "train the tokenizer with `megatape data tokenizer`"
-            )
-    return proto
+    bos: int | None
+    eos: int | list[int]
+    pad: int | None
 
 
-def special_tokens(proto: ModelProto) -> SpecialTokens:
-    """Ids of the control tokens of a SentencePiece model."""
-    return SpecialTokens(proto.trainer_spec.bos_id, proto.trainer_spec.eos_id, proto.trainer_spec.unk_id)
+def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
+    """Ids of the control tokens of an exported model. Raises ValueError if the tokenizer cannot be exported."""
+    if isinstance(tokenizer, JsonTokenizer):
+        stops, pad = tokenizer.stop_ids, tokenizer.special_token("pad")
+        return SpecialTokens(
+            tokenizer.bos_id, stops if len(stops) > 1 else stops[0], None if pad is None else tokenizer.token_id(pad)
+        )
+    trainer = read_proto(tokenizer).trainer_spec
+    return SpecialTokens(trainer.bos_id, trainer.eos_id, trainer.unk_id)
 
 
-def write_tokenizer(proto: ModelProto, max_length: int, directory: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json for a checked model into `directory`.
+def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None:
+    """Write the files of the tokenizer into `folder`. The eos ids of generation_config.json are in `special_tokens`.
 
-    max_length: positions the language model is meant for; beyond it transformers warns."""
-    build_tokenizer(proto).save(str(directory / "tokenizer.json"))
-    special = special_tokens(proto)
-    settings = {
-        "tokenizer_class": "TokenizersBackend",
-        "bos_token": proto.pieces[special.bos].piece,
-        "eos_token": proto.pieces[special.eos].piece,
-        "unk_token": proto.pieces[special.pad].piece,
-        "pad_token": proto.pieces[special.pad].piece,
-        "padding_side": "left",
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": max_length,
-    }
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    max_length: positions the language model is meant for; beyond it transformers warns of a tokenizer of ours.
+    Raises ValueError if the tokenizer cannot be exported."""
+    if isinstance(tokenizer, JsonTokenizer):
+        for name in tokenizer.files.keys() - {GENERATION_FILE}:
+            (folder / name).write_bytes(tokenizer.files[name])
+    else:
+        write_converted(read_proto(tokenizer), max_length, folder)
 
 
-def build_tokenizer(proto: ModelProto) -> Tokenizer:
-    """The tokenizer of a checked model: `<s> text` to ids, and ids to text."""
-    vocabulary = {piece.piece.replace(SPACE_MARK, " "): index for index, piece in enumerate(proto.pieces)}
-    unknown, begin = proto.pieces[proto.trainer_spec.unk_id].piece, proto.pieces[proto.trainer_spec.bos_id].piece
-    tokenizer = Tokenizer(BPE(vocabulary, _merges(proto), unk_token=unknown, byte_fallback=True))
-    decoding = [decoders.ByteFallback(), decoders.Fuse()]
-    if proto.normalizer_spec.add_dummy_prefix:
-        # A space before the text and after each U+2581, unless nothing or another U+2581 follows: training encodes the
-        # parts between them one by one.
-        tokenizer.normalizer = normalizers.Replace(Regex(rf"(?:\A|(?<={SPACE_MARK}))(?=[^{SPACE_MARK}])"), " ")
-        decoding.append(decoders.Strip(" ", 1, 0))
-    tokenizer.decoder = decoders.Sequence(decoding)
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{begin} $A", pair=f"{begin} $A $B", special_tokens=[(begin, proto.trainer_spec.bos_id)]
+def describe_tokenizer(tokenizer: Tokenizer) -> str:
+    """A paragraph for the model card."""
+    if isinstance(tokenizer, JsonTokenizer):
+        begin = "with their text" if tokenizer.bos_id is None else f"with `{tokenizer.piece(tokenizer.bos_id)}`"
+        return (
+            "The tokenizer's files are those of the model that this one was trained from. Training documents began\n"
+            f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`; special tokens written out in a text were text, as with\n"
+            "`AutoTokenizer.from_pretrained(folder, split_special_tokens=True)`."
+        )
+    return (
+        "The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add `</s>`. Batches are padded on the\n"
+        "left, with `<unk>`."
     )
-    return tokenizer
-
-
-def _merges(proto: ModelProto) -> list[tuple[str, str]]:
-    """Pairs of pieces that merge, best first."""
-    scores = {piece.piece.replace(SPACE_MARK, " "): piece.score for piece in proto.pieces if piece.type == _Kind.NORMAL}
-    return [
-        (piece[:cut], piece[cut:])
-        for piece in sorted(scores, key=lambda piece: -scores[piece])
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]

@@ -17,9 +17,10 @@ from megatape.data.addition import KIND as ADDITION
 from megatape.data.addition import AdditionTask, longest_document
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
+from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
-from megatape.hf.tokenizer import load_sentencepiece, special_tokens
+from megatape.hf.tokenizer import special_tokens
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
@@ -57,7 +58,7 @@ def check_measurable(config: Config, scaling: str | None) -> None:
                 f"remove +{scaling}"
             )
         with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
-    family_of(config).config(config, special_tokens(load_sentencepiece(data / load_index(data).tokenizer.file)))
+    family_of(config).config(config, special_tokens(stored_tokenizer(data, load_index(data).tokenizer.files)))
 
 
 def is_addition(config: Config) -> bool:

@@ -11,7 +11,6 @@ from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import load_config
 from megatape.data.dataset import TokenDataset
-from megatape.data.tokenizer import Tokenizer
 from megatape.model.transformer import Transformer
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import unsettled_model
@@ -97,14 +96,15 @@ def _trained(folders: list[Path], data: Path | None, samples: int, length: int |
 
 
 def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
-    """The first samples of the validation split [S, N], each starting with <s>, and the id of <s>."""
+    """The first samples of the validation split [S, N], each starting with <s>, or with </s> without one, and its id."""
     dataset = TokenDataset(directory, "validation", length)
-    if Tokenizer.load(checkpoint.tokenizer()).sha256 != dataset.tokenizer_hash:
+    if checkpoint.tokenizer().sha256 != dataset.tokenizer_hash:
         raise ValueError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
     if dataset.num_samples < samples:
         raise ValueError(
             f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
     tokens = torch.from_numpy(np.stack([dataset.sample(index)[:length] for index in range(samples)]))
-    tokens[:, 0] = dataset.bos_id
-    return tokens, dataset.bos_id
+    begin = dataset.eos_id if dataset.bos_id is None else dataset.bos_id  # what precedes a text in training
+    tokens[:, 0] = begin
+    return tokens, begin

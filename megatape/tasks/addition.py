@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.tasks.heat_map import draw_heat_map
 from megatape.tasks.task import Task
 
@@ -137,7 +138,7 @@ def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]
     import torch
 
     model = loaded.model
-    prompts = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(problem.prompt)] for problem in problems])
+    prompts = torch.tensor([[*tokenizer.begin, *tokenizer.encode(problem.prompt)] for problem in problems])
     expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
     longest = max(map(len, expected))
     if hasattr(model.config, "position_length"):
@@ -151,10 +152,9 @@ def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]
 
 def _tokenizer(loaded: "LoadedModel", data: Path) -> Tokenizer:
     """The data's tokenizer. Raises ValueError if the model has another one."""
-    entry = load_index(data).tokenizer
-    tokenizer = Tokenizer.load(data / entry.file, entry.sha256)
+    tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
-    ours, theirs = [tokenizer.bos_id, *tokenizer.encode(text)], loaded.tokenizer(text)["input_ids"]
+    ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], loaded.tokenizer(text)["input_ids"]
     if len(loaded.tokenizer) != tokenizer.vocab_size or theirs != ours:
         raise ValueError(
             f"the tokenizer of {loaded.name} ({len(loaded.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "

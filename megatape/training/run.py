@@ -153,7 +153,7 @@ class Run:
             self.engine.state,
             self.topology,
             state,
-            self.data.tokenizer.model,
+            self.data.tokenizer.files,
             self.config.checkpoint.keep,
         )
         self.saved = self.step

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from megatape.data.index import Index, TokenizerEntry, save_index, token_dtype
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.writer import SplitWriter
 
 VOCAB_SIZE, BOS, EOS = 100, 1, 2
@@ -19,7 +20,7 @@ MakeDirectory = Callable[..., Path]
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     text = "The quick brown fox jumps over the lazy dog, and then\n    the dog jumps\n    over the fox 12345 times.\n" * 3
-    return Tokenizer(train_tokenizer([text], 320))
+    return SentencePieceTokenizer(train_tokenizer([text], 320))
 
 
 @pytest.fixture(scope="session")

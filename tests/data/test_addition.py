@@ -15,7 +15,6 @@ from megatape.data.addition import (
     prepare_addition,
 )
 from megatape.data.dataset import DocumentDataset
-from megatape.data.tokenizer import Tokenizer
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(directory: Path, split: str) -> list[tuple[int, int]]:
     """The operands of every document; checks that each is a sum in reversed digits without leading zeros."""
     dataset = DocumentDataset(directory, split, longest_document(3) - 1)
-    tokenizer = Tokenizer.load(directory / "tokenizer.model", dataset.tokenizer_hash)
+    tokenizer = dataset.tokenizer()
     found = []
     for index in range(dataset.num_samples):
         numbers = tokenizer.decode(dataset.sample(index)).replace("=", "+").split("+")

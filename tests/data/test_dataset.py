@@ -5,7 +5,7 @@ import pytest
 
 from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.prepare import write_documents
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.targets import IGNORE_INDEX
 from tests.data.conftest import Documents, MakeDirectory
 
@@ -92,7 +92,7 @@ def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, document
 
 def test_targets_after_a_prompt(tmp_path: Path) -> None:
     """Only the tokens after the first prompt end are targets: the answer and the end token."""
-    tokenizer = Tokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
+    tokenizer = SentencePieceTokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = ["a=b", "abab=", "=a=b"]
     write_documents(tmp_path, [("train", text) for text in texts], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
     dataset = DocumentDataset(tmp_path, "train", 7, "=")

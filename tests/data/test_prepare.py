@@ -12,6 +12,7 @@ from megatape.data.dataset import TokenDataset
 from megatape.data.index import Index, load_index
 from megatape.data.prepare import prepare, split_of
 from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def texts_of(directory: Path, split: str) -> list[str]:
     """Documents of a split, decoded from its tokens."""
     tokens = load_index(directory).splits[split].tokens
     dataset = TokenDataset(directory, split, tokens - 1)
-    tokenizer = Tokenizer.load(directory / "tokenizer.model", dataset.tokenizer_hash)
+    tokenizer = dataset.tokenizer()
     ids = dataset.sample(0)
     assert ids[0] == dataset.bos_id and ids[-1] == dataset.eos_id
     return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
@@ -87,7 +88,7 @@ def test_the_split_depends_on_the_text_alone() -> None:
 def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     index, _ = run(Source("c4", (str(c4),), max_documents=100), tmp_path / "out", tokenizer)
     assert index.tokenizer.sha256 == tokenizer.sha256
-    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == tokenizer.model
+    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == tokenizer.files["tokenizer.model"]
     assert index.source == {"kind": "c4", "inputs": [str(c4)], "max_documents": 100}
 
 
@@ -167,7 +168,7 @@ def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_si
     assert sorted(texts_of(data, "train") + texts_of(data, "validation")) == sorted(wanted)
     status, report, errors = command("data", "report", data, "--verify")
     assert status == 0, errors
-    assert Tokenizer.load(model).sha256 in report
+    assert load_tokenizer(model).sha256 in report
     members = sum(len(shard.members) for shard in load_index(data).splits["train"].shards)
     assert f"train: {members} members verified" in report
     first = next(text for text in wanted if split_of(text, 0.02) == "train")

@@ -213,11 +213,12 @@ def test_no_index(tmp_path: Path) -> None:
     "edit, message",
     [
         (
-            lambda content: content.update(version=2),
-            r"format and version are \('megatape-shards', 2\), .* \('megatape-shards', 1\)",
+            lambda content: content.update(version=3),
+            r"format and version are \('megatape-shards', 3\), .* \('megatape-shards', 1\)",
         ),
         (lambda content: content.update(format="other"), r"format and version are \('other', 1\)"),
         (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
+        (lambda content: content["tokenizer"].update(companions={"../x": ""}), "'../x' is not a plain file name"),
         (lambda content: content["splits"].pop("validation"), "corrupted .*validation"),
         (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
         (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer, stored_tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 
 TEXTS = [
     "The fox",
@@ -44,13 +46,13 @@ def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
     text = "some words, other words and 3 more words; " * 20
     model = train_tokenizer([text], 300)
     assert model == train_tokenizer([text], 300)
-    assert Tokenizer(model).sha256 == hashlib.sha256(model).hexdigest()
-    assert Tokenizer(model).vocab_size == 300
+    assert SentencePieceTokenizer(model).sha256 == hashlib.sha256(model).hexdigest()
+    assert SentencePieceTokenizer(model).vocab_size == 300
 
 
 def test_training_reads_long_lines() -> None:
     long_line = "zebra " * 20_000 + "q" * 100_000  # longer than the trainer accepts as one line, or as one word
-    tokenizer = Tokenizer(train_tokenizer([long_line], 280))
+    tokenizer = SentencePieceTokenizer(train_tokenizer([long_line], 280))
     assert len(tokenizer.encode(" zebra zebra")) == 2
 
 
@@ -74,16 +76,15 @@ def test_vocabulary_too_small() -> None:
 
 def test_not_a_model(tmp_path: Path) -> None:
     path = tmp_path / "tok.model"
-    with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer model"):
-        Tokenizer.load(path)
+    with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer: check the path"):
+        load_tokenizer(path)
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="tok.model: not a SentencePiece model"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 def test_load_checks_the_hash(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    path = tmp_path / "tok.model"
-    path.write_bytes(tokenizer.model)
-    assert Tokenizer.load(path, tokenizer.sha256).encode("fox") == tokenizer.encode("fox")
-    with pytest.raises(ValueError, match=f"sha256 is {tokenizer.sha256}, expected 00"):
-        Tokenizer.load(path, "00")
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer.files["tokenizer.model"])
+    assert stored_tokenizer(tmp_path, tokenizer.hashes).encode("fox") == tokenizer.encode("fox")
+    with pytest.raises(ValueError, match=f"tokenizer.model: sha256 is {tokenizer.sha256}, expected 00"):
+        stored_tokenizer(tmp_path, {"tokenizer.model": "00"})

@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from megatape.config import Config, parse_config
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer
 from megatape.model.transformer import Transformer
 from tests.model.builder import SHAPE, random_model
 
@@ -21,7 +23,7 @@ class MemoryCheckpoint:
         self.weights = dict(model.state_dict())
         self.config = config
         self.directory = tokenizer.parent
-        self._tokenizer = tokenizer
+        self._tokenizer = load_tokenizer(tokenizer)
 
     def names(self) -> list[str]:
         return list(self.weights)
@@ -29,7 +31,7 @@ class MemoryCheckpoint:
     def tensor(self, name: str) -> Tensor:
         return self.weights[name]
 
-    def tokenizer(self) -> Path:
+    def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
 

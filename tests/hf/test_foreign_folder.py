@@ -255,9 +255,11 @@ def test_corrupted_files(folder: Path) -> None:
         load_exported(folder)
     (folder / "model.safetensors").write_bytes(weights)
 
+    good = (folder / "tokenizer.json").read_bytes()
     (folder / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(ValueError, match="tokenizer.json: not a tokenizer"):
         load_exported(folder)
-    (folder / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}}')
-    with pytest.raises(ValueError, match="bos_token is .* not str"):
+    (folder / "tokenizer.json").write_bytes(good)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": 7}}')
+    with pytest.raises(ValueError, match="eos_token is .*, no token"):
         load_exported(folder)

@@ -14,8 +14,10 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from megatape.data.tokenizer import Tokenizer, train_tokenizer
-from megatape.hf.tokenizer import build_tokenizer, load_sentencepiece, write_tokenizer
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.hf.tokenizer import special_tokens, write_tokenizer
+from megatape.hf.tokenizer_sentencepiece import build_tokenizer, read_proto
 
 MARK = "\u2581"
 EDGE_CASES = [
@@ -60,10 +62,7 @@ def c4_texts() -> list[str]:
 
 def load(model: bytes, folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of `model` as transformers loads it from `folder`, beside a Llama's config.json."""
-    path = folder / "tokenizer.model"
-    path.write_bytes(model)
-    write_tokenizer(load_sentencepiece(path), 10**9, folder)
-    path.unlink()
+    write_tokenizer(SentencePieceTokenizer(model), 10**9, folder)
     # A class of tokenizers is registered for Llama, and would change ids.
     (folder / "config.json").write_text('{"model_type": "llama"}')
     return AutoTokenizer.from_pretrained(folder)
@@ -73,12 +72,12 @@ def load(model: bytes, folder: Path) -> PreTrainedTokenizerBase:
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, PreTrainedTokenizerBase]:
     """A tokenizer of 2,000 tokens trained on Python code, and its export."""
     model = train_tokenizer(python_files()[:20], 2000)
-    return Tokenizer(model), load(model, tmp_path_factory.mktemp("tokenizer"))
+    return SentencePieceTokenizer(model), load(model, tmp_path_factory.mktemp("tokenizer"))
 
 
 def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str]) -> None:
     for text in texts:
-        expected = [ours.bos_id, *ours.encode(text)]
+        expected = [*ours.begin, *ours.encode(text)]
         found = theirs(text).input_ids
         assert found == expected, f"ids of {text[:60]!r} differ"
         assert theirs.decode(found, skip_special_tokens=True) == text
@@ -127,13 +126,12 @@ def sentencepiece_bpe(lines: list[str], **changes: Any) -> bytes:
     return model.getvalue()
 
 
-def test_competing_merges_and_dummy_prefix(tmp_path: Path) -> None:
+def test_competing_merges_and_dummy_prefix() -> None:
     prefixed = 0
     for model, texts in random_cases():
-        path = tmp_path / "tokenizer.model"
-        path.write_bytes(model)
-        proto = load_sentencepiece(path)
-        ours, theirs = Tokenizer(model), build_tokenizer(proto)
+        ours = SentencePieceTokenizer(model)
+        proto = read_proto(ours)
+        theirs = build_tokenizer(proto)
         prefixed += proto.normalizer_spec.add_dummy_prefix
         for text in texts:
             assert theirs.encode(text).ids == [1, *ours.encode(text)], repr(text)
@@ -143,7 +141,7 @@ def test_competing_merges_and_dummy_prefix(tmp_path: Path) -> None:
 def test_dummy_prefix_round_trip(tmp_path: Path) -> None:
     """As Llama's own tokenizer has it."""
     model = sentencepiece_bpe(python_files()[:2], vocab_size=500, add_dummy_prefix=True)
-    check(Tokenizer(model), load(model, tmp_path), [text for text in EDGE_CASES if MARK not in text])
+    check(SentencePieceTokenizer(model), load(model, tmp_path), [text for text in EDGE_CASES if MARK not in text])
 
 
 def test_batches_begin_with_bos_and_are_padded_on_the_left(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
@@ -180,17 +178,7 @@ TEXT = ["the quick brown fox jumps over the lazy dog"] * 3
         ({"bos_id": -1, "eos_id": 1}, "it has no <unk>, <s> or </s>"),
     ],
 )
-def test_what_cannot_be_said_is_refused(changes: dict[str, Any], fault: str, tmp_path: Path) -> None:
-    path = tmp_path / "tok.model"
-    path.write_bytes(sentencepiece_bpe(TEXT, **changes))
+def test_what_cannot_be_said_is_refused(changes: dict[str, Any], fault: str) -> None:
+    tokenizer = SentencePieceTokenizer(sentencepiece_bpe(TEXT, **changes), "tok.model")
     with pytest.raises(ValueError, match=f"tok.model: {fault}, so tokenizer.json could not give the same ids"):
-        load_sentencepiece(path)
-
-
-def test_no_model(tmp_path: Path) -> None:
-    path = tmp_path / "tok.model"
-    with pytest.raises(FileNotFoundError, match="tok.model: no such tokenizer model"):
-        load_sentencepiece(path)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="tok.model: not a SentencePiece model"):
-        load_sentencepiece(path)
+        special_tokens(tokenizer)

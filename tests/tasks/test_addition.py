@@ -58,7 +58,7 @@ class CharacterTokenizer:
         return TOKENIZER.vocab_size
 
     def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [TOKENIZER.bos_id, *TOKENIZER.encode(text)]}
+        return {"input_ids": [*TOKENIZER.begin, *TOKENIZER.encode(text)]}
 
 
 def loaded(corrupt: Callable[[int, int, list[int]], list[int]] = lambda a, b, answer: answer, **options: Any) -> LoadedModel:

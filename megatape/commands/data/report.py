@@ -22,11 +22,11 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.dataset import TokenDataset
     from megatape.data.index import load_index
     from megatape.data.reader import SplitReader
-    from megatape.data.tokenizer import Tokenizer
+    from megatape.data.tokenizer_files import stored_tokenizer
 
     directory = args.directory
     index = load_index(directory)
-    tokenizer = Tokenizer.load(directory / index.tokenizer.file, index.tokenizer.sha256)
+    tokenizer = stored_tokenizer(directory, index.tokenizer.files)
     print(*_describe(index), sep="\n")
     ids = TokenDataset(directory, "train", min(SAMPLE_TOKENS, index.splits["train"].tokens - 1)).sample(0)
     print(f"first {ids.size} tokens of train:", tokenizer.decode(ids), sep="\n")

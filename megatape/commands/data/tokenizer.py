@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train the tokenizer and write its file."""
     from megatape.data.corpus import CorpusCounts, Source, read_documents
-    from megatape.data.tokenizer import MAX_TRAINING_BYTES, Tokenizer, train_tokenizer
+    from megatape.data.tokenizer_sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     if args.output.exists():
         raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     texts = read_documents(source, counts)
     model = train_tokenizer(texts, args.vocab_size, limit)
     args.output.write_bytes(model)
-    tokenizer = Tokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
     print(f"trained {tokenizer.vocab_size} tokens on the first {min(counts.text_bytes, limit):,} bytes of text")
     print(f"wrote {args.output}, sha256 {tokenizer.sha256}")
     return 0

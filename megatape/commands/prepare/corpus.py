@@ -1,6 +1,7 @@
 """megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
 
 import argparse
+from pathlib import Path
 
 from megatape.commands import options
 
@@ -11,7 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_new_data(parser)
     vocabulary = parser.add_mutually_exclusive_group()
     vocabulary.add_argument(
-        "--tokenizer", metavar="FILE", help="SentencePiece model file (default: train a tokenizer on the source)"
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="SentencePiece model, tokenizer.json or a folder of transformers (default: train a tokenizer on the source)",
     )
     vocabulary.add_argument(
         "--vocab-size", type=int, default=4096, metavar="N", help="vocabulary size to train (default %(default)s)"
@@ -32,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
 
     from megatape.data.corpus import CorpusCounts, Source
     from megatape.data.prepare import prepare
-    from megatape.data.tokenizer import Tokenizer
+    from megatape.data.tokenizer_files import load_tokenizer
 
     source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
-    tokenizer = Tokenizer.load(args.tokenizer) if args.tokenizer else None
+    tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None
     with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(counts: CorpusCounts, num_tokens: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.config import ModelConfig, parse_config
+from megatape.data.tokenizer import FILES
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
@@ -13,18 +14,6 @@ from megatape.hf.adopt.weights import FileRecord, FolderWeights, find_weights
 from megatape.hf.stored import INDEX
 
 LENGTH = 4096  # of samples, unless the model or the user says otherwise
-# Files of tokenizers, and of what belongs to them.
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "generation_config.json",
-)
 # What a user sets before training starts.
 MISSING: dict[str, dict[str, Any]] = {"data": {"path": "DATA"}, "training": {"steps": 1000}}
 
@@ -101,7 +90,7 @@ def _complete(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(source: Path, found: Architecture, weights: FolderWeights, dtype: str, difference: float) -> ImportRecord:
-    tokenizer = [name for name in TOKENIZER if (source / name).is_file()]
+    tokenizer = [name for name in FILES if (source / name).is_file()]
     used = {"config.json", *tokenizer, *(record.file for record in weights.tensors.values())}
     if (source / INDEX).is_file():
         used.add(INDEX)
