@@ -11,13 +11,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.config import ScalingConfig, load_config, parse_model
+from megatape.data.tokenizer_files import load_tokenizer
 from megatape.hf.adopt import importing
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.check import logit_difference
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.adopt.record import open_import, read_record
 from megatape.hf.adopt.weights import find_weights
-from megatape.hf.tokenizer import build_tokenizer, load_sentencepiece
+from megatape.hf.tokenizer_sentencepiece import build_tokenizer, read_proto
 from megatape.zero.state import WEIGHT
 from tests import bounds
 from tests.bounds import assert_within
@@ -111,7 +112,7 @@ def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_mod
     folder = tmp_path / "mistral"
     save_tiny("mistral", folder, sliding_window=32)
     change(folder / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")
-    tokenizer = build_tokenizer(load_sentencepiece(sentencepiece_model))
+    tokenizer = build_tokenizer(read_proto(load_tokenizer(sentencepiece_model)))
     tokenizer.save(str(folder / "tokenizer.json"))
     assert command("import", folder, tmp_path / "out", "--length", 32)[0] == 0
     model = load_config(tmp_path / "out" / "config.json", ["data.path=data", "training.steps=3"]).model

@@ -1,0 +1,129 @@
+"""An adopted tokenizer from data to checkpoint to export to generated text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+from transformers import AutoTokenizer, GenerationConfig
+
+from megatape.checkpoint.reader import verified_checkpoint
+from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer
+from megatape.hf.export import export
+from megatape.hf.generation import generate_text
+from megatape.hf.loading import load_exported
+from megatape.hf.tokenizer import special_tokens
+from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
+from tests.conftest import Command, small_config
+from tests.hf.checkpoint import memory_checkpoint
+from tests.workers import run_workers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_export_returns_the_files(family: str, tmp_path: Path) -> None:
+    """Byte for byte; and prompts have the ids of training, as generation and evaluation read them."""
+    source = FAMILIES[family](tmp_path / family)
+    checkpoint, _ = memory_checkpoint(source, vocab_size=640)
+    export(checkpoint, tmp_path / "out")
+    for path in source.iterdir():
+        if path.name != "generation_config.json":
+            assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+    ours, loaded = load_tokenizer(source), load_exported(tmp_path / "out").tokenizer
+    for text in TEXTS[:10] + EDGE_CASES:
+        expected = [*ours.begin, *ours.encode(text)]
+        assert loaded(text).input_ids == expected
+        assert loaded.decode(expected, skip_special_tokens=True) == ours.decode(expected)
+    again = AutoTokenizer.from_pretrained(tmp_path / "out", split_special_tokens=True)
+    assert again(TEXTS[0]).input_ids == [*ours.begin, *ours.encode(TEXTS[0])]
+    stops = GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id
+    assert stops == {"llama3": [602, 601], "qwen": 600, "llama2": 2}[family]
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == stops
+
+
+def test_generation_ends_at_every_end_token(tmp_path: Path) -> None:
+    """The turn's end of generation_config.json, which is not the end of documents."""
+    checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=640)
+    for end in (601, 602):
+        for name, weight in checkpoint.weights.items():
+            if name.startswith("blocks.") and name.endswith(("output.weight", "down.weight")):
+                weight.zero_()  # the hidden state is the embedding
+        checkpoint.weights["embedding.weight"] = torch.ones(640, 32)
+        checkpoint.weights["head.weight"] = torch.zeros(640, 32)
+        checkpoint.weights["head.weight"][end] = 1
+        export(checkpoint, tmp_path / str(end))
+        assert generate_text(tmp_path / str(end), "The fox", 20, 0.0, 0) == "The fox"
+        loaded = load_exported(tmp_path / str(end))
+        prompt = torch.tensor([[600, 5, 6]])
+        found = loaded.model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20)
+        assert found[0].tolist() == [600, 5, 6, end]
+
+
+@pytest.mark.parametrize(
+    ("stops", "found"),
+    [(None, 601), (602, [601, 602]), ([601], 601), ([602, 601], [602, 601]), ([640], None), ("<|eot|>", None), ([True], None)],
+)
+def test_end_ids(stops: Any, found: int | list[int] | None, tmp_path: Path) -> None:
+    folder = write_llama3(tmp_path / "llama3")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    if found is None:
+        with pytest.raises(ValueError, match="generation_config.json: eos_token_id is .*, not of the 603 tokens"):
+            special_tokens(load_tokenizer(folder))
+    else:
+        assert special_tokens(load_tokenizer(folder)).eos == found
+
+
+def test_a_tokenizer_larger_than_the_embedding(tmp_path: Path) -> None:
+    checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=600)
+    with pytest.raises(ValueError, match="llama3 has 603 tokens, but model.vocab_size is 600"):
+        export(checkpoint, tmp_path / "out")
+
+
+def test_scores_that_tie_prepare_data_but_are_not_exported() -> None:
+    proto = ModelProto.FromString(sentencepiece_llama2())
+    merged = [piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL and len(piece.piece) > 1]
+    merged[1].score = merged[0].score
+    tokenizer = SentencePieceTokenizer(proto.SerializeToString(), "llama2/tokenizer.model")
+    documents = tokenizer.encode_documents(TEXTS)
+    assert [tokenizer.decode(document) for document in documents] == TEXTS
+    with pytest.raises(
+        ValueError, match="llama2/tokenizer.model: two merged pieces have the same score, .* prepare the data with"
+    ):
+        special_tokens(tokenizer)
+
+
+def test_a_run_on_adopted_data(command: Command, tmp_path: Path) -> None:
+    """Training, checkpoint, resume and export, in real processes; the checkpoint needs neither data nor source folder."""
+    source = write_llama3(tmp_path / "llama3")
+    files = load_tokenizer(source).files
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": text[:2000]}) + "\n" for text in TEXTS), encoding="utf-8")
+    words = ("--source", "jsonl", "--input", texts, "--output", tmp_path / "data", "--validation-share", 0.2)
+    assert command("prepare", "corpus", *words, "--tokenizer", source)[0] == 0
+    raw = small_config(tmp_path / "data", tmp_path / "runs")
+    raw["model"]["vocab_size"] = 640
+    raw["training"]["steps"] = 2
+    cases = [
+        {"name": "small", "set": {"model.vocab_size": 602}},
+        {"name": "run", "set": {"checkpoint.interval": 1}},
+        {
+            "name": "again",
+            "resume": str(tmp_path / "runs/run/checkpoints/step-00000001"),
+            "remove_data": True,
+            "only_save": True,
+        },
+    ]
+    small, run, again = run_workers("tests.training.cases:train_cases", 1, {"config": raw, "cases": cases}, tmp_path / "w")[0]
+    assert "has 603 ids, but model.vocab_size is 602: raise model.vocab_size" in small["error"]
+    assert run == {"step": 0, "samples": 0} and again == {"step": 1, "samples": 8}
+    checkpoint = verified_checkpoint(tmp_path / "runs/again/checkpoints/step-00000001")
+    assert checkpoint.tokenizer().files == files
+    export(checkpoint, tmp_path / "out")
+    assert (tmp_path / "out" / "chat_template.jinja").read_bytes() == files["chat_template.jinja"]
+    assert "began\nwith `<|begin|>` and ended with `<|end|>`" in (tmp_path / "out" / "README.md").read_text()
+    path = checkpoint.directory / "tokenizer_config.json"
+    path.write_bytes(path.read_bytes().replace(b"<|end|>", b"<|eot|>"))
+    with pytest.raises(ValueError, match="tokenizer_config.json: sha256 is"):
+        checkpoint.tokenizer()
