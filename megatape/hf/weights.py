@@ -37,13 +37,13 @@ def write_weights(
     """Write model.safetensors, or several shards and their index, as transformers reads them.
 
     shapes: of every parameter under our names; read: gives one of them; rename: gives its name in the files. Raises
-    ValueError if a parameter read has another shape."""
+    ValueError if a parameter read has another shape, or values beyond the range of `dtype`."""
     shards = plan_shards(shapes, dtype, SHARD_BYTES)
     index: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # No name holds the tensors: they are freed before the next shard is read.
-        save_tensors({rename(name): _checked(name, read(name), shapes[name]).to(dtype) for name in names}, directory / file)
+        save_tensors({rename(name): _checked(name, read(name), shapes[name], dtype) for name in names}, directory / file)
         index |= dict.fromkeys(map(rename, names), file)
     if len(shards) > 1:
         total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
@@ -51,13 +51,16 @@ def write_weights(
         (directory / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+def _checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     if tensor.shape != shape:
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, but its configuration says {tuple(shape)}: "
             "the checkpoint is damaged, use another one"
         )
-    return tensor.contiguous()
+    stored = tensor.to(dtype).contiguous()
+    if not stored.isfinite().all():
+        raise ValueError(f"{name} has values that {dtype} cannot hold: export with another --dtype")
+    return stored
 
 
 def _natural(name: str) -> list[int | str]:

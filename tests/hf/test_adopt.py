@@ -215,6 +215,8 @@ def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_pat
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}, folder / "model.safetensors")
     assert len(find_weights(folder, read_architecture(folder))[0].tensors) == len(tensors)
+    save_file(tensors | {NORM: tensors[NORM].bfloat16()}, folder / "model.safetensors")
+    assert find_weights(folder, read_architecture(folder))[1] == "float32"  # holds the values of both
 
 
 def _published(**fields: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 import megatape.hf.weights
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import parse_config
 from megatape.hf.export import export
 from megatape.hf.families.tape import CHOICE, CODE, NAME
 from megatape.model.transformer import Transformer
@@ -193,6 +194,12 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no architecture .* rope with attention_bias qkv and qk_norm true"):
         export(neither, out)
 
+    large, _ = memory_checkpoint(sentencepiece_model)
+    large.weights["norm.weight"] = torch.full((32,), 1e5)
+    large.config = parse_config(large.config.model_dump() | {"export": {"dtype": "float16"}}, "test")
+    with pytest.raises(ValueError, match=r"norm.weight has values that torch.float16 cannot hold: export with another --dtype"):
+        export(large, out)
+
     missing, _ = memory_checkpoint(sentencepiece_model)
     del missing.weights["blocks.1.position.gain"]
     with pytest.raises(ValueError, match="they differ in blocks.1.position.gain: the checkpoint is damaged"):
@@ -222,6 +229,10 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
     code, printed, errors = command("export", str(checkpoint), out)
     assert (code, printed) == (0, f"exported step 4, 1,024 tokens, to {out}\n"), errors
     assert command("export", str(checkpoint), out)[0] == 2
+    assert command("export", str(checkpoint), tmp_path / "half", "--dtype", "bfloat16")[0] == 0
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    with safe_open(tmp_path / "half" / "model.safetensors", framework="pt") as file:
+        assert {config["dtype"], *(str(file.get_tensor(name).dtype)[6:] for name in file.keys())} == {"bfloat16"}  # noqa: SIM118
 
     reader = CheckpointReader(checkpoint)
     ours = Transformer(reader.config.model)
