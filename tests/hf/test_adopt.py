@@ -61,7 +61,7 @@ def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, e
     found = read_architecture(folder)
     weights, dtype = find_weights(folder, found)
     model = parse_model(found.model.model_dump(exclude={"position_size"}) | {"encoding": encoding}, name)
-    tokens = torch.randint(model.vocab_size, (2, 200), generator=torch.Generator().manual_seed(3))
+    tokens = torch.randint(model.vocab_size, (2, 60), generator=torch.Generator().manual_seed(3))
     assert dtype == "float32"
     assert_within(logit_difference(found, weights, model, tokens), bounds.ADOPTED, what=name)
     theirs = AutoModelForCausalLM.from_pretrained(folder).state_dict()
