@@ -26,6 +26,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "prepare addition": (["--digits", "0", "--output", "out"], "--digits is 0: give at least 1"),
     "data report": (["nowhere"], "nowhere is not a data directory"),
     "data tokenizer": (["--source", "python", "--output", "nowhere/file"], "no folder nowhere: create it"),
+    "import": (["nowhere", "out"], "nowhere: no such folder"),
     "export": (["nowhere", "out"], "nowhere: no such folder"),
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
