@@ -124,7 +124,14 @@ class JsonTokenizer(Tokenizer):
 
     def _beginning(self) -> int | None:
         """The token that the template of tokenizer.json puts in front of a text."""
-        encoding = self.backend.encode("a")
+        try:
+            encoding = self.backend.encode("a")
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, an exception that nothing else descends from
+                raise
+            raise ValueError(
+                f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied ({error}): copy the file again"
+            ) from None
         added = encoding.special_tokens_mask
         front = encoding.ids[: added.index(0) if 0 in added else len(added)]
         if len(front) > 1 or front == [self.eos_id]:

@@ -136,6 +136,7 @@ def remove_end(content: dict[str, Any]) -> None:
         ("qwen", "tokenizer.json", lambda c: c["model"]["merges"].append(["zz", "qq"]), "not a tokenizer that the tokenizers library"),
         ("qwen", "tokenizer.json", lambda c: c["model"].update(dropout=0.1), "dropout is 0.1"),
         ("llama3", "tokenizer.json", lambda c: c["post_processor"].update(processors=[]), None),
+        ("llama2", "tokenizer.json", lambda c: c["post_processor"]["single"][0]["SpecialToken"].update(id="<no>"), "corrupted, its template cannot be applied"),
     ],
 )  # fmt: skip
 def test_unfit_files(

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.data.tokenizer_files import load_tokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from megatape.hf.export import export
 from megatape.hf.generation import generate_text
 from megatape.hf.loading import load_exported
@@ -20,6 +19,15 @@ from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, wri
 from tests.conftest import Command, small_config
 from tests.hf.checkpoint import memory_checkpoint
 from tests.workers import run_workers
+
+
+def prepare(command: Command, tokenizer: Path, folder: Path) -> tuple[int, str]:
+    """Make folder/data of TEXTS; returns exit status and errors."""
+    texts = folder / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": text[:2000]}) + "\n" for text in TEXTS), encoding="utf-8")
+    words = ("--source", "jsonl", "--input", texts, "--output", folder / "data", "--validation-share", 0.2)
+    status, _, errors = command("prepare", "corpus", *words, "--tokenizer", tokenizer)
+    return status, errors
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,13 +89,20 @@ def test_a_tokenizer_larger_than_the_embedding(tmp_path: Path) -> None:
         export(checkpoint, tmp_path / "out")
 
 
-def test_scores_that_tie_prepare_data_but_are_not_exported() -> None:
+def test_scores_that_tie_prepare_data_but_are_not_exported(command: Command, tmp_path: Path) -> None:
     proto = ModelProto.FromString(sentencepiece_llama2())
     merged = [piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL and len(piece.piece) > 1]
     merged[1].score = merged[0].score
-    tokenizer = SentencePieceTokenizer(proto.SerializeToString(), "llama2/tokenizer.model")
+    path = tmp_path / "llama2" / "tokenizer.model"
+    path.parent.mkdir()
+    path.write_bytes(proto.SerializeToString())
+    tokenizer = load_tokenizer(path)
     documents = tokenizer.encode_documents(TEXTS)
     assert [tokenizer.decode(document) for document in documents] == TEXTS
+    status, errors = prepare(command, path.parent, tmp_path)
+    assert (
+        status == 0 and "warning: a model trained on this data cannot be exported" in errors and "two merged pieces" in errors
+    )
     with pytest.raises(
         ValueError, match="llama2/tokenizer.model: two merged pieces have the same score, .* prepare the data with"
     ):
@@ -98,10 +113,8 @@ def test_a_run_on_adopted_data(command: Command, tmp_path: Path) -> None:
     """Training, checkpoint, resume and export, in real processes; the checkpoint needs neither data nor source folder."""
     source = write_llama3(tmp_path / "llama3")
     files = load_tokenizer(source).files
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"text": text[:2000]}) + "\n" for text in TEXTS), encoding="utf-8")
-    words = ("--source", "jsonl", "--input", texts, "--output", tmp_path / "data", "--validation-share", 0.2)
-    assert command("prepare", "corpus", *words, "--tokenizer", source)[0] == 0
+    status, errors = prepare(command, source, tmp_path)
+    assert status == 0 and "warning" not in errors
     raw = small_config(tmp_path / "data", tmp_path / "runs")
     raw["model"]["vocab_size"] = 640
     raw["training"]["steps"] = 2

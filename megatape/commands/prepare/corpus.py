@@ -1,6 +1,7 @@
 """megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
 
 import argparse
+import sys
 from pathlib import Path
 
 from megatape.commands import options
@@ -37,9 +38,15 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.corpus import CorpusCounts, Source
     from megatape.data.prepare import prepare
     from megatape.data.tokenizer_files import load_tokenizer
+    from megatape.hf.tokenizer import special_tokens
 
     source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
     tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None
+    if tokenizer:
+        try:
+            special_tokens(tokenizer)
+        except ValueError as fault:
+            print(f"warning: a model trained on this data cannot be exported. {fault}", file=sys.stderr)
     with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(counts: CorpusCounts, num_tokens: int) -> None:
