@@ -2,9 +2,9 @@
 
     python -m examples.add_encoding FOLDER
 
-Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file of
-megatape/model/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and resumes;
-to be exported it needs a second class, for transformers (CONTRIBUTING.md).
+Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file
+of megatape/model/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and
+resumes; to be exported it needs a second class, for transformers (CONTRIBUTING.md).
 """
 
 import sys

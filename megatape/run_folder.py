@@ -91,8 +91,8 @@ class RunFolder:
         self._check_nothing_lost()
         if steps := len(read_metrics(self.metrics)):
             raise ValueError(
-                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps} steps. Add --resume auto "
-                f"to continue it, choose another folder, or remove {self.metrics}"
+                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps} steps. Add --resume "
+                f"auto to continue it, choose another folder, or remove {self.metrics}"
             )
 
     def check_restart(self) -> int:
@@ -107,8 +107,9 @@ class RunFolder:
         if recorded > first_save or (recorded == first_save and recorded and not saving):
             raise ValueError(
                 f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {recorded} steps and "
-                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat what is "
-                f"lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} to start again"
+                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
+                f"what is lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} "
+                "to start again"
             )
         return recorded
 
@@ -129,19 +130,19 @@ class RunFolder:
         aside = [path for suffix in (ASIDE, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
         if aside:
             raise ValueError(
-                f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as {aside[0].name}: "
-                f"repair one and remove its suffix, {advice}"
+                f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as "
+                f"{aside[0].name}: repair one and remove its suffix, {advice}"
             )
         if self.latest.exists():
             last = self.latest.read_text(encoding="utf-8", errors="replace").strip()
             raise ValueError(
-                f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore or mount "
-                f"it and give --resume {last}, {advice}"
+                f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore "
+                f"or mount it and give --resume {last}, {advice}"
             )
         if self.config.exists() and not self.metrics.exists():
             raise ValueError(
-                f"run.directory {self.directory} holds {self.config.name} of an earlier run, but neither its checkpoints nor its "
-                f"{self.metrics.name}: restore or mount them, {advice}"
+                f"run.directory {self.directory} holds {self.config.name} of an earlier run, but neither its checkpoints nor "
+                f"its {self.metrics.name}: restore or mount them, {advice}"
             )
 
     def _first_save(self) -> int:

@@ -1,8 +1,8 @@
 """Every numerical bound of the tests: how far two ways to compute one thing may differ, and why no further.
 
-A bound is at least five times the largest difference seen under any of PyTorch's CPU instruction sets (ATEN_CPU_CAPABILITY=default,
-avx2, avx512), so that no test is one of a processor, and at most a third of what the named fault gives, so that the fault is noticed.
-tests/test_bounds.py holds the constants to that. To measure again, for each instruction set:
+A bound is at least five times the largest difference seen under any of PyTorch's CPU instruction sets
+(ATEN_CPU_CAPABILITY=default, avx2, avx512), so that no test is one of a processor, and at most a third of what the named fault
+gives, so that the fault is noticed. tests/test_bounds.py holds the constants to that. To measure again, for each:
 
     ATEN_CPU_CAPABILITY=avx2 MEGATAPE_RECORD_BOUNDS=seen.jsonl python -m pytest -m numerics
     python -m tests.bounds seen.jsonl
@@ -39,11 +39,11 @@ class Bound(NamedTuple):
     fault_gives: float  # ... with this difference, the least of those tests
 
 
-# Float32 rounds each operation to 6e-8 of its result, and sums of some hundred products of size 1 in another order differ by some of
-# those. Where nothing else is said, that is the reason of a bound. The largest differences come from sums that cancel in part.
+# Float32 rounds each operation to 6e-8 of its result, and sums of some hundred products of size 1 in another order differ by
+# some of those. Where nothing else is said, that is the reason of a bound. The largest come from sums that cancel.
 
-# One model run two ways that are the same function: packed documents and each alone, grouped queries and repeated keys, TAPE without
-# updates and RoPE.
+# One model run two ways that are the same function: packed documents and each alone, grouped queries and repeated keys, TAPE
+# without updates and RoPE.
 LOGITS = Bound(1e-5, Seen(7.4e-7, 7.1e-7, 7.1e-7), "attention scores rounded to bfloat16", 4.7e-4)
 # Gradients of weights in those: sums over all tokens that cancel in part.
 PACKED_GRADIENTS = Bound(
@@ -79,7 +79,8 @@ EXPORTED = Bound(2e-5, Seen(1.3e-6, 1.4e-6, 1.9e-6), "position states rounded to
 # The same in bfloat16, as a share of the logits' variance: they round to 2^-9 in different places.
 EXPORTED_BFLOAT16 = Bound(1e-3, Seen(1.6e-4, 1.6e-4, 1.6e-4), "the gain of one layer lost", 1.9e-2)
 
-# Logits of a model of another family, ours against transformers' own, whose angles are float32: four times as much at 200 tokens.
+# Logits of a model of another family, ours against transformers' own, whose angles are float32: four times as much at 200
+# tokens.
 ADOPTED = Bound(1e-5, Seen(1.3e-6, 1.1e-6, 1.1e-6), "frequencies that are not scaled", 0.74)
 
 # Loss and gradients in chunks and over vocabulary-parallel ranks, against torch's cross entropy.
@@ -108,7 +109,7 @@ def all_bounds() -> dict[str, Bound]:
 
 
 def relative_difference(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
-    """Largest absolute difference over the largest absolute value of `theirs`, or over `floor` if that is larger. Both of one shape."""
+    """Largest absolute difference over the largest absolute value of `theirs`, or over `floor` if that is larger."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     difference, scale = (ours.detach() - theirs.detach()).abs().max(), theirs.detach().abs().max()
     return float(difference / scale.clamp(min=floor))

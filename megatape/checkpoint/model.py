@@ -11,8 +11,8 @@ def load_model(checkpoint: CheckpointReader) -> Transformer:
         value = checkpoint.tensor(name)
         if value.shape != parameter.shape:
             raise ValueError(
-                f"{checkpoint.directory}: {name} has shape {tuple(value.shape)}, its configuration says {tuple(parameter.shape)}: "
-                "the checkpoint is corrupted, use another one"
+                f"{checkpoint.directory}: {name} has shape {tuple(value.shape)}, its configuration says "
+                f"{tuple(parameter.shape)}: the checkpoint is corrupted, use another one"
             )
         parameter.data = value
     return model

@@ -54,14 +54,14 @@ class CheckpointReader:
         stored = self._file(kind, name).get_slice(name)
         if tuple(stored.get_shape()) != shape:
             raise ValueError(
-                f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, the model's is {shape}: the model section of the "
-                "configuration differs"
+                f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, the model's is {shape}: the model section of "
+                "the configuration differs"
             )
         block: Tensor = stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
         if not torch.isfinite(block).all():
             raise ValueError(
-                f"{self.directory}: the {kind} of {name} is not finite: the run had diverged when an earlier version wrote this "
-                "checkpoint; remove it, and continue from an older one"
+                f"{self.directory}: the {kind} of {name} is not finite: the run had diverged when an earlier version wrote "
+                "this checkpoint; remove it, and continue from an older one"
             )
         return block
 

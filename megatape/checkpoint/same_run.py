@@ -26,8 +26,9 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
             raise ValueError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
         if recorded[name] != fingerprints[name]:
             raise ValueError(
-                f"{origin} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than data.path {ours.data.path} holds "
-                f"(fingerprint {recorded[name][:12]}, here {fingerprints[name][:12]}): point data.path to those shards, or start a new run"
+                f"{origin} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than data.path "
+                f"{ours.data.path} holds (fingerprint {recorded[name][:12]}, here {fingerprints[name][:12]}): point data.path "
+                "to those shards, or start a new run"
             )
 
 

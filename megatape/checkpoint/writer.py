@@ -51,12 +51,12 @@ def write_checkpoint(
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
     lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of
-    its files, by name. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the folder,
-    which exists only when all of its files do.
+    its files, by name. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the
+    folder, which exists only when all of its files do.
 
-    Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could not
-    write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another run has
-    taken the lease."""
+    Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could
+    not write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another
+    run has taken the lease."""
     final = folder.checkpoint(step)
     partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology))
     files: dict[str, dict[str, Any]] = {}
@@ -99,8 +99,8 @@ def write_checkpoint(
     if corrupted:
         more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
         raise TrainingDiverged(
-            f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints remain; lower "
-            "optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
+            f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints remain; "
+            "lower optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
         )
     if failed:
         raise OSError(
@@ -196,7 +196,8 @@ def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
 
 
 def _prune(folder: RunFolder, keep: int, newest: Path, lease: Lease) -> None:
-    """Remove all but the `keep` newest complete checkpoints; a corrupted one does not count as kept, nor does it displace one."""
+    """Remove all but the `keep` newest complete checkpoints; a corrupted one does not count as kept, nor does it displace
+    one."""
     complete = []
     for path in folder.list_checkpoints():
         try:

@@ -29,8 +29,8 @@ class TrainingConfig(Section):
     init_from: Compared[str | None] = Field(
         None,
         min_length=1,
-        description="weights to start from instead of random ones, at step 0: the folder of an import, an export or a checkpoint "
-        "(docs/adopt.md); a run that resumes has its own",
+        description="weights to start from instead of random ones, at step 0: the folder of an import, an export or a "
+        "checkpoint (docs/adopt.md); a run that resumes has its own",
     )
     attention: Free[BackendName] = Field(
         AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
@@ -39,13 +39,13 @@ class TrainingConfig(Section):
         ("all",),
         min_length=1,
         strict=False,  # JSON has lists
-        description="what is trained: groups (all, position, embeddings, norms) and patterns of parameter names (blocks.0.*); the rest "
-        "is frozen",
+        description="what is trained: groups (all, position, embeddings, norms) and patterns of parameter names (blocks.0.*); "
+        "the rest is frozen",
     )
     replica_check_interval: Free[PositiveInt] = Field(
         100,
-        description="steps between checks that weights and optimizer state which several ranks hold are equal, bit for bit; every "
-        "checkpoint is checked as well",
+        description="steps between checks that weights and optimizer state which several ranks hold are equal, bit for bit; "
+        "every checkpoint is checked as well",
     )
     activation_checkpointing: Free[bool] = Field(
         False, description="store only each block's input and recompute the rest in the backward pass"

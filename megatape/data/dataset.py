@@ -20,7 +20,8 @@ class Dataset(ABC):
 
     cache: see SplitReader.
     Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256),
-    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, fingerprint (sha256 over the content of the split and its tokenizer).
+    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, fingerprint (sha256 over the content of the
+    split and its tokenizer).
     Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
@@ -102,7 +103,8 @@ class TokenDataset(Dataset):
 
 
 class DocumentDataset(Dataset):
-    """Sample i is document i, `<s> text </s>` (without `<s>` if the tokenizer has none), padded with further `</s>`, after which nothing is a target.
+    """Sample i is document i, `<s> text </s>` (without `<s>` if the tokenizer has none), padded with further `</s>`, after
+    which nothing is a target.
 
     prompt_end: text of one token; only what follows its first occurrence in a document is a target.
     None: the whole document.

@@ -109,7 +109,8 @@ def load_index(directory: Path) -> Index:
     if found not in ((FORMAT, VERSION), (FORMAT, ADOPTED_VERSION)):
         raise ValueError(
             f"{path}: format and version are {found}, this version of MegaTAPE reads "
-            f"{(FORMAT, VERSION)} and {(FORMAT, ADOPTED_VERSION)}: prepare the data again, or read it with the version that wrote it"
+            f"{(FORMAT, VERSION)} and {(FORMAT, ADOPTED_VERSION)}: prepare the data again, or read it with the version that "
+            "wrote it"
         )
     try:
         index = Index(

@@ -1,8 +1,8 @@
 """Reads token ids from the members of one split. Nothing is extracted, unpickled or mapped.
 
-Reading a mapped file that was truncated meanwhile would kill the process (SIGBUS), and one that was overwritten would give other
-tokens. So what is read was verified in the state that its file has now: a member is hashed when it is first read, and again once
-its file has changed.
+Reading a mapped file that was truncated meanwhile would kill the process (SIGBUS), and one that was overwritten would give
+other tokens. So what is read was verified in the state that its file has now: a member is hashed when it is first read, and
+again once its file has changed.
 """
 
 import hashlib
@@ -125,8 +125,8 @@ class SplitReader:
                 del self._open[shard_number]
                 if not self._fault(member, ShardFile(original).read(member.offset, member.bytes)):
                     raise ValueError(
-                        f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache corrupts "
-                        "what it stores, choose another one"
+                        f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache "
+                        "corrupts what it stores, choose another one"
                     )
         if fault:
             raise ValueError(f"{original} member {position}: {fault}: {REMEDY}")

@@ -12,13 +12,14 @@ from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a SentencePiece model, a tokenizer.json (its companions lie beside it) or a folder of transformers.
 
-    In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or ValueError for a
-    file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers."""
+    In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or
+    ValueError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers."""
     if path.is_dir():
         return _in_folder(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: no such tokenizer: check the path, give a folder of transformers, or train one with `megatape data tokenizer`"
+            f"{path}: no such tokenizer: check the path, give a folder of transformers, or train one with `megatape data "
+            "tokenizer`"
         )
     content = path.read_bytes()
     if not content.lstrip().startswith(b"{"):
@@ -67,9 +68,9 @@ def _in_folder(folder: Path) -> Tokenizer:
         for token, piece in enumerate(pieces):
             if tokenizer.piece(token) != piece:
                 raise ValueError(
-                    f"{folder}: token {token} is {piece!r} in {SENTENCEPIECE_FILE} and {tokenizer.piece(token)!r} in {JSON_FILE}. "
-                    f"transformers reads {JSON_FILE}: give {folder / JSON_FILE} if the model was trained with it, else "
-                    f"{folder / SENTENCEPIECE_FILE}"
+                    f"{folder}: token {token} is {piece!r} in {SENTENCEPIECE_FILE} and {tokenizer.piece(token)!r} in "
+                    f"{JSON_FILE}. transformers reads {JSON_FILE}: give {folder / JSON_FILE} if the model was trained with "
+                    f"it, else {folder / SENTENCEPIECE_FILE}"
                 )
     return tokenizer
 

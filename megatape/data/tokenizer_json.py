@@ -1,7 +1,7 @@
 """Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files that declare its special tokens.
 
-transformers gives the same ids with split_special_tokens=True. It, too, adds the beginning token if the template in tokenizer.json
-says so, whatever tokenizer_config.json has for add_bos_token.
+transformers gives the same ids with split_special_tokens=True. It, too, adds the beginning token if the template in
+tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token.
 """
 
 import json
@@ -19,8 +19,9 @@ from megatape.files import parse_json
 class JsonTokenizer(Tokenizer):
     """A tokenizer.json with its companions.
 
-    Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises ValueError if the file is corrupted or of an unknown
-    type, if no end token is declared, or if the files contradict each other."""
+    Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises
+    ValueError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
+    other."""
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
@@ -28,8 +29,8 @@ class JsonTokenizer(Tokenizer):
             self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
         except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
             raise ValueError(
-                f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read ({error}): "
-                "copy the file again, or install the version that wrote it"
+                f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read "
+                f"({error}): copy the file again, or install the version that wrote it"
             ) from None
         # Files often carry the padding and the length limit of the last program that saved them.
         self.backend.no_padding()
@@ -88,7 +89,8 @@ class JsonTokenizer(Tokenizer):
         return ids if self.eos_id in ids else [self.eos_id, *ids]
 
     def _read_declared(self) -> dict[str, Any]:
-        """Special tokens by role, as transformers reads them: special_tokens_map.json counts beside an older tokenizer_config.json."""
+        """Special tokens by role, as transformers reads them: special_tokens_map.json counts beside an older
+        tokenizer_config.json."""
         config = self._object(CONFIG_FILE)
         added = config.get("added_tokens_decoder")
         if added is None:
@@ -136,8 +138,8 @@ class JsonTokenizer(Tokenizer):
         front = encoding.ids[: added.index(0) if 0 in added else len(added)]
         if len(front) > 1 or front == [self.eos_id]:
             raise ValueError(
-                f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin with one "
-                "token, and not with that which ends them"
+                f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin "
+                "with one token, and not with that which ends them"
             )
         return front[0] if front else None
 

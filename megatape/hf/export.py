@@ -34,8 +34,8 @@ class Checkpoint(Protocol):
 def export(checkpoint: Checkpoint, out: Path) -> None:
     """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
 
-    The folder appears only when it is complete, under a temporary name until then. Raises FileExistsError if it exists, and FileNotFoundError or
-    ValueError for a checkpoint that cannot be exported."""
+    The folder appears only when it is complete, under a temporary name until then. Raises FileExistsError if it exists,
+    FileNotFoundError or ValueError for a checkpoint that cannot be exported."""
     with new_folder(out) as folder:
         config = checkpoint.config
         tokenizer = checkpoint.tokenizer()

@@ -1,7 +1,7 @@
 """Configuration, weights and tokenizer of an exported folder, which is data only: nothing in it is run, nothing is downloaded.
 
-transformers' from_pretrained would follow what the folder names: code, adapters, kernels, repositories. So the installed classes
-are filled from config.json, tokenizer.json and the safetensors files, and every key and tensor is checked.
+transformers' from_pretrained would follow what the folder names: code, adapters, kernels, repositories. So the installed
+classes are filled from config.json, tokenizer.json and the safetensors files, and every key and tensor is checked.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,8 @@ def read_model(folder: Path) -> PreTrainedModel:
     model_class, stored = family.model_class, stored_tensors(folder)
     if config.num_hidden_layers > len(stored):
         raise ValueError(
-            f"{config_path}: num_hidden_layers is {config.num_hidden_layers}, but the folder holds {len(stored)} tensors: {ADVICE}"
+            f"{config_path}: num_hidden_layers is {config.num_hidden_layers}, but the folder holds {len(stored)} tensors: "
+            f"{ADVICE}"
         )
     try:
         with torch.device("meta"):  # shapes without memory: config.json may ask for any amount
@@ -102,7 +103,8 @@ def reason(error: BaseException) -> str:
 
 
 def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration with these fields. A key that the class does not have would be taken by transformers for an instruction.
+    """The configuration with these fields. A key that the class does not have would be taken by transformers for an
+    instruction.
 
     Raises ValueError, or what the class raises for values that make no sense."""
     config_class = family.config_class

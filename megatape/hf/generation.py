@@ -16,7 +16,8 @@ def generate_text(
     """Continue `prompt` with the exported model in `folder`; returns prompt and continuation.
 
     temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), the same text
-    for the same seed. trust_remote_code: as load_exported takes it. Raises FileNotFoundError or ValueError for wrong arguments."""
+    for the same seed. trust_remote_code: as load_exported takes it. Raises FileNotFoundError or ValueError for wrong
+    arguments."""
     if not prompt:
         raise ValueError("--prompt is empty: give at least one character")
     try:

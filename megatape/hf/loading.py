@@ -33,7 +33,8 @@ class LoadedModel:
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     """The exported model in `folder`, on the GPU if there is one, run by the installed classes.
 
-    trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either way.
+    trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either
+    way.
     Raises FileNotFoundError or ValueError if it is no exported model, or a tensor is missing, unexpected or not finite."""
     check_exported(folder)
     model: Any = _foreign_model(folder) if trust_remote_code else read_model(folder)
@@ -44,7 +45,8 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     )
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
-            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {model.config.vocab_size}: they are not of one export"
+            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {model.config.vocab_size}: they are not of one "
+            "export"
         )
     return LoadedModel(str(folder), model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer)
 

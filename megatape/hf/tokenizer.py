@@ -12,8 +12,8 @@ from megatape.hf.tokenizer_sentencepiece import read_proto, write_converted
 class SpecialTokens:
     """Ids of the control tokens: what documents begin with, what ends a text, and padding. None: there is none.
 
-    The padding of our own tokenizers is unknown: byte fallback never produces it, so no trained token is lost to padding. The end
-    token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents."""
+    The padding of our own tokenizers is unknown: byte fallback never produces it, so no trained token is lost to padding. The
+    end token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents."""
 
     bos: int | None
     eos: int | list[int]
@@ -49,10 +49,12 @@ def describe_tokenizer(tokenizer: Tokenizer) -> str:
         begin = "with their text" if tokenizer.bos_id is None else f"with `{tokenizer.piece(tokenizer.bos_id)}`"
         return (
             "The tokenizer's files are those of the model that this one was trained from. Training documents began\n"
-            f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`; special tokens written out in a text were text, as with\n"
+            f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`; special tokens written out in a text were text, as "
+            "with\n"
             "`AutoTokenizer.from_pretrained(folder, split_special_tokens=True)`."
         )
     return (
-        "The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add `</s>`. Batches are padded on the\n"
+        "The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add `</s>`. Batches are "
+        "padded on the\n"
         "left, with `<unk>`."
     )

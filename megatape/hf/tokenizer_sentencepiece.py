@@ -26,7 +26,8 @@ _Kind = ModelProto.SentencePiece
 
 
 def read_proto(tokenizer: Tokenizer) -> ModelProto:
-    """The SentencePiece model of a tokenizer, if tokenizer.json can say exactly what it does; else ValueError says what it cannot."""
+    """The SentencePiece model of a tokenizer, if tokenizer.json can say exactly what it does; else ValueError says what it
+    cannot."""
     proto = ModelProto.FromString(tokenizer.files[SENTENCEPIECE_FILE])
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     pieces = [piece.piece for piece in proto.pieces if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)]
@@ -45,8 +46,8 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
     for fault, present in faults.items():
         if present:
             raise ValueError(
-                f"{tokenizer.origin}: {fault}, so tokenizer.json could not give the same ids: prepare the data with the tokenizer.json "
-                "of the same model if it has one, or train the tokenizer with `megatape data tokenizer`"
+                f"{tokenizer.origin}: {fault}, so tokenizer.json could not give the same ids: prepare the data with the "
+                "tokenizer.json of the same model if it has one, or train the tokenizer with `megatape data tokenizer`"
             )
     return proto
 

@@ -26,8 +26,8 @@ def check_trainable(model: nn.Module, trainable: Sequence[str]) -> None:
     for entry in trainable:
         if not any(_matches(entry, name) for name in names):
             raise ValueError(
-                f"training.trainable: {entry!r} matches no parameter of this model: give a group ({', '.join(GROUPS)}) or a pattern of "
-                f"names such as {names[-1]} or blocks.0.*"
+                f"training.trainable: {entry!r} matches no parameter of this model: give a group ({', '.join(GROUPS)}) or a "
+                f"pattern of names such as {names[-1]} or blocks.0.*"
             )
 
 

@@ -1,10 +1,10 @@
 """One run at a time in a folder, on any file system that hosts share.
 
-The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and renamed
-atomically, and only the file system's clock is read, so neither file locks nor synchronous clocks are needed.
+The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
+renamed atomically, and only the file system's clock is read, so neither file locks nor synchronous clocks are needed.
 
-A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that at
-once. On another one only silence can, and it takes Limits.silence.
+A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that
+at once. On another one only silence can, and it takes Limits.silence.
 """
 
 import json
@@ -31,10 +31,10 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while t
 class Limits:
     """In seconds.
 
-    period: between heartbeats. silence: without one, by the file system's clock, until a holder on another machine counts as dead;
-    NFS shows changes up to 60 s late, and a heartbeat or two may be slow. watched: how long another run must have looked for a
-    heartbeat itself, so that a file server that was away does not pass for a dead holder. settle: until a run that took over is
-    sure that no other did at the same time. poll: between looks."""
+    period: between heartbeats. silence: without one, by the file system's clock, until a holder on another machine counts as
+    dead; NFS shows changes up to 60 s late, and a heartbeat or two may be slow. watched: how long another run must have looked
+    for a heartbeat itself, so that a file server that was away does not pass for a dead holder. settle: until a run that took
+    over is sure that no other did at the same time. poll: between looks."""
 
     period: float = 10.0
     silence: float = 90.0
@@ -132,7 +132,8 @@ class Lease:
                 self.path.unlink()
 
     def check_free(self) -> None:
-        """Raise ValueError if a run that seems to be alive holds the lease: without waiting, a silent one is taken for alive."""
+        """Raise ValueError if a run that seems to be alive holds the lease: without waiting, a silent one is taken for
+        alive."""
         try:
             content, beat = self._look()
         except FileNotFoundError:
@@ -234,8 +235,9 @@ class Lease:
                     return
                 by = "another process"
             self._lost = (
-                f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host {socket.gethostname()}, whose "
-                f"last heartbeat was {now - self._renewed:.0f} s ago, ends here and writes nothing more"
+                f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host "
+                f"{socket.gethostname()}, whose last heartbeat was {now - self._renewed:.0f} s ago, ends here and writes "
+                "nothing more"
             )
 
     def _refusal(self, holder: Holder | None) -> str:

@@ -48,7 +48,8 @@ def _ended(parent: int, runner: int | None) -> int | None:
 
 
 def _runner(parent: int) -> int | None:
-    """The parent's parent, where that is DeepSpeed's command on this host. On other hosts it is a remote shell, which may go."""
+    """The parent's parent, where that is DeepSpeed's command on this host. On other hosts it is a remote shell, which may
+    go."""
     with suppress(psutil.Error, OSError):
         process = psutil.Process(parent).parent()
         if process is not None and any(Path(word).name in RUNNERS for word in process.cmdline()[:3]):

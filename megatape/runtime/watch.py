@@ -213,7 +213,8 @@ class Watch:
         last = min(self.peers, key=lambda rank: self.peers[rank].collectives)
         if self.peers[last].behind > limits.stall:
             waiting = [rank for rank, peer in self.peers.items() if peer.collectives > self.peers[last].collectives]
-            return f"{self._name(last)} hangs in {self.peers[last].phase}: {name_ranks(waiting)} waited {limits.stall:.0f} s for it"
+            waited = f"{name_ranks(waiting)} waited {limits.stall:.0f} s for it"
+            return f"{self._name(last)} hangs in {self.peers[last].phase}: {waited}"
         self.suspected += limits.period if suspicion else 0.0
         if self.suspected > limits.suspicion + 2 * limits.period:  # whoever died before it is known to be dead by now
             if self.peers[last].behind and not suspicion.startswith(f"rank {last}: "):

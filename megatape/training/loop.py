@@ -18,8 +18,8 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
     """Run to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
 
     profiled_steps: how many steps to trace, once (training/profile.py). enter: told what begins, such as "step 7".
-    A checkpoint that cannot be written is tried again at the next interval. The run ends with OSError when FAILED_SAVES in a row
-    could not, or the last one.
+    A checkpoint that cannot be written is tried again at the next interval. The run ends with OSError when FAILED_SAVES in a
+    row could not, or the last one.
     Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when the
     loss or the gradient is not finite."""
     config, steps = run.config, run.config.training.steps
@@ -87,6 +87,6 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
 def _advice(run: Run, lr: float, error: TrainingDiverged) -> str:
     return (
         f"step {run.step + 1} (learning rate {lr:.2e}, samples {run.samples} to "
-        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.folder.checkpoints} are valid; lower "
-        "optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
+        f"{run.samples + run.config.training.global_batch_size - 1}): {error}. Checkpoints in {run.folder.checkpoints} are "
+        "valid; lower optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
     )

@@ -5,7 +5,7 @@ from typing import TextIO
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Print a line at once. One that cannot be written, because the terminal or the reader of a pipe has gone or a disk is full,
-    is lost, and nothing else happens."""
+    """Print a line at once. One that cannot be written, because the terminal or the reader of a pipe has gone or a disk is
+    full, is lost, and nothing else happens."""
     with suppress(OSError):
         print(text, file=stream, flush=True)

@@ -49,8 +49,8 @@ def pretrain(
         return UNFINISHED if unfinished else 0
     except (DistNetworkError, DistStoreError) as error:
         say(
-            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them start? "
-            "If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
+            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them "
+            "start? If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
             sys.stderr,
         )
         return 2
@@ -75,14 +75,22 @@ def introduction(run: Run) -> str:
     return "\n".join(
         [
             (
-                f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
-                f"{model.num_layers} layers, attention by {run.attention}"
+                f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} "
+                f"position), {model.num_layers} layers, attention by {run.attention}"
             ),
-            f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.data.validation.num_tokens:,} validation tokens",
-            f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned no context)",
             (
-                f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on {run.engine.device.type}, {config.training.precision}; "
-                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to {run.folder.directory}"
+                f"data: {config.data.path}, {data.num_tokens:,} training tokens, {run.data.validation.num_tokens:,} validation "
+                "tokens"
+            ),
+            (
+                f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned "
+                "no context)"
+            ),
+            (
+                f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on "
+                f"{run.engine.device.type}, {config.training.precision}; "
+                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to "
+                f"{run.folder.directory}"
             ),
         ]
     )

@@ -97,7 +97,8 @@ def _name_ranges(module: nn.Module, name: str) -> Callable[[], None]:
 
         return hook
 
-    # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it needs.
+    # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it
+    # needs.
     hooks = [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave(name), always_call=True)]
     if not isinstance(module, VocabularyEmbedding):  # which has no differentiable input, so that nothing tells its end
         hooks.append(module.register_full_backward_pre_hook(enter(name + BACKWARD)))

@@ -17,9 +17,9 @@ from megatape.runtime.topology import Topology
 def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReader | None, list[Path]]:
     """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
 
-    None if the run never saved a checkpoint. Collective over all ranks. Raises on all of them ValueError if there are checkpoints
-    but none is valid, or if there are none but there were: starting from step 0 would overwrite what can still be saved. Raises
-    OSError if a checkpoint cannot be read."""
+    None if the run never saved a checkpoint. Collective over all ranks. Raises on all of them ValueError if there are
+    checkpoints but none is valid, or if there are none but there were: starting from step 0 would overwrite what can still be
+    saved. Raises OSError if a checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     corrupted: list[Path] = []
@@ -30,7 +30,8 @@ def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReade
         corrupted.append(directory)
     if corrupted:
         raise ValueError(
-            f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or choose another run.directory"
+            f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
+            "choose another run.directory"
         )
     return None, []
 
@@ -90,7 +91,8 @@ def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | No
         raise UnknownFormat("; ".join(seen[0]))
     if seen[1]:
         raise OSError(
-            f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, start again"
+            f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, "
+            "start again"
         )
     if topology.is_main:
         for text in seen[2]:

@@ -36,9 +36,9 @@ class DataUnreadable(ValueError):
 class Run:
     """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
-    lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a new
-    run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change its precision and
-    betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
+    lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a
+    new run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change its precision
+    and betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
 
     def __init__(
         self,
@@ -135,7 +135,8 @@ class Run:
         )
 
     def save(self) -> Path:
-        """Write a checkpoint of the present step and return its folder. Raises TrainingDiverged if the ranks' replicas differ."""
+        """Write a checkpoint of the present step and return its folder. Raises TrainingDiverged if the ranks' replicas
+        differ."""
         self.engine.check_replicas()
         state = {
             "step": self.step,
@@ -179,8 +180,9 @@ class Run:
             newer = [path for path in self.folder.list_checkpoints() if named_step(path) > reader.step]
             if newer:
                 raise ValueError(
-                    f"run.directory {self.folder.directory} holds checkpoints newer than {reader.directory} (up to {newer[0].name}), which "
-                    "resuming there would mix with its own: choose another run.directory, or remove them"
+                    f"run.directory {self.folder.directory} holds checkpoints newer than {reader.directory} (up to "
+                    f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove "
+                    "them"
                 )
         if reader is None:
             self.engine.state.load(first_state(self.config, self.engine.state.parameters, self.topology), step=0)
@@ -212,8 +214,8 @@ class Run:
         def restart() -> None:
             if recorded := patiently(self.folder.check_restart):
                 print(
-                    f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
-                    f"are kept in {self.folder.set_metrics_aside()}",
+                    f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its "
+                    f"metrics are kept in {self.folder.set_metrics_aside()}",
                     flush=True,
                 )
 

@@ -31,7 +31,8 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One object per step: step, loss, grad_norm, lr, tokens, samples, seconds, and validation_loss where the step was evaluated."""
+    """One object per step: step, loss, grad_norm, lr, tokens, samples, seconds, and validation_loss where the step was
+    evaluated."""
 
     every_step = True
 

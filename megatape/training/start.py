@@ -57,7 +57,7 @@ class CheckpointWeights(CheckpointReader):
 
 
 def open_source(directory: Path) -> Source:
-    """The weights in the folder of an import, of a checkpoint or of an exported model. Raises FileNotFoundError or ValueError."""
+    """The weights in the folder of an import, a checkpoint or an exported model. Raises FileNotFoundError or ValueError."""
     # Here, because transformers takes seconds to import.
     from megatape.hf.adopt.architecture import read_architecture
     from megatape.hf.adopt.record import IMPORT, open_import
@@ -117,8 +117,8 @@ def check_fits(source: Source, model: ModelConfig) -> None:
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             raise ValueError(
-                f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take over its "
-                "model section, but for the encoding, the scaling and max_positions"
+                f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take "
+                "over its model section, but for the encoding, the scaling and max_positions"
             )
 
 

@@ -8,8 +8,8 @@ from megatape.training.evaluation import Validation
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """step: its number, from 1. loss: mean over its targets, nats. grad_norm: before clipping. lr: learning rate. tokens, samples: since
-    the beginning of the run. seconds: of this step. validation: None where the step was not evaluated."""
+    """step: its number, from 1. loss: mean over its targets, nats. grad_norm: before clipping. lr: learning rate. tokens,
+    samples: since the beginning of the run. seconds: of this step. validation: None where the step was not evaluated."""
 
     step: int
     loss: float

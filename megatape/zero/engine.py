@@ -110,13 +110,14 @@ class Engine:
             raise TrainingDiverged(f"{faults[first]}{where}; the weights in memory are corrupted")
 
     def check_replicas(self) -> None:
-        """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same. Collective."""
+        """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same.
+        Collective."""
         if differences := find_differences(self.state, self.topology, self.mesh):
             others = len(differences) - 1
             more = f", and {others} other tensor{'s' * (others > 1)}" if others else ""
             raise TrainingDiverged(
-                f"{differences[0]}{more}: replicas take equal steps, so memory or a device is at fault. The weights in memory are "
-                "corrupted; check the hosts of these ranks and continue with --resume auto"
+                f"{differences[0]}{more}: replicas take equal steps, so memory or a device is at fault. The weights in memory "
+                "are corrupted; check the hosts of these ranks and continue with --resume auto"
             )
 
     def _clip(self) -> float:

@@ -42,8 +42,9 @@ class ZeroState:
     """Access to the master weights and optimizer state of an initialized DeepSpeed engine. Missing
     optimizer state is created as zeros.
 
-    tensors: the names of parameters by kind, WEIGHT or a tensor that the optimizer keeps for each weight. A frozen parameter has
-    no optimizer state and no master weight: its compute weight counts as that, and the data axis divides it at stage 3 only."""
+    tensors: the names of parameters by kind, WEIGHT or a tensor that the optimizer keeps for each weight. A frozen parameter
+    has no optimizer state and no master weight: its compute weight counts as that, and the data axis divides it at stage 3
+    only."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, topology: Topology, mesh: Mesh, entry: OptimizerEntry) -> None:
         self.engine, self.topology, self.mesh = engine, topology, mesh

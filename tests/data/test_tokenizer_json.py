@@ -127,18 +127,48 @@ def remove_end(content: dict[str, Any]) -> None:
     ("family", "file", "change", "message"),
     [
         ("llama2", "tokenizer_config.json", remove_end, "no eos_token in tokenizer_config.json or special_tokens_map.json"),
-        ("llama2", "tokenizer_config.json", lambda c: c.update(eos_token="<|no|>"), r"eos_token '<\|no\|>' is not in tokenizer.json"),
+        (
+            "llama2",
+            "tokenizer_config.json",
+            lambda c: c.update(eos_token="<|no|>"),
+            r"eos_token '<\|no\|>' is not in tokenizer.json",
+        ),
         ("llama2", "tokenizer_config.json", lambda c: c.update(eos_token=2), "eos_token is 2, no token"),
-        ("llama2", "tokenizer_config.json", lambda c: c.update(eos_token="<s>"), r"texts begin with \['<s>'\]: documents can begin"),
-        ("qwen", "tokenizer_config.json", lambda c: c["added_tokens_decoder"].update({"7": {"content": "<tool>"}}), "'<tool>' as id 7, tokenizer.json has it as 603"),
+        (
+            "llama2",
+            "tokenizer_config.json",
+            lambda c: c.update(eos_token="<s>"),
+            r"texts begin with \['<s>'\]: documents can begin",
+        ),
+        (
+            "qwen",
+            "tokenizer_config.json",
+            lambda c: c["added_tokens_decoder"].update({"7": {"content": "<tool>"}}),
+            "'<tool>' as id 7, tokenizer.json has it as 603",
+        ),
         ("qwen", "tokenizer_config.json", lambda c: c.update(added_tokens_decoder=3), "the files are not of one tokenizer"),
-        ("qwen", "tokenizer.json", lambda c: c["model"].update(type="Rune"), "not a tokenizer that the tokenizers library .* can read"),
-        ("qwen", "tokenizer.json", lambda c: c["model"]["merges"].append(["zz", "qq"]), "not a tokenizer that the tokenizers library"),
+        (
+            "qwen",
+            "tokenizer.json",
+            lambda c: c["model"].update(type="Rune"),
+            "not a tokenizer that the tokenizers library .* can read",
+        ),
+        (
+            "qwen",
+            "tokenizer.json",
+            lambda c: c["model"]["merges"].append(["zz", "qq"]),
+            "not a tokenizer that the tokenizers library",
+        ),
         ("qwen", "tokenizer.json", lambda c: c["model"].update(dropout=0.1), "dropout is 0.1"),
         ("llama3", "tokenizer.json", lambda c: c["post_processor"].update(processors=[]), None),
-        ("llama2", "tokenizer.json", lambda c: c["post_processor"]["single"][0]["SpecialToken"].update(id="<no>"), "corrupted, its template cannot be applied"),
+        (
+            "llama2",
+            "tokenizer.json",
+            lambda c: c["post_processor"]["single"][0]["SpecialToken"].update(id="<no>"),
+            "corrupted, its template cannot be applied",
+        ),
     ],
-)  # fmt: skip
+)
 def test_unfit_files(
     edited: Callable[..., Path], family: str, file: str, change: Callable[[dict[str, Any]], object], message: str | None
 ) -> None:

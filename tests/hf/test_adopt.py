@@ -56,7 +56,8 @@ def llama(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("encoding", ["rope", "tape"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, encoding: str) -> None:
-    """TAPE's updates start at zero, so it starts as the model that it adopts. The reference is loaded by from_pretrained, not by us."""
+    """TAPE's updates start at zero, so it starts as the model that it adopts. The reference is loaded by from_pretrained, not
+    by us."""
     folder, _ = tiny(name)
     found = read_architecture(folder)
     weights, dtype = find_weights(folder, found)
@@ -108,7 +109,8 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
 
 
 def test_windows_instructions_and_tokenizers(command: Command, sentencepiece_model: Path, tmp_path: Path) -> None:
-    """A window as long as the samples is no obstacle; what transformers would follow is not followed; the text is the tokenizer's."""
+    """A window as long as the samples is no obstacle; what transformers would follow is not followed; the text is the
+    tokenizer's."""
     folder = tmp_path / "mistral"
     save_tiny("mistral", folder, sliding_window=32)
     change(folder / "config.json", attn_implementation="somebody/kernel", _attn_implementation="somebody/kernel")

@@ -1,4 +1,5 @@
-"""A position encoding from outside the package: its class, its code for exported models, and one registry line are all it takes."""
+"""A position encoding from outside the package: its class, its code for exported models, and one registry line are all it
+takes."""
 
 from pathlib import Path
 from typing import Any, ClassVar

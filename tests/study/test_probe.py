@@ -16,7 +16,8 @@ from tests.model.builder import random_model, tokens_and_positions
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_probabilities_are_those_of_the_model(encoding: str) -> None:
-    """With grouped queries, biases and norms: rows sum to 1, and values weighted by them give attention's output in every layer."""
+    """With grouped queries, biases and norms: rows sum to 1, and values weighted by them give attention's output in every
+    layer."""
     model = random_model(encoding=encoding, num_kv_heads=2, attention_bias="qkv", qk_norm=True)
     returned: list[Tensor] = []
 

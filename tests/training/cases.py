@@ -30,7 +30,8 @@ from megatape.zero.engine import TrainingDiverged
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
     """Train the cases of {"config": base, "cases": [{name, set, resume, only_save, profile}, ...]} one after the other.
 
-    name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training. profile: steps to trace.
+    name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training.
+    profile: steps to trace.
     allow_changes: as in Run. fault: (one of FAULTS, how often it happens). remove_data: delete the data folder before it saves.
     Returns for each where it started, or the error that ended it."""
     return [_train(payload["config"], case, topology) for case in payload["cases"]]

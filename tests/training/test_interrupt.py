@@ -151,8 +151,8 @@ def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dic
 
 
 def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Four ranks, two of them tensor-parallel ranks, which get the signal from the terminal and from their launcher: one checkpoint,
-    and no process stays."""
+    """Four ranks, two of them tensor-parallel ranks, which get the signal from the terminal and from their launcher: one
+    checkpoint, and no process stays."""
     launcher = ["deepspeed", "--num_accelerators", "4", "--master_port", str(free_port())]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where the deepspeed command is
     process = subprocess.Popen(

@@ -109,7 +109,8 @@ def _recorded(run: Path) -> bytes | None:
 
 
 def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
-    """A failed save removes its partial folder and is tried again; one of a state that is not finite never replaces a good one."""
+    """A failed save removes its partial folder and is tried again; one of a state that is not finite never replaces a good
+    one."""
     root = Path(finished["run"]["directory"])
     for name in ("not finite", "folders"):
         shutil.copytree(root / "base", root / name)

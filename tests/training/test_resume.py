@@ -43,9 +43,9 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
 
 @pytest.mark.slow
 def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """2 data x 2 tensor ranks at stage 3 -> 1 rank at stage 1 -> 4 data ranks at stage 2 -> 2 tensor ranks at stage 3 -> ...: the same
-    masters and moments to the bit (and so the same exports), and the same samples, so the same losses as going on at the old
-    topology (up to the order of float32 sums)."""
+    """2 data x 2 tensor ranks at stage 3 -> 1 rank at stage 1 -> 4 data ranks at stage 2 -> 2 tensor ranks at stage 3 -> ...:
+    the same masters and moments to the bit (and so the same exports), and the same samples, so the same losses as going on at
+    the old topology (up to the order of float32 sums)."""
     raw_config["training"]["steps"] = 8
     raw_config["checkpoint"] = {"interval": 4, "keep": 10}
     first = {"name": "first", "set": {"zero.stage": 3, "parallel.tp": 2}}

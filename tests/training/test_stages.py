@@ -44,8 +44,8 @@ TOPOLOGIES: dict[tuple[int, int], list[list[str]]] = {
     (4, 4): [["stage3"], ["stage1"]],
 }
 
-# Adam divides by the root of the second moment and so turns the rounding of a gradient near zero into a whole step. A large eps keeps
-# its update smooth, and what remains after three steps is the rounding of three backward passes.
+# Adam divides by the root of the second moment and so turns the rounding of a gradient near zero into a whole step. A large eps
+# keeps its update smooth, and what remains after three steps is the rounding of three backward passes.
 EPS = 1e-3
 CASES = "tests.training.cases:train_cases"
 
@@ -69,8 +69,8 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
-    """All encodings and ablations on 2 data x 2 tensor ranks at stage 3 equal one plain process, and go on from a checkpoint bit for
-    bit; with grouped queries, and masked documents for every second one."""
+    """All encodings and ablations on 2 data x 2 tensor ranks at stage 3 equal one plain process, and go on from a checkpoint
+    bit for bit; with grouped queries, and masked documents for every second one."""
     config["training"]["steps"] = 2
     config["checkpoint"] = {"interval": 1, "keep": 2}
     options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in ENCODINGS}
@@ -135,7 +135,8 @@ def _tensors(run: Path, kind: str, step: int = 3) -> dict[str, Tensor]:
 
 
 def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -> None:
-    """16 micro-batches of one sample give the gradient of that sample, exactly: a sum of 16 equal numbers is not rounded in float32.
+    """16 micro-batches of one sample give the gradient of that sample, exactly: a sum of 16 equal numbers is not rounded in
+    float32.
 
     The first moment after one step is the gradient. Summed in bfloat16 it would be off by the rounding of the running sum."""
     config["training"] |= {"precision": "bfloat16", "micro_batch_size": 1, "gradient_clip": 0.0}

@@ -112,8 +112,8 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2", "qwen3"])
 def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path, name: str) -> None:
-    """20 steps at (T, data ranks, stage) = (1, 1, 0), (1, 2, 3) and (2, 2, 3): the same training. A run stopped at step 10 resumes
-    bit for bit, although init_from is still set, and transformers loads what is exported."""
+    """20 steps at (T, data ranks, stage) = (1, 1, 0), (1, 2, 3) and (2, 2, 3): the same training. A run stopped at step 10
+    resumes bit for bit, although init_from is still set, and transformers loads what is exported."""
     base["training"]["steps"] = 20
     base["optimizer"]["eps"] = 1e-3
     base["checkpoint"] = {"interval": 10, "keep": 5}
@@ -141,7 +141,8 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
 
 
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
-    """A checkpoint of TAPE starts a longer run, one with rope, and one that its export starts too; optimizer and step are new."""
+    """A checkpoint of TAPE starts a longer run, one with rope, and one that its export starts too; optimizer and step are
+    new."""
     raw = copy.deepcopy(trained)
     origin = Path(raw["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
     raw["run"]["directory"] = str(tmp_path / "run")

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"skipped {counts.empty:,} empty documents")
     if counts.too_long:
         print(
-            f"skipped {counts.too_long:,} records longer than {args.max_record_bytes:,} bytes (raise --max-record-bytes to keep "
-            f"them), the first one: {counts.first_too_long}"
+            f"skipped {counts.too_long:,} records longer than {args.max_record_bytes:,} bytes (raise --max-record-bytes to "
+            f"keep them), the first one: {counts.first_too_long}"
         )
     if counts.bad:
         print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")

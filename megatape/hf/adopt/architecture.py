@@ -28,7 +28,8 @@ _QUANTIZED = ("quantization_config", "compression_config")
 class Architecture(NamedTuple):
     """A model that transformers runs and so do we.
 
-    theirs: its configuration; model: the same as our model section; window: the last tokens that it attends to, None for all."""
+    theirs: its configuration; model: the same as our model section; window: the last tokens that it attends to, None for
+    all."""
 
     family: Family
     theirs: PreTrainedConfig
@@ -39,7 +40,8 @@ class Architecture(NamedTuple):
 def read_architecture(folder: Path) -> Architecture:
     """The model that config.json in `folder` describes.
 
-    Raises FileNotFoundError for a folder without safetensors or config.json, ValueError naming what is not supported or contradicts."""
+    Raises FileNotFoundError for a folder without safetensors or config.json, ValueError naming what is not supported or
+    contradicts."""
     _check_layout(folder)
     path = folder / "config.json"
     if not path.is_file():

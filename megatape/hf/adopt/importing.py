@@ -35,8 +35,8 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
         difference = logit_difference(found, weights, config.model, tokens)
         if not difference <= LIMIT:
             raise ValueError(
-                f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than {LIMIT:.0e}: this "
-                "model has a part that is not supported; please report it"
+                f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
+                f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
             )
         record = _record(source, found, weights, dtype, difference)
         write_file(folder / "config.json", [as_json(raw)])
@@ -53,8 +53,8 @@ def starting_config(
     length = length or min(longest, LENGTH)
     if found.window is not None and found.window < length:
         raise ValueError(
-            f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention to the "
-            f"last tokens only is not supported, give --length {found.window} or less"
+            f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention "
+            f"to the last tokens only is not supported, give --length {found.window} or less"
         )
     model = _section(found.model) | {"encoding": encoding, "max_positions": max(longest, length)}
     if encoding == found.model.encoding:

@@ -53,6 +53,7 @@ def open_import(directory: Path) -> FolderWeights:
     source = Path(record.source)
     if not source.is_dir():
         raise FileNotFoundError(
-            f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where it is"
+            f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where "
+            "it is"
         )
     return FolderWeights(source, record.model, record.tensors, record.files)

@@ -48,8 +48,8 @@ class FolderWeights:
         return {name: record.shape for name, record in self.tensors.items()}
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Hash every `shares`-th file, beginning with number `share`. Raises ValueError or FileNotFoundError for one that is not
-        what it was when its hash was recorded."""
+        """Hash every `shares`-th file, beginning with number `share`. Raises ValueError or FileNotFoundError for one that is
+        not what it was when its hash was recorded."""
         for name in sorted(self.files)[share::shares]:
             path = self.directory / name
             if not path.is_file():
@@ -81,8 +81,8 @@ def find_weights(folder: Path, found: Architecture) -> tuple[FolderWeights, str]
     for name, entry in stored.items():
         if entry.dtype not in DTYPES:
             raise ValueError(
-                f"{entry.path}: tensor {name} is stored as {entry.dtype}; only {', '.join(DTYPES)} are supported: take the model's "
-                "unquantized folder"
+                f"{entry.path}: tensor {name} is stored as {entry.dtype}; only {', '.join(DTYPES)} are supported: take the "
+                "model's unquantized folder"
             )
     tensors, unused = {}, set(stored)
     for ours, parameter in meta_model(found.model).named_parameters():
@@ -91,7 +91,8 @@ def find_weights(folder: Path, found: Architecture) -> tuple[FolderWeights, str]
             raise ValueError(f"{folder}: no tensor {name} in its safetensors files, but config.json asks for it")
         if stored[name].shape != tuple(parameter.shape):
             raise ValueError(
-                f"{stored[name].path}: tensor {name} has shape {stored[name].shape}, by config.json it is {tuple(parameter.shape)}"
+                f"{stored[name].path}: tensor {name} has shape {stored[name].shape}, by config.json it is "
+                f"{tuple(parameter.shape)}"
             )
         tensors[ours] = TensorRecord(file=stored[name].path.name, name=name, shape=stored[name].shape)
         unused.discard(name)

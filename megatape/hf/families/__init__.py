@@ -10,8 +10,8 @@ def family_of(config: Config) -> Family:
     model, possible = config.model, families_with(config.model)
     if not possible:
         raise ValueError(
-            f"no architecture of exported models has model.encoding {model.encoding} with attention_bias {model.attention_bias} and "
-            f"qk_norm {str(model.qk_norm).lower()}: megatape/registry.py lists them"
+            f"no architecture of exported models has model.encoding {model.encoding} with attention_bias "
+            f"{model.attention_bias} and qk_norm {str(model.qk_norm).lower()}: megatape/registry.py lists them"
         )
     family: Family = FAMILIES[config.export.family or possible[0]].load()()
     return family

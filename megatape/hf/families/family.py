@@ -58,9 +58,10 @@ SCALING = {
 class Family:
     """One architecture.
 
-    tag: of its model cards. code_note: their paragraph on the code that runs the model. remote_code: whether transformers finds that
-    code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the installed class
-    that runs a folder of it. undeclared: fields that this class reads, though its configuration does not declare them.
+    tag: of its model cards. code_note: their paragraph on the code that runs the model. remote_code: whether transformers finds
+    that code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the
+    installed class that runs a folder of it. undeclared: fields that this class reads, though its configuration does not
+    declare them.
     adoptable: whether models that others made can be imported."""
 
     tag: ClassVar[str]

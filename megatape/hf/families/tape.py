@@ -1,6 +1,7 @@
 """The transformer of megatape/hf/modeling/, with any position encoding that has code there.
 
-An exported folder carries the model's code and that of its own encoding: transformers copies a file with what it imports relatively.
+An exported folder carries the model's code and that of its own encoding: transformers copies a file with what it imports
+relatively.
 """
 
 import shutil
@@ -22,8 +23,9 @@ from megatape.registry import ENCODINGS
 
 CODE = Path(modeling.__path__[0])
 MODEL = "modeling_tape"
-# The files of an exported folder that differ by encoding. The configuration imports the name, which makes it a class of its own for
-# each encoding: transformers remembers one model class for each configuration class and would run the first model's code for all.
+# The files of an exported folder that differ by encoding. The configuration imports the name, which makes it a class of its own
+# for each encoding: transformers remembers one model class for each configuration class and would run the first model's code
+# for all.
 NAME, CHOICE = "encoding_name", "model_encoding"
 
 # Fields that our model section has under the same name.
@@ -38,7 +40,8 @@ class Tape(Family):
 
     tag = "tape"
     code_note = (
-        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs PyTorch and transformers > 5.3\n"
+        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs PyTorch and "
+        "transformers > 5.3\n"
         "and nothing else. Flash and flex attention are not supported."
     )
     remote_code = True

@@ -26,8 +26,8 @@ class StateUpdate(nn.Module):
     """How one layer moves the state, with its parameters."""
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """e: [B, N, L, W]; attended_positions: [B, N, H, W], A e of every query head, if attention moves the state; m: [B, N, C],
-        output of the MLP. Returns the new e."""
+        """e: [B, N, L, W]; attended_positions: [B, N, H, W], A e of every query head, if attention moves the state; m: [B, N,
+        C], output of the MLP. Returns the new e."""
         raise NotImplementedError
 
     def init_weights(self, std: float) -> None:

@@ -19,9 +19,9 @@ class RandPE(Encoding):
             )
         if int(position_ids.max()) >= config.position_length:
             raise ValueError(
-                f"token {int(position_ids.max()) + 1} of a text, but config.position_length is {config.position_length}: RandPE "
-                "spreads that many tokens over its positions; set it to the length that prompt and continuation will have, before the "
-                "first token"
+                f"token {int(position_ids.max()) + 1} of a text, but config.position_length is {config.position_length}: "
+                "RandPE spreads that many tokens over its positions; set it to the length that prompt and continuation will "
+                "have, before the first token"
             )
         generator = torch.Generator().manual_seed(config.position_seed)
         drawn = torch.randperm(2 * config.max_position_embeddings, generator=generator)

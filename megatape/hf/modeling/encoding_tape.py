@@ -1,5 +1,5 @@
-"""TAPE (arXiv 2501.00712): every layer moves the position tensor of each token, by attention, with the weights that move the values,
-and by a matrix over the channels that is made from the output of the MLP.
+"""TAPE (arXiv 2501.00712): every layer moves the position tensor of each token, by attention, with the weights that move the
+values, and by a matrix over the channels that is made from the output of the MLP.
 
 Shapes as in encoding.py; I inner size of the update. e [B, N, L, R] holds R/2 cosines and R/2 sines in each channel.
 """
@@ -64,7 +64,8 @@ class TapeUpdate(StateUpdate):
 
 
 class Tape(Encoding):
-    """The whole of TAPE: e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward network."""
+    """The whole of TAPE: e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward
+    network."""
 
     attention_moves_state = True
 

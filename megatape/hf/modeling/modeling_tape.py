@@ -1,10 +1,10 @@
 """MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
 
-model_encoding.py finds the class of the one that the configuration names; encoding.py has the questions that it answers. An exported
-folder with this file needs only torch and transformers.
+model_encoding.py finds the class of the one that the configuration names; encoding.py has the questions that it answers. An
+exported folder with this file needs only torch and transformers.
 
-Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the encoding's
-state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
+Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the
+encoding's state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
 
 Generation needs no cache of its own: rotated keys and [v | e] as values are all that a later token needs, so any cache
 of transformers that lets values be wider than keys holds TAPE.
@@ -45,8 +45,8 @@ def eager_attention(
 
 
 def biased_mask(bias: Tensor, mask: Tensor | None, distance: Tensor, dtype: torch.dtype) -> Tensor:
-    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores. mask: what transformers made, bool (true: may be
-    seen) or to be added, or None if nothing but later tokens is hidden."""
+    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores. mask: what transformers made, bool (true:
+    may be seen) or to be added, or None if nothing but later tokens is hidden."""
     lowest = torch.finfo(dtype).min
     if mask is None:
         mask = distance >= 0
@@ -80,7 +80,8 @@ class TapeMLP(nn.Module):
 
 
 class TapeAttention(nn.Module):
-    """Grouped-query attention with queries, keys and scores as the encoding wants them, whose weights may move e with the values."""
+    """Grouped-query attention with queries, keys and scores as the encoding wants them, whose weights may move e with the
+    values."""
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
@@ -109,8 +110,9 @@ class TapeAttention(nn.Module):
         past_key_values: Cache | None,
         index: Tensor,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds. Returns the output
-        [B, N, C], the weights if the backend has them, and A e of every query head [B, N, H, W] if attention moves the state."""
+        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds. Returns the
+        output [B, N, C], the weights if the backend has them, and A e of every query head [B, N, H, W] if attention moves the
+        state."""
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)

@@ -67,8 +67,8 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
 
     Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
     beta_slow times are interpolated, and those between are blended linearly in the plane's index. Scores are multiplied by the
-    square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors' `adayarn`
-    blends linearly in the number of turns instead.)"""
+    square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors'
+    `adayarn` blends linearly in the number of turns instead.)"""
 
     length, beta_fast, beta_slow = scaling.original_length, scaling.beta_fast, scaling.beta_slow
     assert length is not None and beta_fast is not None and beta_slow is not None  # the configuration checks it
