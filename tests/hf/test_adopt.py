@@ -101,7 +101,7 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
         load_config(out / "config.json")
     assert command("import", folder, out)[0] == 2
     record = read_record(out)
-    assert record.files.keys() == {"config.json", "model.safetensors"} and not record.tokenizer
+    assert record.files.keys() == {"config.json", "generation_config.json", "model.safetensors"}
 
     rope = tmp_path / "rope"
     import_model(folder, rope, "rope", None)
