@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     record = import_model(args.folder, args.out, args.encoding, args.length)
     print(f"{record.family}: logits differ from transformers' own by {record.difference:.1e} of the largest")
     print(f"wrote {args.out}, which refers to the weights in {record.source}; now, for example:")
-    if record.tokenizer:
+    if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):
         print(f"  megatape prepare corpus --source text --input TEXTS --output DATA --tokenizer {args.folder}")
     print(f"  deepspeed launch/pretrain.py --config {args.out}/config.json --set data.path=DATA --set training.steps=1000")
     return 0
