@@ -271,7 +271,6 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "set data.samples to packed" in refused("rope", "data.mask_documents=true")
     assert "tape and tape:position_size=6 are the same model" in refused("tape,tape:position_size=6")
     assert "tape+yarn: no test is longer than the 32 tokens of training" in refused("tape+yarn")
-    assert "Llama needs a hidden_size" in refused("tape,rope", "model.num_heads=5", "model.head_dim=8")
     with pytest.raises(ValueError, match="--jobs is 2, but a run started by --launcher"):
         run(file, tmp_path / "none", "rope", 1, jobs=2, launcher="mpirun")
     assert not (tmp_path / "none").exists()
