@@ -96,6 +96,15 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"zero__stage": 4}, ["zero.stage is 4", "0, 1, 2 or 3"]),
         ({"training": {"steps": 1}}, ["training.global_batch_size: missing"]),
         ({"training": 3}, ["training is 3"]),
+        (
+            {"model__lora": {"rank": 2, "alpha": 2.0, "targets": ["key", "up", "key"]}, "training__trainable": ["adapters"]},
+            ["model.lora", "targets names key twice"],
+        ),
+        ({"model__lora": {"rank": 2, "alpha": 2.0}}, ['training.trainable ["all"] trains every weight beside the adapters']),
+        (
+            {"model__lora": {"rank": 2, "alpha": 2.0, "targets": ["head"]}, "training__trainable": ["adapters"]},
+            ['model.lora.targets.0 is "head"', "'query'"],
+        ),
         ({"model__num_heads": 5}, ["hidden_size 64", "num_heads 5"]),
         ({"model__num_kv_heads": 3}, ["num_heads 4", "num_kv_heads 3"]),
         ({"model__head_dim": 7}, ["head_dim 7 is odd: encoding tape"]),

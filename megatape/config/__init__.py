@@ -9,7 +9,7 @@ from megatape.config.config import Config
 from megatape.config.data import DataConfig
 from megatape.config.export import ExportConfig, families_with
 from megatape.config.file import load_config, parse_config, parse_model, save_config
-from megatape.config.model import ModelConfig, ScalingConfig
+from megatape.config.model import LoraConfig, ModelConfig, ScalingConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
 from megatape.config.section import Difference, Identity, Section, differences, shared_values
@@ -25,6 +25,7 @@ __all__ = [
     "ExportConfig",
     "Identity",
     "LoggingConfig",
+    "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",
     "ParallelConfig",

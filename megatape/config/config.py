@@ -43,6 +43,11 @@ class Config(Section):
                 f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 keeps no float32 master weights, and "
                 "stage 1 sums gradients in bfloat16; use stage 2 or 3, or float32"
             )
+        if self.model.lora is not None and "all" in self.training.trainable:
+            raise ValueError(
+                'training.trainable ["all"] trains every weight beside the adapters of model.lora: give what to train, such as '
+                '["adapters"] or ["adapters", "norms", "embeddings"], or remove model.lora'
+            )
         family, possible = self.export.family, families_with(self.model)
         if family is not None and family not in possible:
             raise ValueError(

@@ -9,6 +9,8 @@ from megatape.registry import ENCODINGS
 
 EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
 
+LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
+
 # What each kind of scaling takes beside its factor, and the defaults; ... stands for a field that is required.
 _YARN = {"original_length": ..., "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None}
 _LLAMA3 = {"original_length": ..., "low_freq_factor": ..., "high_freq_factor": ...}
@@ -64,6 +66,28 @@ class ScalingConfig(Section):
         return self
 
 
+class LoraConfig(Section):
+    """Low-rank adapters beside linear layers (docs/finetune.md)."""
+
+    rank: Fixed[PositiveInt] = Field(le=2**16, description="r, width of an adapter")
+    alpha: Fixed[float] = Field(gt=0, description="adapters are multiplied by alpha / rank")
+    dropout: Fixed[float] = Field(
+        0.0, ge=0, lt=1, description="probability with which training sets each input of an adapter to zero"
+    )
+    targets: Fixed[tuple[LoraTarget, ...]] = Field(
+        ("query", "key", "value", "output"),
+        min_length=1,
+        strict=False,  # JSON has lists
+        description="layers with an adapter, in every block: query, key, value, output of attention, gate, up, down of the MLP",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if doubled := [target for target in self.targets if self.targets.count(target) > 1]:
+            raise ValueError(f"targets names {doubled[0]} twice: remove one")
+        return self
+
+
 class ModelConfig(Section):
     """Shape of the transformer and its position encoding."""
 
@@ -108,6 +132,7 @@ class ModelConfig(Section):
     norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
     init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of the initial weights")
     tie_embeddings: Fixed[bool] = Field(False, description="share the embedding matrix with the output head")
+    lora: Fixed[LoraConfig | None] = Field(None, description="low-rank adapters (below)")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

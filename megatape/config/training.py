@@ -39,8 +39,8 @@ class TrainingConfig(Section):
         ("all",),
         min_length=1,
         strict=False,  # JSON has lists
-        description="what is trained: groups (all, position, embeddings, norms) and patterns of parameter names (blocks.0.*); "
-        "the rest is frozen",
+        description="what is trained: groups (all, position, embeddings, norms, adapters) and patterns of parameter names "
+        "(blocks.0.*); the rest is frozen",
     )
     replica_check_interval: Free[PositiveInt] = Field(
         100,

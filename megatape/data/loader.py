@@ -11,25 +11,27 @@ import torch
 from torch import Tensor
 
 from megatape.data.dataset import Dataset
-from megatape.data.order import sample_index
+from megatape.data.order import sample_hash, sample_index
 from megatape.data.positions import FROM_ZERO, Positions
 from megatape.targets import IGNORE_INDEX
 
 
 @dataclass
 class Batch:
-    """int64 tensors, all [b, N].
+    """int64 tensors, [b, N] but for the last.
 
     tokens           input ids
     targets          the next token of each token; IGNORE_INDEX where there is none
     positions        the position of each token, from data/positions.py
     document_starts  the index in the sample of the first token of each token's document; None: no document mask
+    dropout_seeds    [b], a random number of each training sample, by what came before it; None: no dropout
     """
 
     tokens: Tensor
     targets: Tensor
     positions: Tensor
     document_starts: Tensor | None
+    dropout_seeds: Tensor | None = None
 
 
 class Loader:
@@ -91,7 +93,9 @@ class Loader:
         dataset, seed = self._dataset, self._seed
         samples = [dataset.sample(sample_index(place, dataset.num_samples, seed)) for place in places]
         positions = [self._positions.training(dataset.sequence_length, seed, place) for place in places]
-        return _make_batch(dataset, samples, positions, self._mask_documents)
+        batch = _make_batch(dataset, samples, positions, self._mask_documents)
+        batch.dropout_seeds = torch.tensor([sample_hash(seed, place, 2**63) for place in places])
+        return batch
 
 
 def evaluation_batches(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
+from megatape.model.lora import in_adapter
 from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import SINGLE
@@ -57,6 +58,8 @@ def forward_flops(config: ModelConfig, length: int) -> int:
     if update:
         moved = length * heads * encoding.state_width if encoding.attends == "moving" else 0  # A e
         total += (config.num_layers - 1) * (moved + update.multiply_adds)
+    if config.lora is not None:  # one multiply-add for each parameter and token
+        total += sum(parameter.numel() for name, parameter in meta_model(config).named_parameters() if in_adapter(name))
     return 2 * length * total
 
 
@@ -69,7 +72,8 @@ def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool =
     tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
     positions = torch.arange(length, device=device).expand(batch_size, -1)
     with record_saved(exclude=list(model.parameters())) as saved:
-        loss = model(tokens, positions, document_starts=tokens if masked else None, targets=tokens)
+        starts = tokens if masked else None
+        loss = model(tokens, positions, document_starts=starts, targets=tokens, dropout_seeds=tokens[:, 0])
     del loss
     return saved.bytes
 

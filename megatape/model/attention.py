@@ -31,12 +31,15 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.bias = encoding.bias(axis)
 
-    def forward(self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool, dropout_seeds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns the output [B, N/T, C] and, if attention moves the state, A e of this rank's query heads [B, N, H/T, W].
 
         h: [B, N/T, C]; e: the encoding's state, [B, N/T, L, W] if blocks change it; document_starts: [B, N],
-        the first token that each token may see, or None; move: whether anything reads the moved state."""
-        q, k, v = self.heads(h)
+        the first token that each token may see, or None; move: whether anything reads the moved state;
+        dropout_seeds: [B] or None, as in model/transformer.py."""
+        q, k, v = self.heads(h, dropout_seeds)
         if e is not None and self.encoding.carries_state:
             e = divide_by_channels(e, self.axis)
         attended_positions = None
@@ -46,11 +49,11 @@ class Attention(nn.Module):
             q, k = self.encoding.rotate_qk(q, k, e)
             bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
             content = attend(q, k, v, bias, document_starts, self.backend)
-        return self.output(content.flatten(2)), attended_positions
+        return self.output(content.flatten(2), dropout_seeds), attended_positions
 
-    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, h: Tensor, dropout_seeds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C]."""
-        projected = column_parallel(h, self.query, self.key, self.value)
+        projected = column_parallel(h, self.query, self.key, self.value, dropout_seeds=dropout_seeds)
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in projected)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)

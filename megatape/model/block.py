@@ -34,14 +34,16 @@ class Block(nn.Module):
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
 
-    def forward(self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool, dropout_seeds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns both streams after this block.
 
         x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None; move: whether
-        anything reads the new e."""
-        attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move)
+        anything reads the new e; dropout_seeds: [B] or None."""
+        attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move, dropout_seeds)
         x = x + attended
-        m = self.mlp(self.mlp_norm(x))
+        m = self.mlp(self.mlp_norm(x), dropout_seeds)
         if move and e is not None and self.position is not None:
             e = self.position(e, attended_positions, m)
         return x + m, e

@@ -5,33 +5,37 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from megatape.parallel.parameters import settings
+from megatape.parallel.parameters import Uniform, settings
 
 ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
 
 
 def initial_block(
-    name: str, shape: tuple[int, ...], constant: float | None, rows: slice, columns: slice, std: float, seed: int
+    name: str, shape: tuple[int, ...], init: float | Uniform | None, rows: slice, columns: slice, std: float, seed: int
 ) -> Tensor:
     """Rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
 
-    constant: the value of every element; None for a normal distribution with standard deviation
-    `std`. A vector is a matrix of one column."""
-    if constant is not None:
-        return torch.full((rows.stop - rows.start, columns.stop - columns.start), constant)
+    init: as in Settings; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column."""
+    if isinstance(init, float):
+        return torch.full((rows.stop - rows.start, columns.stop - columns.start), init)
     first = rows.start // ROWS
     blocks = []
     for block in range(first, (rows.stop - 1) // ROWS + 1):
         height = min(ROWS, shape[0] - block * ROWS)
         digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        blocks.append(torch.empty(height, shape[1]).normal_(0.0, std, generator=generator))
+        values = torch.empty(height, shape[1])
+        if init is None:
+            values.normal_(0.0, std, generator=generator)
+        else:
+            values.uniform_(-init.bound, init.bound, generator=generator)
+        blocks.append(values)
     return torch.cat(blocks)[rows.start - first * ROWS : rows.stop - first * ROWS, columns]
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
     """The initial value of a parameter that one rank holds whole. std: standard deviation, unless
-    it starts as a constant."""
+    its settings say otherwise."""
     shape = tuple(parameter.shape)
     rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
     return initial_block(name, shape, settings(parameter).init, rows, columns, std, seed).view(shape)

@@ -16,6 +16,6 @@ class MLP(nn.Module):
         self.up = ColumnLinear(hidden_size, inner_size, axis)
         self.down = RowLinear(inner_size, hidden_size, axis)
 
-    def forward(self, h: Tensor) -> Tensor:
-        gate, up = column_parallel(h, self.gate, self.up)
-        return self.down(F.silu(gate) * up)
+    def forward(self, h: Tensor, dropout_seeds: Tensor | None = None) -> Tensor:
+        gate, up = column_parallel(h, self.gate, self.up, dropout_seeds=dropout_seeds)
+        return self.down(F.silu(gate) * up, dropout_seeds)

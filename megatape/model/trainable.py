@@ -11,6 +11,7 @@ GROUPS = {
     "position": ("blocks.*.position.*", "blocks.*.attention.bias.*"),
     "embeddings": ("embedding.*",),
     "norms": ("*norm.weight",),
+    "adapters": ("*.adapter.*",),
 }
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from megatape.config import ModelConfig
 from megatape.model.block import Block
 from megatape.model.encodings import encoding_of
+from megatape.model.lora import add_adapters
 from megatape.model.norm import RMSNorm
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.layout import own_tokens
@@ -46,6 +47,8 @@ class Transformer(nn.Module):
         if blocks[-1].position is not None:
             never_decay(blocks[-1].position)
         self.blocks = nn.ModuleList(blocks)
+        if config.lora is not None:
+            add_adapters(self.blocks, config.lora)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.head = VocabularyHead(config.vocab_size, config.hidden_size, axis, tied=config.tie_embeddings)
 
@@ -56,22 +59,24 @@ class Transformer(nn.Module):
         document_starts: Tensor | None = None,
         targets: Tensor | None = None,
         states: list[tuple[Tensor, Tensor | None]] | None = None,
+        dropout_seeds: Tensor | None = None,
     ) -> Tensor:
         """Logits [B, N, ceil(V / T)]; with targets, the float32 sum of their cross entropies,
         without those that are IGNORE_INDEX.
 
         tokens, positions, targets: [B, N] integers; positions include the training offset. document_starts: [B, N], the
         index of the first token that each token may attend to (packed documents), or None. states: a list that receives
-        (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it."""
+        (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it. dropout_seeds: [B], a random
+        number of each sample, from which adapters draw their dropout; None: no dropout."""
         config, own_positions = self.config, own_tokens(positions, self.axis)
         x = self.encoding.embed(self.embedding(tokens), own_positions)
         e = self.encoding.state(own_positions if self.encoding.carries_state else positions)
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:
-                x, e = recompute(block, x, e, document_starts, move)
+                x, e = recompute(block, x, e, document_starts, move, dropout_seeds)
             else:
-                x, e = block(x, e, document_starts, move)
+                x, e = block(x, e, document_starts, move, dropout_seeds)
             if states is not None:
                 states.append((x, e))
         return self.head(self.norm(x), targets, self.embedding.weight if config.tie_embeddings else None)

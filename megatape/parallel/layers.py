@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from megatape.parallel.collectives import all_gather, gather_tokens, scatter_sum_tokens
 from megatape.parallel.layout import own_rows
+from megatape.parallel.lora import ColumnAdapter, RowAdapter
 from megatape.parallel.loss import cross_entropy, mask_padding
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
@@ -22,11 +23,12 @@ from megatape.parallel.recompute import recomputed
 class ColumnLinear(nn.Module):
     """y = x W^T (+ b), where each rank computes its share of the outputs; called through `column_parallel`.
 
-    weight: [out_features / T, in_features]; bias: [out_features / T] or None."""
+    weight: [out_features / T, in_features]; bias: [out_features / T] or None. adapter: set by model/lora.py."""
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
-        self.axis = axis
+        self.axis, self.in_features, self.out_features = axis, in_features, out_features
+        self.adapter: ColumnAdapter | None = None
         self.weight = parameter((out_features, in_features), axis, 0)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
@@ -39,18 +41,23 @@ class ColumnLinear(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
-def column_parallel(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
+def column_parallel(x: Tensor, *layers: ColumnLinear, dropout_seeds: Tensor | None = None) -> list[Tensor]:
     """The outputs of several layers on the same input, for all tokens: [B, N/T, C] -> [B, N, out_features / T] each.
 
-    The input is gathered once for all layers. Each rank keeps only its part, and the backward pass
+    dropout_seeds: of adapters. The input is gathered once for all layers. Each rank keeps only its part, and the backward pass
     gathers the whole again, once."""
     axis = layers[0].axis
     whole = gather_tokens(x, axis)
     if axis.size == 1 or recomputed():
-        return [layer(whole) for layer in layers]
-    part, again = x.detach(), _GatherAgain(axis, sum(layer.weight.requires_grad for layer in layers))
-    # By keyword, because ZeRO stage 3 wraps the positional inputs of a layer in hooks.
-    return [layer(whole, part=part, again=again) for layer in layers]
+        outputs = [layer(whole) for layer in layers]
+    else:
+        part, again = x.detach(), _GatherAgain(axis, sum(layer.weight.requires_grad for layer in layers))
+        # By keyword, because ZeRO stage 3 wraps the positional inputs of a layer in hooks.
+        outputs = [layer(whole, part=part, again=again) for layer in layers]
+    return [
+        out if layer.adapter is None else out + layer.adapter(x, dropout_seeds)
+        for out, layer in zip(outputs, layers, strict=True)
+    ]
 
 
 class _GatherAgain:
@@ -93,16 +100,21 @@ class RowLinear(nn.Module):
     """y = x W^T (+ b), where each rank holds a share of the inputs: [B, N, in_features / T]
     -> [B, N/T, out_features].
 
-    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens."""
+    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
+    adapter: set by model/lora.py."""
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
-        self.axis = axis
+        self.axis, self.in_features, self.out_features = axis, in_features, out_features
+        self.adapter: RowAdapter | None = None
         self.weight = parameter((out_features, in_features), axis, 1)
         self.bias = parameter((out_features,), axis, init=0.0) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, dropout_seeds: Tensor | None = None) -> Tensor:
+        """dropout_seeds: of the adapter."""
         out = scatter_sum_tokens(F.linear(x, self.weight), self.axis)
+        if self.adapter is not None:
+            out = out + self.adapter(x, dropout_seeds)
         return out if self.bias is None else out + self.bias
 
 

@@ -10,13 +10,20 @@ from megatape.parallel.mesh import Axis
 
 
 @dataclass(frozen=True)
+class Uniform:
+    """Initial values that are uniform between -bound and bound."""
+
+    bound: float
+
+
+@dataclass(frozen=True)
 class Settings:
     """What initialization and the optimizer read.
 
-    init: the initial value of every element; None for a normal distribution with standard deviation model.init_std.
+    init: the initial value of every element, or their distribution; None for a normal one with standard deviation model.init_std.
     decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate."""
 
-    init: float | None
+    init: float | Uniform | None
     decay: bool
     lr_scale: float
 
@@ -26,7 +33,7 @@ def parameter(
     axis: Axis,
     dim: int | None = None,
     *,
-    init: float | None = None,
+    init: float | Uniform | None = None,
     decay: bool | None = None,
     lr_scale: float = 1.0,
 ) -> nn.Parameter:

@@ -68,7 +68,7 @@ def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, lis
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
         document_starts = tokens if config.data.mask_documents else None
-        model(tokens, tokens, document_starts, tokens).backward()
+        model(tokens, tokens, document_starts, tokens, dropout_seeds=tokens[:, 0]).backward()
     return model, events
 
 

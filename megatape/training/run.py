@@ -226,5 +226,7 @@ class Run:
         return encoding_of(self.config.model).positions(self.config.data.random_offset)
 
     def _inputs(self, batch: Batch) -> Inputs:
-        tensors = {name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets")}
+        tensors = {
+            name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets", "dropout_seeds")
+        }
         return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}

@@ -13,6 +13,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, ModelConfig, differences
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
+from megatape.model.lora import in_adapter
 from megatape.model.parts import position_parameters
 from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder
@@ -94,8 +95,8 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind != WEIGHT:
             return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-        constant = settings(parameters[name]).init
-        return initial_block(name, shape, constant, rows, columns, config.model.init_std, config.training.seed)
+        init = settings(parameters[name]).init
+        return initial_block(name, shape, init, rows, columns, config.model.init_std, config.training.seed)
 
     return read
 
@@ -103,11 +104,12 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 def check_fits(source: Source, model: ModelConfig) -> None:
     """Raise ValueError naming the parameters that keep `model` from starting with these weights.
 
-    With another encoding, what belongs to the encoding alone may be missing, or left over."""
+    With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing."""
     ours, theirs = _shapes(model), source.shapes()
     free = set() if source.model.encoding == model.encoding else _of_encoding(model) | _of_encoding(source.model)
+    lacking = {name for name in ours.keys() - theirs.keys() - free if not in_adapter(name)}
     faults = {
-        "it lacks": sorted(ours.keys() - theirs.keys() - free),
+        "it lacks": sorted(lacking),
         "this model lacks": sorted(theirs.keys() - ours.keys() - free),
         "shapes differ:": [
             f"{name} {theirs[name]}, here {shape}" for name, shape in ours.items() if theirs.get(name, shape) != shape
@@ -118,7 +120,7 @@ def check_fits(source: Source, model: ModelConfig) -> None:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             raise ValueError(
                 f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take "
-                "over its model section, but for the encoding, the scaling and max_positions"
+                "over its model section, but for the encoding, the scaling, max_positions and new adapters"
             )
 
 
@@ -140,7 +142,7 @@ def _opened(config: Config, topology: Topology) -> Source:
 def _told(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
     lines = [f"starting from the weights in {source.directory}"]
     lines += [f"  model.{found.path}: {found.theirs} -> {found.ours}" for found in differences(source.model, model)]
-    return [*lines, f"  {num_fresh} parameters of the encoding start as in a new model"] if num_fresh else lines
+    return [*lines, f"  {num_fresh} parameters that it lacks start as in a new model"] if num_fresh else lines
 
 
 def _shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:

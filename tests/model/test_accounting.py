@@ -84,7 +84,8 @@ def test_parameters_of_the_other_encodings() -> None:
     "changes",
     [{"encoding": encoding} for encoding in ENCODINGS]
     + [{"encoding": encoding, "num_kv_heads": 2} for encoding in ENCODINGS]
-    + [{"head_dim": 10, "position_size": 5}, {"attention_bias": "qkvo", "qk_norm": True}],
+    + [{"head_dim": 10, "position_size": 5}, {"attention_bias": "qkvo", "qk_norm": True}]
+    + [{"lora": {"rank": 3, "alpha": 1.0, "targets": ["key", "output", "up", "down"]}, "num_kv_heads": 2}],
     ids=str,
 )
 def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:

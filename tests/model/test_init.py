@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from megatape.config import ModelConfig
+from megatape.config import LoraConfig, ModelConfig
 from megatape.model.accounting import meta_model
 from megatape.model.init import ROWS, initial_block, initial_weight
+from megatape.parallel.parameters import Uniform
 from tests.model.builder import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)
@@ -38,6 +39,20 @@ def test_distribution_and_special_weights() -> None:
     assert float(weights.mean().abs()) < 1e-3
     assert float(weights.std()) == pytest.approx(0.02, rel=0.05)
     assert initial_block("norm.weight", (5,), 1.0, slice(1, 3), slice(0, 1), 0.02, 1).tolist() == [[1.0]] * 2
+
+
+def test_adapters_start_as_those_of_peft() -> None:
+    """Uniform within 1 / sqrt(in_features), drawn by parts as by the whole; the other matrix is zero."""
+    lora = LoraConfig(rank=200, alpha=1.0, targets=("down",))
+    model = meta_model(ModelConfig(**BUILDER_SHAPE | {"lora": lora}))
+    name = "blocks.1.mlp.down.adapter."
+    first, second = (initial_weight(name + matrix, model.get_parameter(name + matrix), 0.02, 1) for matrix in "ab")
+    inputs = BUILDER_SHAPE["mlp_size"]
+    assert first.shape == (200, inputs) and first.abs().max() <= inputs**-0.5
+    assert float(first.std()) == pytest.approx((3 * inputs) ** -0.5, rel=0.02)
+    assert second.shape == (BUILDER_SHAPE["hidden_size"], 200) and not second.any()
+    part = initial_block(name + "a", (200, inputs), Uniform(inputs**-0.5), slice(0, 200), slice(5, 9), 0.02, 1)
+    assert torch.equal(part, first[:, 5:9])
 
 
 def initial_weights(encoding: str) -> dict[str, torch.Tensor]:

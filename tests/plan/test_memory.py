@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from megatape.model.accounting import count_parameters, saved_bytes
+from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
@@ -24,6 +25,10 @@ SIZES: dict[str, dict[str, Any]] = {
 KINDS: dict[str, dict[str, Any]] = {
     "tape": {},
     "rope": {"model.encoding": "rope"},
+    "lora": {
+        "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "output", "up"]},
+        "training.trainable": ["adapters"],
+    },
     "checkpointed": {"training.activation_checkpointing": True},
     "bfloat16": {"training.precision": "bfloat16", "model.attention_bias": "qkvo", "model.qk_norm": True},
 }
@@ -35,6 +40,7 @@ def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
     planned = activations(config, config.model.encoding, config.training.activation_checkpointing).total
     model = Transformer(config.model, config.training.activation_checkpointing).to(getattr(torch, config.training.precision))
+    freeze(model, config.training.trainable)
     measured = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
     assert planned == measured
 

@@ -12,6 +12,10 @@ from tests.plan.cases import configure
 from tests.workers import run_workers
 
 FROZEN = {"training.trainable": ["position", "norms", "embeddings", "blocks.*.mlp.up.weight"]}
+LORA: dict[str, Any] = {
+    "model.lora": {"rank": 3, "alpha": 3.0, "dropout": 0.1, "targets": ["query", "output", "down"]},
+    "training.trainable": ["adapters"],
+}
 BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
@@ -23,6 +27,7 @@ BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": True},
     "stage0-frozen": {"zero.stage": 0} | FROZEN,
     "stage2-frozen": {"zero.stage": 2, "training.micro_batch_size": 1} | FROZEN,
+    "stage2-lora": {"zero.stage": 2} | LORA,
     "stage3-rope": {"zero.stage": 3, "zero.bucket_size": 1000, "model.encoding": "rope", "data.mask_documents": True},
 }
 TENSOR_AXIS = {"stage1": {"zero.stage": 1, "model.attention_bias": "qkvo", "model.qk_norm": True}}
@@ -32,6 +37,7 @@ DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000}}
 DATA_AXIS_MORE = {
     "stage2": {"zero.stage": 2, "model.attention_bias": "qkv"},
     "stage3-frozen": {"zero.stage": 3, "zero.bucket_size": 3000} | FROZEN,
+    "stage3-lora": {"zero.stage": 3, "zero.bucket_size": 1000} | LORA,
 }
 
 

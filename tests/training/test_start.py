@@ -141,8 +141,8 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
 
 
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
-    """A checkpoint of TAPE starts a longer run, one with rope, and one that its export starts too; optimizer and step are
-    new."""
+    """A checkpoint of TAPE starts a longer run, one with rope, one with adapters, and one that its export starts too; optimizer
+    and step are new. A checkpoint with adapters starts none without."""
     raw = copy.deepcopy(trained)
     origin = Path(raw["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
     raw["run"]["directory"] = str(tmp_path / "run")
@@ -151,16 +151,21 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
         "longer": {"model.max_positions": 64, "data.sequence_length": 64},
         "rope": {"model.encoding": "rope"},
         "exported": {"training.init_from": str(tmp_path / "exported")},
+        "lora": {"model.lora": {"rank": 2, "alpha": 2.0}, "training.trainable": ["adapters"]},
+        "without": {"training.init_from": str(tmp_path / "run" / "lora" / AT_ZERO)},
     }
     cases = [
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()
     ]
-    assert run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0] == [{"step": 0, "samples": 0}] * 3
+    *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+    assert started == [{"step": 0, "samples": 0}] * 4
+    assert "this model lacks blocks.0.attention.key.adapter.a" in refused["error"]
     expected = CheckpointReader(origin)
-    for name in kinds:
+    for name in ("longer", "rope", "exported", "lora"):
         found = CheckpointReader(tmp_path / "run" / name / AT_ZERO)
-        assert found.names() and all(torch.equal(found.tensor(key), expected.tensor(key)) for key in found.names()), name
+        shared = [key for key in found.names() if ".adapter." not in key]
+        assert shared and all(torch.equal(found.tensor(key), expected.tensor(key)) for key in shared), name
         assert set(expected.names()) - set(found.names()) == (
             {key for key in expected.names() if ".position." in key} if name == "rope" else set()
         )

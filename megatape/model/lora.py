@@ -1,0 +1,36 @@
+"""Which layers of a model have LoRA adapters."""
+
+import hashlib
+
+from torch import nn
+
+from megatape.config import LoraConfig
+from megatape.parallel.layers import ColumnLinear, RowLinear
+from megatape.parallel.lora import ColumnAdapter, RowAdapter
+
+# Where model.lora.targets are in a block.
+TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}
+TARGETS |= {name: f"mlp.{name}" for name in ("gate", "up", "down")}
+
+
+def in_adapter(name: str) -> bool:
+    """Whether the parameter `name` belongs to an adapter."""
+    return ".adapter." in name
+
+
+def add_adapters(blocks: nn.ModuleList, lora: LoraConfig) -> None:
+    """Give the targeted layers of every block their adapter."""
+    for index, block in enumerate(blocks):
+        for path in (TARGETS[target] for target in lora.targets):
+            layer = block.get_submodule(path)
+            assert isinstance(layer, ColumnLinear | RowLinear)
+            kind = ColumnAdapter if isinstance(layer, ColumnLinear) else RowAdapter
+            layer.adapter = kind(
+                layer.in_features,
+                layer.out_features,
+                layer.axis,
+                rank=lora.rank,
+                alpha=lora.alpha,
+                dropout=lora.dropout,
+                layer=int.from_bytes(hashlib.sha256(f"{index}.{path}".encode()).digest()[:7]),
+            )

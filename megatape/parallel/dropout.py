@@ -1,0 +1,43 @@
+"""Dropout whose zeros are a function of the sample, the layer, the token and the channel.
+
+No generator is involved. So ranks that hold some of the tokens or channels, micro-batches of any size, and a forward pass that is
+computed again draw the same zeros.
+"""
+
+import torch
+from torch import Tensor
+
+_WORD = 2**64
+# Odd constants from the golden ratio and from pi, as in data/order.py.
+_GOLDEN, _PI = 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
+
+
+def dropout(
+    x: Tensor, probability: float, seeds: Tensor | None, layer: int, *, first_token: int = 0, first_channel: int = 0
+) -> Tensor:
+    """x with elements set to zero at random, the others divided by 1 - probability.
+
+    x: [B, n, c], whose tokens and channels begin with these of the whole. seeds: [B], a random number of each sample; None: x as
+    it is. layer: a random number of the layer."""
+    if seeds is None or not probability:
+        return x
+    tokens = torch.arange(first_token, first_token + x.shape[1], device=x.device)
+    channels = torch.arange(first_channel, first_channel + x.shape[2], device=x.device)
+    rows = _mix(_mix(seeds + layer)[:, None] + tokens)
+    bits = _mix(rows[:, :, None] + _mix(channels))  # uniform over int64
+    zeros = bits < _signed(round(probability * _WORD) - _WORD // 2)
+    return x.masked_fill(zeros, 0.0) / (1 - probability)
+
+
+def _mix(value: Tensor) -> Tensor:
+    """Mixes 64 bits, as `_mix` of data/order.py; every bit of `value` changes half of the highest bits of the result."""
+    value = value * _signed(_GOLDEN)
+    value ^= (value >> 32) & 0xFFFFFFFF  # the shift repeats the sign
+    value *= _signed(_PI)
+    value ^= (value >> 32) & 0xFFFFFFFF
+    return value
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same bits."""
+    return (value + _WORD // 2) % _WORD - _WORD // 2

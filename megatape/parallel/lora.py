@@ -1,0 +1,56 @@
+"""Low-rank adapters of the parallel layers (LoRA, arXiv 2106.09685): y = x W^T + alpha / rank * dropout(x) A^T B^T.
+
+B batch, N tokens, T tensor-parallel ranks. What the ranks exchange is as wide as the adapter's rank, and each keeps its own part of
+the layer's input only.
+"""
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megatape.parallel.collectives import gather_tokens, scatter_sum_tokens
+from megatape.parallel.dropout import dropout
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import Uniform, parameter
+
+
+class Adapter(nn.Module):
+    """What LoRA adds to the output of one layer.
+
+    a: [rank, in_features]; b: [out_features, rank], zero at first. Subclasses divide one of them among the ranks of `axis`.
+    in_features, out_features: of the whole layer. dropout: probability. layer: a random number of the layer."""
+
+    a_dim: ClassVar[int | None]
+    b_dim: ClassVar[int | None]
+
+    def __init__(
+        self, in_features: int, out_features: int, axis: Axis, *, rank: int, alpha: float, dropout: float, layer: int
+    ) -> None:
+        super().__init__()
+        self.axis, self.scale, self.probability, self.layer = axis, alpha / rank, dropout, layer
+        # peft's own start: kaiming_uniform with a = sqrt(5).
+        self.a = parameter((rank, in_features), axis, self.a_dim, init=Uniform(in_features**-0.5))
+        self.b = parameter((out_features, rank), axis, self.b_dim, init=0.0)
+
+
+class ColumnAdapter(Adapter):
+    """Of a layer whose outputs the ranks divide. a: [rank, in_features], for this rank's tokens; b: [out_features / T, rank]."""
+
+    a_dim, b_dim = None, 0
+
+    def forward(self, x: Tensor, dropout_seeds: Tensor | None) -> Tensor:
+        """[B, N/T, in_features] -> [B, N, out_features / T]. dropout_seeds: [B], a random number of each sample; None: no dropout."""
+        kept = dropout(x, self.probability, dropout_seeds, self.layer, first_token=self.axis.rank * x.shape[1])
+        return F.linear(gather_tokens(self.scale * F.linear(kept, self.a), self.axis), self.b)
+
+
+class RowAdapter(Adapter):
+    """Of a layer whose inputs the ranks divide. a: [rank, in_features / T]; b: [out_features, rank], for this rank's tokens."""
+
+    a_dim, b_dim = 1, None
+
+    def forward(self, x: Tensor, dropout_seeds: Tensor | None) -> Tensor:
+        """[B, N, in_features / T] -> [B, N/T, out_features]. dropout_seeds: as above."""
+        kept = dropout(x, self.probability, dropout_seeds, self.layer, first_channel=self.axis.rank * x.shape[2])
+        return F.linear(scatter_sum_tokens(self.scale * F.linear(kept, self.a), self.axis), self.b)
