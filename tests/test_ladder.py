@@ -13,7 +13,7 @@ from megatape.plan.gpus import load_gpu
 from megatape.plan.trace import build
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = sorted(CONFIGS.glob("*.json"))
+FILES = sorted(CONFIGS.rglob("*.json"))
 SIZES = {"155m": 155 * 2**20, "350m": 350e6, "1b": 1.3e9, "3b": 3.3e9, "7b": 6.74e9, "8b": 8.03e9, "13b": 13.0e9, "70b": 70.6e9}
 LADDER = ("tiny", "155m", "350m", "1b", "3b", "7b", "8b_gqa", "13b", "70b_gqa")
 
@@ -29,7 +29,7 @@ def test_file(path: Path) -> None:
     config = load_config(path)
     assert config.run.directory == f"runs/{path.stem}"
     assert config.zero.stage == (1 if path.stem.endswith("_addition_5") else 3)  # one process shards nothing
-    assert path.stem.startswith(config.model.encoding)
+    assert path.parent.name == "finetune" or path.stem.startswith(config.model.encoding)
     size = re.search(r"_(\d+[mb])", path.stem)
     if size:
         assert config.cluster is not None

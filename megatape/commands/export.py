@@ -11,17 +11,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="precision of the stored weights (default: that of the run)"
     )
+    lora = parser.add_mutually_exclusive_group()
+    lora.add_argument("--adapter", action="store_true", help="of a run with LoRA: only what was trained, in peft's format")
+    lora.add_argument(
+        "--without-adapter", action="store_true", help="of a run with LoRA: the base that peft adds the adapter to"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify the checkpoint, then export it."""
     from megatape.checkpoint.reader import verified_checkpoint
     from megatape.hf.export import export
+    from megatape.hf.lora import export_adapter
 
     checkpoint = verified_checkpoint(args.checkpoint)
     if args.dtype:
         section = checkpoint.config.export.model_copy(update={"dtype": args.dtype})
         checkpoint.config = checkpoint.config.model_copy(update={"export": section})
-    export(checkpoint, args.out)
+    if args.adapter:
+        export_adapter(checkpoint, args.out)
+    else:
+        export(checkpoint, args.out, merge=not args.without_adapter)
     print(f"exported step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {args.out}")
     return 0

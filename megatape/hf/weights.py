@@ -43,7 +43,7 @@ def write_weights(
     for number, names in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # No name holds the tensors: they are freed before the next shard is read.
-        save_tensors({rename(name): _checked(name, read(name), shapes[name], dtype) for name in names}, directory / file)
+        save_tensors({rename(name): checked(name, read(name), shapes[name], dtype) for name in names}, directory / file)
         index |= dict.fromkeys(map(rename, names), file)
     if len(shards) > 1:
         total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
@@ -51,7 +51,8 @@ def write_weights(
         (directory / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """`tensor` as it is stored. Raises ValueError if it has another shape, or values beyond the range of `dtype`."""
     if tensor.shape != shape:
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, but its configuration says {tuple(shape)}: "

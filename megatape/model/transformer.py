@@ -66,8 +66,8 @@ class Transformer(nn.Module):
 
         tokens, positions, targets: [B, N] integers; positions include the training offset. document_starts: [B, N], the
         index of the first token that each token may attend to (packed documents), or None. states: a list that receives
-        (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it. dropout_seeds: [B], a random
-        number of each sample, from which adapters draw their dropout; None: no dropout."""
+        (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it.
+        dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout."""
         config, own_positions = self.config, own_tokens(positions, self.axis)
         x = self.encoding.embed(self.embedding(tokens), own_positions)
         e = self.encoding.state(own_positions if self.encoding.carries_state else positions)

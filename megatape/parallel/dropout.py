@@ -1,7 +1,7 @@
 """Dropout whose zeros are a function of the sample, the layer, the token and the channel.
 
-No generator is involved. So ranks that hold some of the tokens or channels, micro-batches of any size, and a forward pass that is
-computed again draw the same zeros.
+No generator is involved. So ranks that hold some of the tokens or channels, micro-batches of any size, and a forward pass
+that is computed again draw the same zeros.
 """
 
 import torch
@@ -17,8 +17,8 @@ def dropout(
 ) -> Tensor:
     """x with elements set to zero at random, the others divided by 1 - probability.
 
-    x: [B, n, c], whose tokens and channels begin with these of the whole. seeds: [B], a random number of each sample; None: x as
-    it is. layer: a random number of the layer."""
+    x: [B, n, c], whose tokens and channels begin with these of the whole. seeds: [B], a random number of each sample; None:
+    x as it is. layer: a random number of the layer."""
     if seeds is None or not probability:
         return x
     tokens = torch.arange(first_token, first_token + x.shape[1], device=x.device)

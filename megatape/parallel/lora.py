@@ -1,7 +1,7 @@
 """Low-rank adapters of the parallel layers (LoRA, arXiv 2106.09685): y = x W^T + alpha / rank * dropout(x) A^T B^T.
 
-B batch, N tokens, T tensor-parallel ranks. What the ranks exchange is as wide as the adapter's rank, and each keeps its own part of
-the layer's input only.
+B batch, N tokens, T tensor-parallel ranks. What the ranks exchange is as wide as the adapter's rank, and each keeps only
+its own part of the layer's input.
 """
 
 from typing import ClassVar
@@ -35,18 +35,20 @@ class Adapter(nn.Module):
 
 
 class ColumnAdapter(Adapter):
-    """Of a layer whose outputs the ranks divide. a: [rank, in_features], for this rank's tokens; b: [out_features / T, rank]."""
+    """Of a layer whose outputs the ranks divide. a: [rank, in_features], for its own tokens; b: [out_features / T, rank]."""
 
     a_dim, b_dim = None, 0
 
     def forward(self, x: Tensor, dropout_seeds: Tensor | None) -> Tensor:
-        """[B, N/T, in_features] -> [B, N, out_features / T]. dropout_seeds: [B], a random number of each sample; None: no dropout."""
+        """[B, N/T, in_features] -> [B, N, out_features / T].
+
+        dropout_seeds: [B], a random number of each sample; None: no dropout."""
         kept = dropout(x, self.probability, dropout_seeds, self.layer, first_token=self.axis.rank * x.shape[1])
         return F.linear(gather_tokens(self.scale * F.linear(kept, self.a), self.axis), self.b)
 
 
 class RowAdapter(Adapter):
-    """Of a layer whose inputs the ranks divide. a: [rank, in_features / T]; b: [out_features, rank], for this rank's tokens."""
+    """Of a layer whose inputs the ranks divide. a: [rank, in_features / T]; b: [out_features, rank], for its own tokens."""
 
     a_dim, b_dim = 1, None
 

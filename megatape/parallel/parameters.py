@@ -20,7 +20,8 @@ class Uniform:
 class Settings:
     """What initialization and the optimizer read.
 
-    init: the initial value of every element, or their distribution; None for a normal one with standard deviation model.init_std.
+    init: the initial value of every element, or their distribution; None for a normal one with standard deviation
+    model.init_std.
     decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate."""
 
     init: float | Uniform | None

@@ -1,5 +1,6 @@
 """Checkpoints in memory, with the methods that export needs of the real reader."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,22 @@ class MemoryCheckpoint:
         return self._tokenizer
 
 
-def memory_checkpoint(tokenizer: Path, precision: str = "float32", **changes: Any) -> tuple[MemoryCheckpoint, Transformer]:
+def memory_checkpoint(
+    tokenizer: Path, precision: str = "float32", trainable: Sequence[str] = ("all",), **changes: Any
+) -> tuple[MemoryCheckpoint, Transformer]:
     """A small model with random weights, `changes` made to its shape, and a checkpoint of it."""
     changes = {"vocab_size": VOCAB_SIZE} | changes
     raw = {
         "run": {"directory": "run"},
         "model": SHAPE | changes,
         "data": {"path": "data", "sequence_length": 64},
-        "training": {"steps": 1, "global_batch_size": 1, "micro_batch_size": 1, "precision": precision},
+        "training": {
+            "steps": 1,
+            "global_batch_size": 1,
+            "micro_batch_size": 1,
+            "precision": precision,
+            "trainable": list(trainable),
+        },
         "optimizer": {"learning_rate": 1e-3},
     }
     model = random_model(**changes)

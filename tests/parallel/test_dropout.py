@@ -11,7 +11,7 @@ X = torch.ones(3, 200, 150)
 
 @pytest.mark.parametrize("probability", [0.05, 0.5, 0.9])
 def test_share_of_zeros(probability: float) -> None:
-    """In the whole, each sample, token and channel within five standard deviations, and next to each other no more often than alone."""
+    """In the whole, each sample, token and channel within five standard deviations; neighbors are independent."""
     y = dropout(X, probability, SEEDS, layer=5)
     zeros = (y == 0).double()
     assert torch.equal(y, torch.where(y == 0, 0.0, torch.tensor(1.0) / (1 - probability)))

@@ -1,0 +1,147 @@
+"""LoRA adapters on their way to transformers: merged into their layers, or in peft's own format."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from megatape.checkpoint.manifest import as_json, write_file
+from megatape.checkpoint.tensors import save_tensors
+from megatape.config import Config, ModelConfig
+from megatape.data.tokenizer import Tokenizer
+from megatape.files import new_folder
+from megatape.hf.families import family_of
+from megatape.hf.families.family import Family, stored_dtype
+from megatape.hf.weights import checked
+from megatape.model.accounting import meta_model
+from megatape.model.lora import TARGETS, in_adapter
+from megatape.model.trainable import freeze
+
+PREFIX = "base_model.model."  # of every name in peft's files
+_MATRICES = {"a": "lora_A", "b": "lora_B"}
+
+
+class Checkpoint(Protocol):
+    """What export needs of megatape.checkpoint.reader.CheckpointReader."""
+
+    directory: Path
+    step: int
+    tokens: int
+
+    @property
+    def config(self) -> Config: ...
+    def names(self) -> list[str]: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def tokenizer(self) -> Tokenizer: ...
+
+
+class Plain:
+    """A checkpoint as one of a model without adapters.
+
+    merge: whether adapters are added to their layers' weights, in float32; else they are left out."""
+
+    def __init__(self, checkpoint: Checkpoint, merge: bool) -> None:
+        self.checkpoint, self.merge = checkpoint, merge
+        self.directory, self.step, self.tokens = checkpoint.directory, checkpoint.step, checkpoint.tokens
+
+    @property
+    def config(self) -> Config:
+        config = self.checkpoint.config
+        return config.model_copy(update={"model": config.model.model_copy(update={"lora": None})})
+
+    def names(self) -> list[str]:
+        return [name for name in self.checkpoint.names() if not in_adapter(name)]
+
+    def tensor(self, name: str) -> Tensor:
+        weight, lora = self.checkpoint.tensor(name), self.checkpoint.config.model.lora
+        layer, _, kind = name.rpartition(".")
+        if not self.merge or kind != "weight" or f"{layer}.adapter.a" not in self.checkpoint.names():
+            return weight
+        assert lora is not None
+        a, b = (self.checkpoint.tensor(f"{layer}.adapter.{matrix}") for matrix in _MATRICES)
+        return weight + lora.alpha / lora.rank * (b @ a)
+
+    def tokenizer(self) -> Tokenizer:
+        return self.checkpoint.tokenizer()
+
+
+def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
+    """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it.
+
+    Raises FileExistsError if `out` exists, and ValueError for a run without LoRA, one that trained weights which have an
+    adapter, or a precision that cannot hold a value."""
+    config = checkpoint.config
+    if config.model.lora is None:
+        raise ValueError(
+            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without --adapter"
+        )
+    shapes = check_parameters(checkpoint)
+    family = family_of(Plain(checkpoint, merge=False).config)
+    saved = _saved_modules(config, family)
+    names = [name for name in checkpoint.names() if in_adapter(name) or name.rpartition(".")[0] in saved]
+    with new_folder(out) as folder:
+        tensors = {
+            PREFIX + _peft_name(name, family): checked(name, checkpoint.tensor(name), shapes[name], stored_dtype(config))
+            for name in names
+        }
+        if config.model.tie_embeddings and "embedding" in saved:  # peft stores both ends of the tie
+            head, embedding = (PREFIX + family.parameter_name(f"{name}.weight") for name in ("head", "embedding"))
+            tensors[head] = tensors[embedding].clone()
+        save_tensors(tensors, folder / "adapter_model.safetensors")
+        settings = _adapter_config(config.model, sorted(saved.values()), family)
+        write_file(folder / "adapter_config.json", [as_json(settings)])
+
+
+def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
+    """The shapes of a checkpoint's parameters. Raises ValueError if they are not those of its configuration."""
+    shapes = {name: parameter.shape for name, parameter in meta_model(checkpoint.config.model).named_parameters()}
+    if different := sorted(shapes.keys() ^ set(checkpoint.names())):
+        raise ValueError(
+            f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
+            f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
+        )
+    return shapes
+
+
+def _saved_modules(config: Config, family: Family) -> dict[str, str]:
+    """The modules that peft stores whole because a weight of theirs was trained: our path -> theirs."""
+    model = meta_model(config.model)
+    freeze(model, config.training.trainable)
+    parameters = dict(model.named_parameters())
+    saved = {}
+    for name, parameter in parameters.items():
+        module = name.rpartition(".")[0]
+        if parameter.requires_grad and not in_adapter(name):
+            if f"{module}.adapter.a" in parameters:
+                raise ValueError(
+                    f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
+                    "export without --adapter"
+                )
+            saved[module] = family.parameter_name(name).rpartition(".")[0]
+    return saved
+
+
+def _peft_name(name: str, family: Family) -> str:
+    layer, adapter, matrix = name.partition(".adapter.")
+    if not adapter:
+        return family.parameter_name(name)
+    module = family.parameter_name(f"{layer}.weight").rpartition(".")[0]
+    return f"{module}.{_MATRICES[matrix]}.weight"
+
+
+def _adapter_config(model: ModelConfig, saved: list[str], family: Family) -> dict[str, object]:
+    assert model.lora is not None
+    targets = [family.layer_name(f"{TARGETS[target]}.weight").split(".")[-2] for target in model.lora.targets]
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": model.lora.rank,
+        "lora_alpha": model.lora.alpha,
+        "lora_dropout": model.lora.dropout,
+        "target_modules": targets,
+        "modules_to_save": saved or None,
+        "ensure_weight_tying": model.tie_embeddings,
+        "bias": "none",
+        "inference_mode": True,
+    }
