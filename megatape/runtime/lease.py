@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from megatape.files import parse_json
-from megatape.runtime.exchange import on_main
 from megatape.runtime.topology import Topology
 
 NONCE_DIGITS = 16  # hexadecimal: what tells one holder from all others
@@ -254,6 +253,8 @@ def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[
     """Hold the lease in the file `path` while the block runs. Collective: no rank goes on before the main rank has it.
 
     Raises ValueError on all ranks if another run that is alive holds it, OSError if the file cannot be written."""
+    from megatape.runtime.exchange import on_main  # here, because it imports torch, which commands that only look do without
+
     lease = Lease(path, limits)
     while not on_main(lease.attempt, topology):  # in turns, so that no collective waits long
         pass
