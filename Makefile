@@ -31,7 +31,7 @@ numerics: ## numerical tests with the CPU's oldest instruction set
 	ATEN_CPU_CAPABILITY=default $(PYTEST) -n 2 --dist worksteal -m "numerics and not slow"
 
 slow: ## tests that take minutes
-	$(PYTEST) -m slow
+	$(PYTEST) -n 2 --dist worksteal -m slow
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster

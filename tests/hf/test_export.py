@@ -91,8 +91,8 @@ print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids
     ("shape", "encoding", "kind"),
     [
         ("grouped", "tape", "TapeForCausalLM"),
-        ("features", "tape", "TapeForCausalLM"),
-        ("grouped", "rope", "LlamaForCausalLM"),
+        pytest.param("features", "tape", "TapeForCausalLM", marks=pytest.mark.slow),
+        pytest.param("grouped", "rope", "LlamaForCausalLM", marks=pytest.mark.slow),
         ("features", "rope", "Qwen3ForCausalLM"),
     ],
 )

@@ -44,7 +44,7 @@ DATA_AXIS_MORE = {
 @pytest.mark.parametrize(
     ("tensor_size", "cases"),
     [
-        pytest.param(4, TENSOR_AXIS, id="tensor axis"),
+        pytest.param(4, TENSOR_AXIS, id="tensor axis", marks=pytest.mark.slow),
         pytest.param(1, DATA_AXIS, id="data axis"),
         pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
         pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),

@@ -162,6 +162,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> 
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATAPE_THREADS", "1")  # in a model this small, more threads only wait
     raw_config["training"]["steps"] = 40

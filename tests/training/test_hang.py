@@ -84,7 +84,7 @@ def wait_for_steps(workers: Workers, raw_config: dict[str, Any], count: int) -> 
     assert workers.running() == list(workers.ranks), workers.logs()
 
 
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("hang", ["data", pytest.param("backward", marks=pytest.mark.slow)])
 def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, hang: str) -> None:
     """Also rank 0, and also in DeepSpeed's own groups, whose ranks wait for another that waits for the one at fault."""
     raw_config["parallel"] = {"tp": 2}
@@ -100,7 +100,7 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, 
         assert len(timeouts) >= 2 and set(timeouts) == {Limits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
     with start(raw_config, tmp_path / "workers", 2) as workers:
         wait_for_steps(workers, raw_config, 2)

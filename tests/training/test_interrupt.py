@@ -150,6 +150,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dic
     assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{steps:08d}"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Four ranks, two of them tensor-parallel ranks, which get the signal from the terminal and from their launcher: one
     checkpoint, and no process stays."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests import bounds
@@ -21,6 +22,7 @@ DIVIDED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Three steps with dropout, two tensor-parallel ranks and every stage equal those of one process; only adapters change."""
     raw_config["model"]["lora"] = {"rank": 3, "alpha": 6.0, "dropout": 0.3, "targets": TARGETS}

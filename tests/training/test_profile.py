@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from megatape.config import parse_config
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import plan_traffic
@@ -21,6 +23,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.slow
 def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Two steps of a run with everything that nests ranges: ZeRO-3, tensor ranks, blocks that are computed again."""
     changes = {"parallel.tp": 2, "training.activation_checkpointing": True, "training.steps": WARM_UP + 3}
