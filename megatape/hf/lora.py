@@ -99,7 +99,7 @@ def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
     if different := sorted(shapes.keys() ^ set(checkpoint.names())):
         raise ValueError(
             f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
-            f"{', '.join(different[:3])}: the checkpoint is damaged, use another one"
+            f"{', '.join(different[:3])}: the checkpoint is corrupted, use another one"
         )
     return shapes
 

@@ -56,7 +56,7 @@ def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) ->
     if tensor.shape != shape:
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, but its configuration says {tuple(shape)}: "
-            "the checkpoint is damaged, use another one"
+            "the checkpoint is corrupted, use another one"
         )
     stored = tensor.to(dtype).contiguous()
     if not stored.isfinite().all():

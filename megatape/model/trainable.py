@@ -3,34 +3,33 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from torch import nn
+from megatape.model.parts import position_parameters
+from megatape.model.transformer import Transformer
 
-# Groups that training.trainable names, as patterns of parameter names.
-GROUPS = {
-    "all": ("*",),
-    "position": ("blocks.*.position.*", "blocks.*.attention.bias.*"),
-    "embeddings": ("embedding.*",),
-    "norms": ("*norm.weight",),
-    "adapters": ("*.adapter.*",),
-}
+POSITION = "position"  # the group of what the model has for its encoding's sake
+PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.weight", "adapters": "*.adapter.*"}  # of other groups
 
 
-def freeze(model: nn.Module, trainable: Sequence[str]) -> None:
-    """Freeze all parameters that no entry of `trainable`, a group or a pattern like blocks.0.*, matches."""
+def freeze(model: Transformer, trainable: Sequence[str]) -> None:
+    """Freeze all parameters that no entry of `trainable`, a group or a pattern like blocks.0.*, stands for."""
+    chosen = set().union(*(_members(model, entry) for entry in trainable))
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(any(_matches(entry, name) for entry in trainable))
+        parameter.requires_grad_(name in chosen)
 
 
-def check_trainable(model: nn.Module, trainable: Sequence[str]) -> None:
-    """Raise ValueError if an entry of `trainable` matches no parameter of the model."""
-    names = [name for name, _ in model.named_parameters()]
+def check_trainable(model: Transformer, trainable: Sequence[str]) -> None:
+    """Raise ValueError if an entry of `trainable` stands for no parameter of the model."""
     for entry in trainable:
-        if not any(_matches(entry, name) for name in names):
+        if not _members(model, entry):
+            *_, example = (name for name, _ in model.named_parameters())
             raise ValueError(
-                f"training.trainable: {entry!r} matches no parameter of this model: give a group ({', '.join(GROUPS)}) or a "
-                f"pattern of names such as {names[-1]} or blocks.0.*"
+                f"training.trainable: {entry!r} matches no parameter of this model: give a group "
+                f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
             )
 
 
-def _matches(entry: str, name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in GROUPS.get(entry, (entry,)))
+def _members(model: Transformer, entry: str) -> set[str]:
+    if entry == POSITION:
+        return position_parameters(model)
+    pattern = PATTERNS.get(entry, entry)
+    return {name for name, _ in model.named_parameters() if fnmatchcase(name, pattern)}

@@ -202,7 +202,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
 
     missing, _ = memory_checkpoint(sentencepiece_model)
     del missing.weights["blocks.1.position.gain"]
-    with pytest.raises(ValueError, match="they differ in blocks.1.position.gain: the checkpoint is damaged"):
+    with pytest.raises(ValueError, match="they differ in blocks.1.position.gain: the checkpoint is corrupted"):
         export(missing, out)
 
     bent, _ = memory_checkpoint(sentencepiece_model)

@@ -105,6 +105,6 @@ def test_what_peft_cannot_hold(sentencepiece_model: Path, tmp_path: Path) -> Non
     damaged, _ = adapted(sentencepiece_model, ["adapters"])
     del damaged.weights["blocks.0.mlp.up.adapter.b"]
     for write in (export, export_adapter):
-        with pytest.raises(ValueError, match="they differ in blocks.0.mlp.up.adapter.b: the checkpoint is damaged"):
+        with pytest.raises(ValueError, match="they differ in blocks.0.mlp.up.adapter.b: the checkpoint is corrupted"):
             write(damaged, tmp_path / "adapter")
     assert not list(tmp_path.glob("adapter*"))

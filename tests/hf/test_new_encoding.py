@@ -84,6 +84,7 @@ def train(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
         return train_cases(payload, topology)
 
 
+@pytest.mark.slow
 def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{FILE}.py").write_text(EXPORTED)
     monkeypatch.syspath_prepend(tmp_path)

@@ -38,6 +38,7 @@ def train_momentum(payload: dict[str, Any], topology: Topology) -> list[dict[str
         return train_cases(payload, topology)
 
 
+@pytest.mark.slow
 def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Uninterrupted and resumed runs are bit-identical, the stages agree, and AdamW refuses the checkpoint."""
     raw_config["run"]["directory"] = str(tmp_path)

@@ -68,6 +68,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
     assert "parallel.tp 2 and 3 GPUs per node" in errors
 
 
+@pytest.mark.slow
 def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """All advice together makes a model fit that is too large for the GPU."""
     shape = {"hidden_size": 2048, "mlp_size": 8192, "num_heads": 16, "num_layers": 2, "vocab_size": 20000, "max_positions": 512}

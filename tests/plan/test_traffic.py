@@ -41,14 +41,15 @@ DATA_AXIS_MORE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_size", "cases"),
     [
-        pytest.param(4, TENSOR_AXIS, id="tensor axis", marks=pytest.mark.slow),
+        pytest.param(4, TENSOR_AXIS, id="tensor axis"),
         pytest.param(1, DATA_AXIS, id="data axis"),
-        pytest.param(2, BOTH_AXES, id="both axes", marks=pytest.mark.slow),
-        pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope", marks=pytest.mark.slow),
-        pytest.param(1, DATA_AXIS_MORE, id="data axis, more", marks=pytest.mark.slow),
+        pytest.param(2, BOTH_AXES, id="both axes"),
+        pytest.param(4, TENSOR_AXIS_ROPE, id="tensor axis, rope"),
+        pytest.param(1, DATA_AXIS_MORE, id="data axis, more"),
     ],
 )
 def test_planned_bytes_are_those_sent(
@@ -64,7 +65,9 @@ def test_planned_bytes_are_those_sent(
             assert counted[number] == {"tensor": planned.tensor, "data": planned.data, "other": {}}, (name, rank)
 
 
-@pytest.mark.parametrize(("tensor_size", "ratio"), [(2, 1.20), pytest.param(4, 1.10, marks=pytest.mark.slow), (8, 1.05)])
+@pytest.mark.parametrize(
+    ("tensor_size", "ratio"), [(2, 1.20), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, 1.10), (8, 1.05)))]
+)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: float, precision: str) -> None:
     """Per layer and token, with L R = C, TAPE's tensor-parallel ranks send 20%, 10% and 5% more than RoPE's.

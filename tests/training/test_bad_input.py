@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from megatape.checkpoint.reader import CheckpointReader
 from tests.training.conftest import flip_byte
 from tests.workers import run_workers
@@ -63,6 +65,7 @@ def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: P
         assert any(line.startswith("checkpoint not used") and name in line and part in line for line in said.splitlines()), name
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_of_the_small_files_is_noticed(finished: dict[str, Any]) -> None:
     """Every byte of the manifest and the state in turn: refused as corrupted, or (white space) read as before."""
     checkpoint = Path(finished["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"

@@ -30,6 +30,7 @@ def losses(config: dict[str, Any], name: str) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_ranks_and_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     root = Path(config["run"]["directory"])
     run_workers(CASES, 1, {"config": config, "cases": [{"name": "one", "set": {"zero.stage": 0}}]}, tmp_path / "w1")

@@ -84,7 +84,8 @@ def wait_for_steps(workers: Workers, raw_config: dict[str, Any], count: int) -> 
     assert workers.running() == list(workers.ranks), workers.logs()
 
 
-@pytest.mark.parametrize("hang", ["data", pytest.param("backward", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("hang", HANGS)
 def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, hang: str) -> None:
     """Also rank 0, and also in DeepSpeed's own groups, whose ranks wait for another that waits for the one at fault."""
     raw_config["parallel"] = {"tp": 2}

@@ -75,6 +75,7 @@ def run_of(base: dict[str, Any], name: str) -> Path:
     return Path(base["run"]["directory"]) / name
 
 
+@pytest.mark.slow
 def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path) -> None:
     """Every family through two tensor-parallel ranks at ZeRO-3 and back: the source's class, names, values and dtypes.
 
