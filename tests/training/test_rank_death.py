@@ -9,7 +9,8 @@ import pytest
 from tests.workers import Workers
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 2])
 def test_all_end_and_name_the_rank(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
     raw_config["training"]["steps"] = 1000
     raw_config["parallel"] = {"tp": 2}

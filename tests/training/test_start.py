@@ -216,6 +216,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
     assert results[1]["error"].startswith("ValueError: training.init_from") and "no such folder" in results[1]["error"]
 
 
+@pytest.mark.slow
 def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it."""
     big: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}

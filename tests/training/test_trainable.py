@@ -73,6 +73,7 @@ def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> N
                 assert torch.equal(resumed[parameter], found[parameter]), (name, kind, parameter)
 
 
+@pytest.mark.slow
 def test_bfloat16(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Frozen weights are stored as what they compute with."""
     raw_config["training"] |= {"steps": 1, "trainable": CHOSEN, "precision": "bfloat16"}
