@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from megatape.config import ModelConfig
+from megatape.model.accounting import meta_model
 from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 
@@ -26,6 +28,13 @@ def check_trainable(model: Transformer, trainable: Sequence[str]) -> None:
                 f"training.trainable: {entry!r} matches no parameter of this model: give a group "
                 f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
             )
+
+
+def count_trainable(config: ModelConfig, trainable: Sequence[str]) -> int:
+    """Number of weights that `freeze` leaves trainable, counted on shapes."""
+    model = meta_model(config)
+    freeze(model, trainable)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _members(model: Transformer, entry: str) -> set[str]:
