@@ -16,6 +16,7 @@ process per rank.
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -32,6 +33,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
+
+# The training loop and the modules that DeepSpeed and PyTorch import at the first step only: 3 s for each rank.
+IMPORTED_BY_TRAINING = (
+    "megatape.training.run",
+    "torch._dynamo",
+    "torch.utils.tensorboard",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+)
 
 
 class Workers:
@@ -166,7 +175,9 @@ def main() -> None:
     """The server: for each request, a line of JSON, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the output of imports is not a reply
-    import megatape.training.run  # noqa: F401 (with all that it imports)
+    for module in IMPORTED_BY_TRAINING:
+        importlib.import_module(module)
+    gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
     child = 0
