@@ -42,6 +42,11 @@ class TrainingConfig(Section):
         description="what is trained: groups (all, position, embeddings, norms, adapters) and patterns of parameter names "
         "(blocks.0.*); the rest is frozen",
     )
+    frozen: Fixed[tuple[str, ...]] = Field(
+        (),
+        strict=False,
+        description="groups and patterns of what `trainable` names and is frozen all the same, such as *.position.gain",
+    )
     replica_check_interval: Free[PositiveInt] = Field(
         100,
         description="steps between checks that weights and optimizer state which several ranks hold are equal, bit for bit; "

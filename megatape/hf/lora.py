@@ -107,7 +107,7 @@ def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
 def _saved_modules(config: Config, family: Family) -> dict[str, str]:
     """The modules that peft stores whole because a weight of theirs was trained: our path -> theirs."""
     model = meta_model(config.model)
-    freeze(model, config.training.trainable)
+    freeze(model, config.training.trainable, config.training.frozen)
     parameters = dict(model.named_parameters())
     saved = {}
     for name, parameter in parameters.items():

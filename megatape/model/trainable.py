@@ -12,32 +12,44 @@ POSITION = "position"  # the group of what the model has for its encoding's sake
 PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.weight", "adapters": "*.adapter.*"}  # of other groups
 
 
-def freeze(model: Transformer, trainable: Sequence[str]) -> None:
-    """Freeze all parameters that no entry of `trainable`, a group or a pattern like blocks.0.*, stands for."""
-    chosen = set().union(*(_members(model, entry) for entry in trainable))
+def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
+    """Freeze all parameters but those that an entry of `trainable` stands for and none of `frozen` does.
+
+    An entry is a group or a pattern like blocks.0.*."""
+    chosen = _members(model, trainable) - _members(model, frozen)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
 
 
-def check_trainable(model: Transformer, trainable: Sequence[str]) -> None:
-    """Raise ValueError if an entry of `trainable` stands for no parameter of the model."""
-    for entry in trainable:
-        if not _members(model, entry):
-            *_, example = (name for name, _ in model.named_parameters())
-            raise ValueError(
-                f"training.trainable: {entry!r} matches no parameter of this model: give a group "
-                f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
-            )
+def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
+    """Raise ValueError if an entry stands for no parameter of the model, or if nothing is left to train."""
+    for setting, entries in (("trainable", trainable), ("frozen", frozen)):
+        for entry in entries:
+            if not _members(model, [entry]):
+                *_, example = (name for name, _ in model.named_parameters())
+                raise ValueError(
+                    f"training.{setting}: {entry!r} matches no parameter of this model: give a group "
+                    f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
+                )
+    if not _members(model, trainable) - _members(model, frozen):
+        raise ValueError(
+            f"training.frozen {list(frozen)} freezes all that training.trainable {list(trainable)} stands for, so nothing is "
+            "trained: remove an entry of frozen, or add one to trainable"
+        )
 
 
-def count_trainable(config: ModelConfig, trainable: Sequence[str]) -> int:
+def count_trainable(config: ModelConfig, trainable: Sequence[str], frozen: Sequence[str]) -> int:
     """Number of weights that `freeze` leaves trainable, counted on shapes."""
     model = meta_model(config)
-    freeze(model, trainable)
+    freeze(model, trainable, frozen)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _members(model: Transformer, entry: str) -> set[str]:
+def _members(model: Transformer, entries: Sequence[str]) -> set[str]:
+    return set().union(*(_named(model, entry) for entry in entries))
+
+
+def _named(model: Transformer, entry: str) -> set[str]:
     if entry == POSITION:
         return position_parameters(model)
     pattern = PATTERNS.get(entry, entry)

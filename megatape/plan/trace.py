@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config, ModelConfig
-from megatape.model.accounting import saved_bytes
+from megatape.model.accounting import meta_model, saved_bytes
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import fake_axis
@@ -36,11 +36,11 @@ def run_pass(config: Config) -> Pass:
 
     Bytes are an affine function of the sequence length, and each of its coefficients is an affine
     function of the depth, because all layers but the last are alike. So the full depth runs on a
-    short sequence only, two shallow models give the bytes, and the result is exact (unless training.trainable treats layers
-    differently)."""
+    short sequence only, two shallow models give the bytes, and the result is exact (unless training.trainable or frozen treat
+    layers differently)."""
     short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
+    check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
     model, events = _run(config, depth, short)
-    check_trainable(model, config.training.trainable)
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     at_two, at_three = (_sent(config, num_layers, short, length) for num_layers in (2, 3))
     sent = Counter({collective: two + (at_three[collective] - two) * (depth - 2) for collective, two in at_two.items()})
@@ -68,7 +68,9 @@ def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, lis
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
         document_starts = tokens if config.data.mask_documents else None
-        model(tokens, tokens, document_starts, tokens, dropout_seeds=tokens[:, 0]).backward()
+        loss = model(tokens, tokens, document_starts, tokens, dropout_seeds=tokens[:, 0])
+        if loss.requires_grad:  # not where a shallow model lacks the layers that are trained
+            loss.backward()
     return model, events
 
 
@@ -105,7 +107,7 @@ def build(config: Config, model: ModelConfig, checkpointing: bool | None = None)
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
     share = Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
-    freeze(share, config.training.trainable)
+    freeze(share, config.training.trainable, config.training.frozen)
     return share
 
 

@@ -163,8 +163,8 @@ class Run:
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
         model = Transformer(self.config.model, training.activation_checkpointing, axis, training.attention)
-        check_trainable(model, training.trainable)
-        freeze(model, training.trainable)
+        check_trainable(model, training.trainable, training.frozen)
+        freeze(model, training.trainable, training.frozen)
         return model
 
     def _start(self, resume: str | None, allow_changes: bool) -> None:

@@ -85,7 +85,7 @@ def test_peft_loads_the_adapter(sentencepiece_model: Path, tmp_path: Path, case:
     checkpoint, ours = adapted(sentencepiece_model, **CASES[case])
     export_adapter(checkpoint, tmp_path / "adapter")
     export(checkpoint, tmp_path / "merged")
-    freeze(ours, CASES[case]["trainable"])
+    freeze(ours, CASES[case]["trainable"], [])
     trained = {name for name, weight in ours.named_parameters() if weight.requires_grad}
     expected = logits(ours)
     checkpoint.weights |= {name: checkpoint.weights[name] + 1 for name in trained}

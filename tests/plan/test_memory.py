@@ -40,7 +40,7 @@ def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
     planned = activations(config, config.model.encoding, config.training.activation_checkpointing).total
     model = Transformer(config.model, config.training.activation_checkpointing).to(getattr(torch, config.training.precision))
-    freeze(model, config.training.trainable)
+    freeze(model, config.training.trainable, config.training.frozen)
     measured = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
     assert planned == measured
 

@@ -42,7 +42,10 @@ def configured(name: str, folder: Path) -> Config:
 
 def test_weights_trained_are_the_paper_s(tmp_path: Path) -> None:
     configs = {name: configured(name, tmp_path) for name in METHODS}
-    counts = {name: count_trainable(config.model, config.training.trainable) for name, config in configs.items()}
+    counts = {
+        name: count_trainable(config.model, config.training.trainable, config.training.frozen)
+        for name, config in configs.items()
+    }
     others = EMBEDDING + NORMS
     for name in ("lora", "theta"):
         assert counts[name] == LORA + others

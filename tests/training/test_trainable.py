@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from megatape.config import parse_config
 from megatape.model.accounting import meta_model
@@ -93,7 +94,7 @@ def test_planned_memory(raw_config: dict[str, Any], stage: int) -> None:
     some = parse_config(raw_config, "test")
     before, after = (plan_memory(config, 2, run_pass(config), on_gpu=False).device for config in (everything, some))
     model = meta_model(some.model)
-    freeze(model, some.training.trainable)
+    freeze(model, some.training.trainable, some.training.frozen)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     share = sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
     assert 0.1 < share < 0.9
@@ -104,11 +105,43 @@ def test_planned_memory(raw_config: dict[str, Any], stage: int) -> None:
 
 def test_groups_and_patterns(raw_config: dict[str, Any]) -> None:
     model = meta_model(parse_config(raw_config, "test").model)
-    freeze(model, ["embeddings", "norms", "blocks.0.mlp.*"])
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    freeze(model, ["embeddings", "norms", "blocks.0.mlp.*"], [])
     norms = {"norm.weight"} | {f"blocks.{layer}.{norm}_norm.weight" for layer in (0, 1) for norm in ("attention", "mlp")}
-    assert trained == {"embedding.weight"} | norms | {f"blocks.0.mlp.{name}.weight" for name in ("gate", "up", "down")}
-    freeze(model, ["all"])
+    assert trained(model) == {"embedding.weight"} | norms | {f"blocks.0.mlp.{name}.weight" for name in ("gate", "up", "down")}
+    freeze(model, ["all"], [])
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(ValueError, match="training.trainable: 'blocks.2.\\*' matches no parameter of this model: give a group"):
-        check_trainable(model, ["norms", "blocks.2.*"])
+        check_trainable(model, ["norms", "blocks.2.*"], [])
+
+
+def test_frozen_is_taken_from_what_is_trainable(raw_config: dict[str, Any]) -> None:
+    """The TAPE authors' gain, for example, which their code meant to train."""
+    raw_config["training"] |= {"trainable": ["position"], "frozen": ["*.position.gain"]}
+    config = parse_config(raw_config, "test")
+    model = meta_model(config.model)
+    freeze(model, config.training.trainable, config.training.frozen)
+    kept = {f"blocks.{layer}.position.{name}" for layer in (0, 1) for name in ("content", "up", "down")}
+    assert trained(model) == kept
+    run_pass(config)
+    for frozen, error in (
+        (["*.position.gian"], "training.frozen: '\\*.position.gian' matches no parameter of this model: give a group"),
+        (["blocks.*"], "training.frozen \\['blocks.\\*'\\] freezes all that .* so nothing is trained"),
+    ):
+        raw_config["training"]["frozen"] = frozen
+        with pytest.raises(ValueError, match=error):
+            run_pass(parse_config(raw_config, "test"))
+
+
+def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> None:
+    raw_config["model"]["num_layers"] = 4
+    raw_config["training"]["trainable"] = ["blocks.3.*"]
+    config = parse_config(raw_config, "test")
+    model = meta_model(config.model)
+    freeze(model, config.training.trainable, config.training.frozen)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    expected = sum(sizes[name] for name in trained(model) if ".position." not in name)  # nothing reads the last state
+    assert sum(parameter.numel() for parameter in run_pass(config).trained) == expected
+
+
+def trained(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
