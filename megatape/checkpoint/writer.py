@@ -160,7 +160,7 @@ def _is_abandoned(partial: Path, now: float) -> bool:
     """Whether nobody writes a partial folder any more: whoever did with a lease has none, since this run has one.
 
     Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for ABANDONED."""
-    if re.fullmatch(rf"step-\d+\.(\w+\.)?[0-9a-f]{{{NONCE_DIGITS}}}\{PARTIAL}", partial.name):
+    if re.fullmatch(rf"step-\d+\.(\w+\.)?[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
         return True
     return now - _changed(partial) > ABANDONED
 

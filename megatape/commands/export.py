@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
+from megatape.config.export import DTYPES
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder such as checkpoints/step-00000100")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; must not exist")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="precision of the stored weights (default: that of the run)"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, help="precision of the stored weights (default: that of the run)")
     lora = parser.add_mutually_exclusive_group()
     lora.add_argument("--adapter", action="store_true", help="of a run with LoRA: only what was trained, in peft's format")
     lora.add_argument(

@@ -1,12 +1,15 @@
 """The export section: how `megatape export` writes the model."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
 from megatape.config.model import ModelConfig
 from megatape.config.section import Free, Registered, Section
 from megatape.registry import ENCODINGS, FAMILIES
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 FamilyName = Annotated[str, AfterValidator(Registered(FAMILIES))]
 
@@ -17,9 +20,7 @@ class ExportConfig(Section):
     family: Free[FamilyName | None] = Field(
         None, description="architecture of transformers; default: the first of these that has the model's parts"
     )
-    dtype: Free[Literal["float32", "bfloat16", "float16"] | None] = Field(
-        None, description="precision of the stored weights; default training.precision"
-    )
+    dtype: Free[Dtype | None] = Field(None, description="precision of the stored weights; default training.precision")
 
 
 def families_with(model: ModelConfig) -> list[str]:

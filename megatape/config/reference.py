@@ -1,5 +1,6 @@
 """Generates docs/config.md from the fields' descriptions: python -m megatape.config.reference > docs/config.md"""
 
+import json
 import typing
 from collections.abc import Iterator
 
@@ -62,6 +63,8 @@ def _row(key: str, field: FieldInfo) -> str:
     else:
         (plain,) = set(parts) & NAMES.keys()
         kind = NAMES[plain]
+    if any(typing.get_origin(part) is tuple for part in parts):
+        kind = f"list of {kind}"
     default = (
         "required"
         if field.is_required()
@@ -69,10 +72,15 @@ def _row(key: str, field: FieldInfo) -> str:
         if kind == "section"
         else "see right"
         if field.default is None
-        else f"`{str(field.default).lower() or 'empty'}`"
+        else _shown(field.default)
     )
     identity = identity_of(field.metadata)
     return f"| `{key}` | {kind} | {default} | {identity.value if identity else ''} | {field.description or ''} |"
+
+
+def _shown(value: object) -> str:
+    """A default as a configuration file would have it."""
+    return f"`{json.dumps(value)}`" if isinstance(value, tuple) else f"`{str(value).lower() or 'empty'}`"
 
 
 if __name__ == "__main__":

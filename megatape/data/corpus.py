@@ -110,8 +110,7 @@ def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
     if counts.documents == 0:
         raise ValueError(
             f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
-            "longer "
-            f"than --max-record-bytes {source.max_record_bytes:,}, {counts.bad} bad"
+            f"longer than --max-record-bytes {source.max_record_bytes:,}, {counts.bad} bad"
             f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"
         )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
+from megatape.config.export import DTYPES
 from megatape.data.tokenizer import JSON_FILE
 from megatape.data.tokenizer_files import json_tokenizer
 from megatape.hf.families import family_named
@@ -21,7 +22,6 @@ from megatape.hf.families.family import Family
 from megatape.hf.stored import ADVICE, read_object, stored_tensors
 
 LARGEST = 2**63 - 1  # of the numbers in config.json
-DTYPES = ("float32", "bfloat16", "float16")
 # Keys of config.json that say how from_pretrained finds code.
 IGNORED = {"auto_map"}
 # What the classes of transformers raise for values that make no sense.

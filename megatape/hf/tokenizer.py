@@ -49,12 +49,11 @@ def describe_tokenizer(tokenizer: Tokenizer) -> str:
         begin = "with their text" if tokenizer.bos_id is None else f"with `{tokenizer.piece(tokenizer.bos_id)}`"
         return (
             "The tokenizer's files are those of the model that this one was trained from. Training documents began\n"
-            f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`; special tokens written out in a text were text, as "
-            "with\n"
+            f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`.\n"
+            "Special tokens written out in a text were text, as with\n"
             "`AutoTokenizer.from_pretrained(folder, split_special_tokens=True)`."
         )
     return (
-        "The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add `</s>`. Batches are "
-        "padded on the\n"
-        "left, with `<unk>`."
+        "The tokenizer puts `<s>` in front of a text, as every training document had it, and does not add\n"
+        "`</s>`. Batches are padded on the left, with `<unk>`."
     )

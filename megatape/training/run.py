@@ -64,12 +64,7 @@ class Run:
             mask_documents=config.data.mask_documents,
             positions=self._positions,
         )
-        self.engine = Engine(
-            config,
-            topology,
-            self.mesh,
-            self._build,
-        )
+        self.engine = Engine(config, topology, self.mesh, self._build)
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.origin: Path | None = None  # the checkpoint that the run continues from

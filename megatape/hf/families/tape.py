@@ -40,9 +40,8 @@ class Tape(Family):
 
     tag = "tape"
     code_note = (
-        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs PyTorch and "
-        "transformers > 5.3\n"
-        "and nothing else. Flash and flex attention are not supported."
+        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs\n"
+        "PyTorch and transformers > 5.3 and nothing else. Flash and flex attention are not supported."
     )
     remote_code = True
 
