@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[IO[str]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{folder} is in use by another comparison, or by runs it left behind: wait for them, stop them, or choose "
+                f"{folder} is in use by another study, or by runs it left behind: wait for them, stop them, or choose "
                 "another folder"
             ) from None
         yield file

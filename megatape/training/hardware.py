@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -20,5 +21,9 @@ def peak_memory() -> int:
     """Most bytes used so far: allocated on the GPU, or resident in this process on a CPU."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
+    if sys.platform == "linux":
+        # Not ru_maxrss: it begins with what the process had before exec, which is its parent's memory.
+        (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return resident if sys.platform == "darwin" else resident * 1024

@@ -24,10 +24,11 @@ from megatape.data.addition import AdditionTask, character_tokenizer, longest_do
 from megatape.data.dataset import TokenDataset
 from megatape.hf.loading import LoadedModel
 from megatape.study import measure
-from megatape.study.compare import RunsFailed, compare
+from megatape.study.compare import compare
 from megatape.study.comparison import report
 from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
+from megatape.study.runs import RunsFailed
 from megatape.study.variants import Variant, parse_variants, with_scaling
 from megatape.tasks import perplexity
 from megatape.tasks.addition import AdditionGrid
@@ -175,7 +176,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         [*command, "--encodings", encodings, "--seeds", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as stopped:
         wait_for(lambda: stopped.poll() is not None or len(steps(first)) > 2, "training's start")
-        with pytest.raises(ValueError, match="is in use by another comparison"):
+        with pytest.raises(ValueError, match="is in use by another study"):
             run(file, out, encodings, 1)
         stopped.send_signal(signal.SIGTERM)  # only the command itself tells its children
         _, errors = stopped.communicate(timeout=100)

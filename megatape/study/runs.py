@@ -1,0 +1,181 @@
+"""Runs of a study, in processes of their own: trained by `pretrain`, then measured.
+
+A run whose results exist is skipped, and one that was stopped continues from its last checkpoint, so the same command goes on
+where it was stopped.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import torch
+
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.same_run import check_same_run
+from megatape.config import Config, Identity, differences
+from megatape.run_folder import RunFolder
+from megatape.study.children import Children
+from megatape.study.outcome import Outcome
+
+Environment = dict[str, str]
+
+SCRIPT = Path(__file__).parents[1] / "__main__.py"  # launchers take a script
+
+
+class RunsFailed(ChildProcessError):
+    """Some runs of a study failed; the others are complete."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model of a study.
+
+    name     for messages
+    config   what `pretrain` makes of its command; run.directory is the run's folder
+    train    the command that trains it to its last step, from where it is; None if it is measured as it is
+    measure  result file -> the command that writes it"""
+
+    name: str
+    config: Config
+    train: list[str] | None
+    measure: dict[Path, list[str]]
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(Path(self.config.run.directory))
+
+    def missing(self) -> list[Path]:
+        """Results that do not exist."""
+        return [path for path in self.measure if not path.exists()]
+
+    def outcomes(self) -> list[Outcome]:
+        """Results that exist."""
+        return [Outcome.read(path) for path in self.measure if path.exists()]
+
+    def check(self, fingerprints: dict[str, str]) -> None:
+        """Raise ValueError if the run's folder holds one with other settings or, by the fingerprints, with other data."""
+        for path in self.measure:
+            if path.exists():
+                outcome = Outcome.read(path)
+                self._check_origin(path, outcome.config, outcome.fingerprints, fingerprints)
+        for path in self.folder.list_checkpoints():
+            try:
+                reader = CheckpointReader(path)
+            except (ValueError, OSError):
+                continue  # corrupted: training resumes from an older one, with a warning
+            self._check_origin(path, reader.config, reader.state["fingerprints"], fingerprints)
+
+    def finish(self, children: Children, environments: "SimpleQueue[Environment]") -> None:
+        """Train and measure what is missing, in the next free environment. Raises RunsFailed with the error from the log."""
+        if not self.missing():
+            return
+        environment = environments.get()
+        try:
+            self.folder.directory.mkdir(parents=True, exist_ok=True)
+            checkpoint = self.folder.checkpoint(self.config.training.steps)
+            if self.train is not None and not checkpoint.is_dir():
+                self._run("training", children, self.train, environment, checkpoint)
+            for path in self.missing():
+                self._run("measuring", children, self.measure[path], environment, path)
+        finally:
+            environments.put(environment)
+
+    def summary(self) -> str:
+        """The results in one line."""
+        parts = []
+        for outcome in self.outcomes():
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
+            parts.append(f"{outcome.scaling}: {metrics}" if outcome.scaling else metrics)
+        return f"{self.name}: {'; '.join(parts)}"
+
+    def _run(self, what: str, children: Children, command: list[str], environment: Environment, product: Path) -> None:
+        log = self.folder.log
+        status = children.run(command, environment, log)
+        if not product.exists():
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            # Launchers log more lines after the one that names the error.
+            errors = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
+            raise RunsFailed(f"{self.name}: {what} exited with status {status}; {log} says: {errors[-1]}")
+
+    def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
+        check_same_run(origin, theirs, recorded, self.config, fingerprints)
+        for field in differences(theirs, self.config):
+            if field.identity is Identity.COMPARED:
+                raise ValueError(
+                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
+                    "another --out"
+                )
+
+
+class Machine:
+    """Where runs are trained: `jobs` at a time, each on a GPU of its own or with an equal share of the cores.
+
+    launcher: command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
+    Raises ValueError if the machine has too few GPUs."""
+
+    def __init__(self, jobs: int, launcher: str | None) -> None:
+        if jobs < 1:
+            raise ValueError(f"--jobs is {jobs}: give at least 1")
+        self.jobs, self.launcher = jobs, launcher
+        self._environments = _environments(jobs, launcher)
+
+    def pretrain(self, file: str, settings: Iterable[str]) -> list[str]:
+        """The command that trains with a configuration and overrides of it, from the newest checkpoint if there is one."""
+        start = [*(shlex.split(self.launcher) if self.launcher else [sys.executable]), str(SCRIPT), "pretrain"]
+        return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
+
+    def finish(self, runs: list[Run], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:
+        """Train and measure whatever is missing; yields progress messages and returns an error for each run that failed.
+
+        lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they."""
+        failures = []
+        with ThreadPoolExecutor(self.jobs) as pool:
+            missing = sum(bool(run.missing()) for run in runs)
+            yield f"{len(runs)} runs, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}"
+            children = Children(lock)
+            running = {pool.submit(run.finish, children, self._environments): run for run in runs}
+            try:
+                for done in as_completed(running):
+                    try:
+                        done.result()
+                        yield running[done].summary()
+                    except RunsFailed as error:
+                        failures.append(str(error))
+                        yield f"failed: {error}"
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                children.stop()
+                raise
+        return failures
+
+
+def check_all(failures: list[str], runs: list[Run]) -> None:
+    """Raise RunsFailed if some of the runs failed."""
+    if failures:
+        raise RunsFailed(f"{len(failures)} of {len(runs)} runs failed; the table has the others\n" + "\n".join(failures))
+
+
+def _environments(jobs: int, launcher: str | None) -> "SimpleQueue[Environment]":
+    environments: SimpleQueue[Environment] = SimpleQueue()
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = shown.split(",") if shown else [str(number) for number in range(torch.cuda.device_count())]
+    if launcher and jobs > 1:
+        raise ValueError(f"--jobs is {jobs}, but a run started by --launcher takes the whole machine: remove one of them")
+    if not launcher and gpus and jobs > len(gpus):
+        raise ValueError(f"--jobs is {jobs}, but there are {len(gpus)} GPUs, and every run needs its own: lower --jobs")
+    for job in range(jobs):
+        own: Environment = {}
+        if not launcher and gpus:
+            own["CUDA_VISIBLE_DEVICES"] = gpus[job]
+        elif not launcher:
+            threads = os.environ.get("MEGATAPE_THREADS", str(max(1, len(os.sched_getaffinity(0)) // jobs)))
+            own |= {"MEGATAPE_THREADS": threads, "OMP_NUM_THREADS": threads}
+        environments.put(os.environ | own)
+    return environments
