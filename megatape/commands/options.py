@@ -10,6 +10,11 @@ from megatape.config import Config, load_config
 def add_config(parser: argparse.ArgumentParser) -> None:
     """--config and --set, for `read_config`."""
     parser.add_argument("--config", required=True, metavar="FILE", help="JSON configuration (docs/config.md)")
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """--set."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one configuration value; repeatable"
     )
@@ -84,6 +89,13 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="data directory of the text (default: the checkpoint's data.path)"
     )
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """--out, --jobs and --launcher of studies that train."""
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder for the runs, the table and the plot")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs in parallel (default %(default)s)")
+    parser.add_argument("--launcher", metavar="COMMAND", help='launcher for each run, such as "deepspeed --num_accelerators 8"')
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -59,10 +59,11 @@ def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
 def _spread(values: list[float]) -> str:
     if not values:
         return ""
-    return f"{_short(fmean(values))} ({_short(min(values))} to {_short(max(values))})"
+    return f"{short(fmean(values))} ({short(min(values))} to {short(max(values))})"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """A number with about four digits."""
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
 
 

@@ -43,13 +43,8 @@ def check_measurable(config: Config, scaling: str | None) -> None:
                 f"data.path {data} has operands of up to {digits} digits; the test has {2 * digits}, which need {longest} "
                 f"positions, but model.max_positions is {config.model.max_positions}: raise it"
             )
-    elif config.data.samples == "documents" or config.data.mask_documents:
-        raise ValueError(
-            "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
-            "data.mask_documents to false"
-        )
     else:
-        TokenDataset(data, "validation", tested_lengths(config)[-1])
+        check_text(config, tested_lengths(config)[-1])
     if scaling:
         if tested_lengths(config)[-1] <= config.data.sequence_length:
             raise ValueError(
@@ -58,6 +53,22 @@ def check_measurable(config: Config, scaling: str | None) -> None:
                 f"remove +{scaling}"
             )
         with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
+    check_exportable(config)
+
+
+def check_text(config: Config, longest: int) -> None:
+    """Raise ValueError or FileNotFoundError if the data has no perplexity up to `longest` tokens."""
+    if config.data.samples == "documents" or config.data.mask_documents:
+        raise ValueError(
+            "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
+            "data.mask_documents to false"
+        )
+    TokenDataset(config.data.path, "validation", longest)
+
+
+def check_exportable(config: Config) -> None:
+    """Raise ValueError if a model trained by this configuration could not be exported with the tokenizer of its data."""
+    data = Path(config.data.path)
     family_of(config).config(config, special_tokens(stored_tokenizer(data, load_index(data).tokenizer.files)))
 
 

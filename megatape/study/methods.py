@@ -4,6 +4,7 @@ configuration of a run that starts from a pretrained rope model."""
 from collections.abc import Callable
 from typing import Any
 
+BASE = "base"  # the model as it is, beside the methods
 Settings = dict[str, Any]  # section.key -> value, as --set takes them
 
 _ALWAYS_TRAINED = ["embeddings", "norms"]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from megatape.optim.schedules import learning_rate
+from megatape.training.hardware import peak_memory
 from megatape.training.interrupt import Interrupt
 from megatape.training.metrics import Metrics
 from megatape.training.profile import Profile
@@ -60,7 +61,9 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
                 validation = run.evaluate()
                 stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
             run.lease.check()
-            metrics.write(StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, validation))
+            metrics.write(
+                StepMetrics(run.step, loss, grad_norm, lr, run.tokens, run.samples, seconds, peak_memory(), validation)
+            )
 
             if run.step % config.training.replica_check_interval == 0:
                 run.engine.check_replicas()

@@ -13,7 +13,6 @@ from typing import Protocol
 from torch.utils.tensorboard import SummaryWriter
 
 from megatape.run_folder import read_metrics, write_atomically
-from megatape.training.hardware import peak_memory
 from megatape.training.output import say
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
@@ -31,8 +30,8 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One object per step: step, loss, grad_norm, lr, tokens, samples, seconds, and validation_loss where the step was
-    evaluated."""
+    """One object per step: step, loss, grad_norm, lr, tokens, samples, seconds, peak_memory, and validation_loss where the step
+    was evaluated."""
 
     every_step = True
 
@@ -101,7 +100,7 @@ class TensorBoard:
             "gradient norm": metrics.grad_norm,
             "learning rate": metrics.lr,
             "speed/tokens per second": self._speed.tokens_per_second(metrics.seconds),
-            "memory/peak GiB": peak_memory() / 2**30,
+            "memory/peak GiB": metrics.peak_memory / 2**30,
         }
         if (utilization := self._speed.utilization(metrics.seconds)) is not None:
             values["speed/MFU"] = utilization

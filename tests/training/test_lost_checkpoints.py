@@ -181,7 +181,7 @@ def test_corrupted_metrics(tmp_path: Path, content: bytes, kept: list[int]) -> N
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
     sink = JsonLines(path, start_step=2)
-    sink.write(StepMetrics(3, 1.0, 1.0, 1.0, 1, 1, 1.0, None))
+    sink.write(StepMetrics(3, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
     sink.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [*kept, 3]

@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from megatape.plan.report import report
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.topology import Topology
 from megatape.training import sinks
+from megatape.training.hardware import peak_memory
 from megatape.training.metrics import Metrics
 from megatape.training.step import StepMetrics
 from tests.workers import run_workers
@@ -30,7 +33,7 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
-    fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "seconds"}
+    fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "seconds", "peak_memory"}
     assert [set(entry) - fields for entry in entries] == [set(), {"validation_loss"}] * 2
     assert all(fields <= set(entry) for entry in entries)
     assert [(entry["samples"], entry["tokens"]) for entry in entries] == [(8 * n, 8 * 32 * n) for n in range(1, 5)]
@@ -53,6 +56,14 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "step" not in (tmp_path / "workers" / "rank1.log").read_text()
 
 
+def test_peak_memory_is_the_process_s_own() -> None:
+    """Not that of the process that started it."""
+    taken = bytearray(b"1") * 2**30
+    code = "from megatape.training.hardware import peak_memory; print(peak_memory())"
+    child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert 2**24 < child < len(taken) < peak_memory()
+
+
 def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
     """Metrics of nine steps; during the fourth to the sixth no file can grow. Returns what was printed meanwhile."""
     config = parse_config(payload["config"], "test")
@@ -68,7 +79,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
             if step == 7:
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, None))
+            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, None))
             board = metrics._sinks[1]
             assert isinstance(board, sinks.TensorBoard)
             if board._writer:

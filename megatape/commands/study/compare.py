@@ -1,7 +1,6 @@
 """megatape study compare: megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compared"""
 
 import argparse
-from pathlib import Path
 
 from megatape.commands import options
 from megatape.commands.study import show
@@ -17,9 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="encodings to compare, such as rope,tape,tape+yarn,tape:position_size=12 (docs/studies.md)",
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="S", help="runs per encoding (default %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder for the runs, the table and the plot")
-    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs in parallel (default %(default)s)")
-    parser.add_argument("--launcher", metavar="COMMAND", help='launcher for each run, such as "deepspeed --num_accelerators 8"')
+    options.add_runs(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,120 @@
+"""The pretrained model that fine-tuning methods start from, and are compared with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from torch import Tensor
+
+from megatape.config import Config
+from megatape.data.dataset import TokenDataset
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer
+from megatape.hf.adopt.architecture import Architecture, read_architecture
+from megatape.hf.adopt.importing import import_model
+from megatape.hf.adopt.record import IMPORT, open_import, read_record
+from megatape.hf.export import export
+from megatape.hf.loading import LoadedModel, load_exported
+from megatape.zero.state import WEIGHT
+
+TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model of transformers with rotary positions as they were pretrained.
+
+    source: its folder. given: the import of it that the user made, None if there is none yet."""
+
+    source: Path
+    given: Path | None
+    found: Architecture
+
+    @property
+    def length(self) -> int:
+        """Tokens that it is made for."""
+        return self.found.model.max_positions
+
+    def check(self, data: Path, length: int) -> None:
+        """Raise ValueError if the model cannot be trained on samples of `length` tokens of the data."""
+        window = self.found.window
+        if window is not None and length > window:
+            raise ValueError(
+                f"--length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
+                "not supported for longer samples: choose another base"
+            )
+        theirs, dataset = load_tokenizer(self.source), TokenDataset(data, "validation", 1)
+        ours = dataset.tokenizer()
+        tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).sample(0)
+        text = ours.decode(tokens.tolist())
+        if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
+            raise ValueError(
+                f"--data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
+                f"it with megatape prepare corpus --tokenizer {self.source}"
+            )
+
+    def imported(self, folder: Path, length: int) -> Path:
+        """Its import, with every file as it was when it was imported: the user's own, or else the one in `folder`, which is
+        written if it does not exist.
+
+        Raises ValueError if `folder` holds an import of another model, and what import_model raises."""
+        if self.given is None and not folder.exists():
+            import_model(self.source, folder, "rope", length)
+            return folder
+        directory = self.given or folder
+        if (source := Path(read_record(directory).source)) != self.source:
+            raise ValueError(f"{directory} is an import of {source}, not of {self.source}: choose another --out")
+        open_import(directory).verify()
+        return directory
+
+
+def open_base(folder: Path) -> Base:
+    """The model in a folder of transformers, or that an import refers to.
+
+    Raises FileNotFoundError, or ValueError for one that is not supported, or whose frequencies are scaled already."""
+    given = folder.absolute() if (folder / IMPORT).is_file() else None
+    source = Path(read_record(folder).source) if given else folder.absolute()
+    found = read_architecture(source)
+    if not found.family.adoptable:
+        raise ValueError(
+            f"{source} is a model with encoding {found.model.encoding}: the methods start from rotary positions, give "
+            "the model that it was trained from"
+        )
+    if found.model.scaling is not None:
+        raise ValueError(
+            f"{source / 'config.json'}: its frequencies are scaled already ({found.model.scaling.kind}), and the methods scale "
+            "those of pretraining: give a model without rope scaling"
+        )
+    return Base(source, given, found)
+
+
+@contextmanager
+def load_untrained(config: Config) -> Iterator[LoadedModel]:
+    """The model of the import that training.init_from names, without any training, exported for the time being."""
+    with TemporaryDirectory() as temporary:
+        export(_Untrained(config), Path(temporary) / "base")
+        yield load_exported(Path(temporary) / "base")
+
+
+class _Untrained:
+    """An import as a checkpoint of step 0, for `export`."""
+
+    step = tokens = 0
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.directory = config, Path(str(config.training.init_from))
+        self._weights = open_import(self.directory)
+
+    def names(self) -> list[str]:
+        return list(self._weights.shapes())
+
+    def tensor(self, name: str) -> Tensor:
+        shape = self._weights.shapes()[name]
+        rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
+        return self._weights.read(WEIGHT, name, shape, rows, columns).view(shape)
+
+    def tokenizer(self) -> Tokenizer:
+        return TokenDataset(self.config.data.path, "validation", 1).tokenizer()

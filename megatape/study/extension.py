@@ -1,0 +1,94 @@
+"""Measures a model of `megatape study finetune`: python -m megatape.study.extension RUN_FOLDER 128,256 [base]
+
+The numbers are lengths in tokens; `base` is for the model that training starts from, as it is. Whatever else the table is to
+compare, such as the accuracy of a task, is one more entry of an outcome's `figures`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from megatape.config import Config, load_config
+from megatape.data.splits import open_data
+from megatape.hf.loading import LoadedModel, load_trained
+from megatape.run_folder import RunFolder, read_metrics
+from megatape.study.base import load_untrained
+from megatape.study.measure import POINTS, loss_curve
+from megatape.study.methods import BASE
+from megatape.study.outcome import Outcome
+from megatape.tasks.perplexity import evaluate_perplexity
+
+
+def measuring(folder: RunFolder, untrained: bool, lengths: list[int]) -> list[str]:
+    """The command that writes the outcome of a run."""
+    words = [str(folder.directory), ",".join(map(str, lengths)), *([BASE] if untrained else [])]
+    return [sys.executable, "-m", "megatape.study.extension", *words]
+
+
+def tested_lengths(original: int, length: int) -> list[int]:
+    """The new length and its halves, down to a quarter of the original one."""
+    lengths = [length]
+    while lengths[0] % 2 == 0 and lengths[0] // 2 >= max(2, original // 4):
+        lengths.insert(0, lengths[0] // 2)
+    return lengths
+
+
+def measure(run: RunFolder, lengths: list[int]) -> Outcome:
+    """Evaluate the last checkpoint of a run. Raises ValueError or FileNotFoundError if the run is not complete."""
+    config = load_config(run.config)
+    with load_trained(run.checkpoint(config.training.steps)) as loaded:
+        curve = _perplexity(loaded, config, lengths)
+    entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
+    return _outcome(config, _training(config, entries), loss_curve([entry["loss"] for entry in entries]), curve)
+
+
+def measure_base(run: RunFolder, lengths: list[int]) -> Outcome:
+    """Evaluate the model of a run's training.init_from. Raises ValueError or FileNotFoundError if it is not there."""
+    config = load_config(run.config)
+    with load_untrained(config) as loaded:
+        return _outcome(config, {}, {}, _perplexity(loaded, config, lengths))
+
+
+def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
+    """What training cost and reached. The first loss is that of step 1, before the weights change."""
+    losses = [entry["loss"] for entry in entries]
+    seconds = [entry["seconds"] for entry in entries]
+    tokens = config.training.global_batch_size * config.data.sequence_length
+    return {
+        "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
+        "tokens/s": tokens / median(seconds[1:] or seconds),  # the first step of a process allocates
+        "first loss": losses[0],
+        "last loss": fmean(losses[-max(1, len(losses) // POINTS) :]),
+        "validation loss": entries[-1]["validation_loss"],
+    }
+
+
+def _perplexity(loaded: LoadedModel, config: Config, lengths: list[int]) -> dict[int, float]:
+    return {length: evaluate_perplexity(loaded, Path(config.data.path), length, lengths[-1]) for length in lengths}
+
+
+def _outcome(config: Config, training: dict[str, float], losses: dict[int, float], curve: dict[int, float]) -> Outcome:
+    figures = training | {f"perplexity at {length}": value for length, value in curve.items()}
+    return Outcome(config, open_data(config).fingerprints, None, figures, losses, curve, ("tokens", "perplexity"))
+
+
+def main(words: list[str]) -> int:
+    """Write the outcome of a run. Returns the exit status."""
+    folder, lengths = RunFolder(Path(words[0])), [int(number) for number in words[1].split(",")]
+    try:
+        outcome = (measure_base if words[2:] == [BASE] else measure)(folder, lengths)
+        outcome.write(folder.outcome(None))
+    except (ValueError, OSError) as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    set_verbosity_error()  # transformers warns of scaling factors that do not cover all of max_positions
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""Takes a pretrained model to longer texts by several methods, on the same batches, and compares them with the model as it was.
+
+OUT/import/                     the base in our terms, if it was a folder of transformers
+OUT/lora/                       a run of `megatape pretrain`, with its log.txt
+    outcome.json                its results
+OUT/base/outcome.json           results of the base
+OUT/finetune.md, finetune.png
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from megatape.config import Config, load_config, save_config
+from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.study.base import Base, open_base
+from megatape.study.children import interruptible, locked
+from megatape.study.extension import measuring, tested_lengths
+from megatape.study.finetune_report import report
+from megatape.study.measure import check_exportable, check_text
+from megatape.study.methods import BASE, METHODS, extension, method_settings
+from megatape.study.runs import Machine, Run, check_all
+
+
+def finetune(
+    folder: Path,
+    data: Path,
+    methods: str,
+    length: int | None,
+    steps: int,
+    settings: list[str],
+    out: Path,
+    jobs: int,
+    launcher: str | None,
+    command: str,
+) -> Iterator[str]:
+    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
+
+    folder    the base: a model of transformers, or an import of one
+    length    tokens per sample and the longest that is tested; None for twice those that the base is made for
+    settings  overrides of the recipe that an import gives; the methods' own cannot be overridden
+    jobs      runs in parallel
+    launcher  command that starts a Python script on all ranks; None: one process per run
+    command   what the user typed, for the table
+
+    Raises ValueError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
+    failed."""
+    names = parse_methods(methods)
+    machine = Machine(jobs, launcher)
+    base = open_base(folder)
+    length = length or 2 * base.length
+    changes = {name: method_settings(name, base.length, length) for name in names}
+    _check_free(settings, {key for each in changes.values() for key in each})
+    base.check(data, length)
+    if any(out.glob("*/seed-*")):
+        raise ValueError(f"--out {out} holds runs of megatape study compare: choose another folder")
+
+    with interruptible(), locked(out) as lock:
+        yield f"{base.source}, made for {base.length} tokens, to {length} tokens"
+        imported = base.imported(out / "import", length)
+        common = {"data.path": str(data), "training.steps": steps, "training.init_from": str(imported.absolute())}
+        lengths = tested_lengths(base.length, length)
+        runs = []
+        for name in (BASE, *names):
+            own = common | changes.get(name, extension(base.length, length)) | {"run.directory": str(out / name)}
+            overrides = [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *settings]
+            config = load_config(imported / "config.json", overrides)
+            check_text(config, length)
+            check_exportable(config)
+            if name == BASE:
+                config, train = _as_it_was(config, base), None
+            else:
+                train = machine.pretrain(str(imported / "config.json"), overrides)
+            run = RunFolder(out / name)
+            runs.append(Run(name, config, train, {run.outcome(None): measuring(run, name == BASE, lengths)}))
+        fingerprints = open_data(runs[-1].config).fingerprints
+        for each in runs:
+            each.check(fingerprints)
+        runs[0].folder.directory.mkdir(exist_ok=True)
+        save_config(runs[0].config, runs[0].folder.config)  # training writes that of the others
+        failures = yield from machine.finish(runs, out, lock)
+        if outcomes := {run.name: outcome for run in runs for outcome in run.outcomes()}:
+            yield report(outcomes, base.length, command, out)
+    check_all(failures, runs)
+
+
+def parse_methods(text: str) -> list[str]:
+    """The methods of a list such as "base,lora,tape", without the base, which is always compared.
+
+    Raises ValueError for an unknown or repeated one."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in (BASE, *METHODS):
+            raise ValueError(f"--methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
+        if names.count(name) > 1:
+            raise ValueError(f"--methods: {name} is listed twice")
+    return [name for name in names if name != BASE]
+
+
+def _check_free(settings: list[str], taken: set[str]) -> None:
+    """Raise ValueError if the user sets what the methods set, or what has an option of its own. The scaling is free: it is the
+    same for all methods."""
+    options = {"data.path": "--data", "data.sequence_length": "--length", "training.steps": "--steps", "run.directory": "--out"}
+    for key in (item.partition("=")[0] for item in settings):
+        if key in options:
+            raise ValueError(f"--set {key}: give {options[key]} instead")
+        for other in (taken - {"model.scaling"}) | {"training.init_from"}:
+            if f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}."):
+                raise ValueError(f"--set {key}: the study sets {other} itself: leave it out")
+
+
+def _as_it_was(config: Config, base: Base) -> Config:
+    """The base's own model, to be tested beyond its length, in a configuration that is otherwise that of the methods."""
+    model = base.found.model.model_copy(update={"max_positions": config.data.sequence_length})
+    export = config.export.model_copy(update={"family": base.found.theirs.model_type})
+    return config.model_copy(update={"model": model, "export": export})
