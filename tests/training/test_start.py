@@ -113,13 +113,16 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2", "qwen3"])
 def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path, name: str) -> None:
-    """20 steps at (T, data ranks, stage) = (1, 1, 0), (1, 2, 3) and (2, 2, 3): the same training. With most ranks, a run
-    stopped at step 10 resumes bit for bit, although init_from is still set. transformers loads what is exported."""
+    """20 steps at (T, data ranks, stage) = (1, 1, 0) and (2, 2, 3), one family at (1, 2, 3) too: the same training.
+
+    With most ranks, a run stopped at step 10 resumes bit for bit, although init_from is still set. transformers loads what is
+    exported."""
     base["training"]["steps"] = 20
     base["optimizer"]["eps"] = 1e-3
     base["checkpoint"] = {"interval": 10, "keep": 5}
     losses = {}
-    for tensor_size, data_ranks, stage in ((1, 1, 0), (1, 2, 3), (2, 2, 3)):
+    topologies = [(1, 1, 0), *([(1, 2, 3)] if name == "qwen2" else []), (2, 2, 3)]
+    for tensor_size, data_ranks, stage in topologies:
         label = f"{tensor_size}{data_ranks}{stage}"
         changes = {"parallel.tp": tensor_size, "zero.stage": stage}
         straight = [case_of(imported(name, encoding), encoding + label, set=changes) for encoding in ("rope", "tape")]
@@ -139,9 +142,8 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
         checkpoint = verified_checkpoint(run_of(base, f"rope{label}") / "checkpoints/step-00000020")
         export(checkpoint, tmp_path / f"exported{label}")
         assert type(AutoModelForCausalLM.from_pretrained(tmp_path / f"exported{label}")) is MODELS[name][0]
-    for encoding in ("rope", "tape"):
-        for label in ("123", "223"):
-            assert_close(losses[encoding + label][:3], losses[f"{encoding}110"][:3], bounds.TRAINED, what=(name, label))
+    for case, found in losses.items():
+        assert_close(found[:3], losses[f"{case[:4]}110"][:3], bounds.TRAINED, what=(name, case))
 
 
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
