@@ -33,12 +33,14 @@ class EncodingEntry(Entry):
                       None if only an architecture of transformers itself can represent it
     rotates           it rotates pairs of a head's channels, so head_dim must be even
     scalable          model.scaling may rescale its frequencies
+    shiftable         training.num_shifted_groups may divide its attention into groups
     paired_embedding  it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even
     max_positions     upper limit of model.max_positions, or None"""
 
     exported: str | None = None
     rotates: bool = False
     scalable: bool = False
+    shiftable: bool = False
     paired_embedding: bool = False
     max_positions: int | None = None
 
@@ -101,7 +103,7 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "tape_no_equivariance": _encoding(
         "tape_no_equivariance:TapeNoEquivariance", f"{_TAPE}, without equivariance", rotates=True
     ),
-    "rope": _encoding("rope:Rope", "rotary position encoding", exported=False, rotates=True, scalable=True),
+    "rope": _encoding("rope:Rope", "rotary position encoding", exported=False, rotates=True, scalable=True, shiftable=True),
     "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
     # Beyond 2^18 positions xPos scales overflow float32.
     "xpos": _encoding("xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),

@@ -119,6 +119,16 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ({"optimizer__learning_rate": float("inf")}, ["optimizer.learning_rate", "finite"]),
         ({"parallel__tp": 3}, ["model.num_heads 4 is not a multiple of parallel.tp 3"]),
         ({"parallel__tp": 4, "model__num_kv_heads": 2}, ["model.num_kv_heads 2", "parallel.tp 4"]),
+        ({"training__num_shifted_groups": 1}, ["training.num_shifted_groups is 1", "greater than or equal to 2"]),
+        ({"training__num_shifted_groups": 4}, ["num_shifted_groups 4 is not for encoding tape: remove it, or choose rope"]),
+        (
+            {"training__num_shifted_groups": 5, "model__encoding": "rope"},
+            ["data.sequence_length 32 is not a multiple of 10: the groups of training.num_shifted_groups 5"],
+        ),
+        (
+            {"training__num_shifted_groups": 4, "model__encoding": "rope", "model__num_kv_heads": 1},
+            ["model.num_kv_heads 1 is odd: training.num_shifted_groups 4"],
+        ),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
         ({"zero__zero_hpz_partition_size": 2}, ["zero.zero_hpz_partition_size: not supported", "wrong model"]),
         ({"zero__mesh_param": [2, 2]}, ["zero.mesh_param: not supported", "below stage 3"]),

@@ -11,6 +11,7 @@ from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
 from megatape.config.section import Free, Section
 from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from megatape.registry import ENCODINGS
 
 
 class Config(Section):
@@ -66,6 +67,28 @@ class Config(Section):
                     f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an "
                     "equal share"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        groups, length, heads = self.training.num_shifted_groups, self.data.sequence_length, self.model.num_kv_heads
+        if groups is None:
+            return self
+        if not ENCODINGS[self.model.encoding].shiftable:
+            able = ", ".join(name for name, entry in ENCODINGS.items() if entry.shiftable)
+            raise ValueError(
+                f"training.num_shifted_groups {groups} is not for encoding {self.model.encoding}: remove it, or choose {able}"
+            )
+        if length % (2 * groups):
+            raise ValueError(
+                f"data.sequence_length {length} is not a multiple of {2 * groups}: the groups of training.num_shifted_groups "
+                f"{groups} are equal, and half of the heads shift them by half a group"
+            )
+        if heads % 2:
+            raise ValueError(
+                f"model.num_kv_heads {heads} is odd: training.num_shifted_groups {groups} shifts the groups of half of them; "
+                "remove it"
+            )
         return self
 
     def data_ranks(self, world_size: int) -> int:

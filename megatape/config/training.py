@@ -35,6 +35,13 @@ class TrainingConfig(Section):
     attention: Free[BackendName] = Field(
         AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
     )
+    num_shifted_groups: Compared[int | None] = Field(
+        None,
+        ge=2,
+        description="groups that training divides a sample into: a token sees the earlier ones of its group, and half of the "
+        "heads shift the groups by half a group (shifted sparse attention of LongLoRA, which has 4; `rope` only). Default: a "
+        "token sees all earlier ones, as always in evaluation and export",
+    )
     trainable: Fixed[tuple[str, ...]] = Field(
         ("all",),
         min_length=1,

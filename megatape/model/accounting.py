@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from megatape.attention.shifted import num_pairs
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.lora import in_adapter
@@ -41,26 +42,27 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     return ParameterCount(sum(sizes.values()), embedding, sum(sizes[name] for name in position_parameters(model)))
 
 
-def forward_flops(config: ModelConfig, length: int) -> int:
+def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
     """Floating-point operations of the matrix products in the forward pass of one sequence, two per multiply-add.
 
     By the convention of the paper's table and of torch's counter, attention counts all N x N
-    scores, though half of them are masked. A bias counts once for the whole batch. The last layer's
-    position update is not computed, so it is not counted."""
+    scores, though half of them are masked, and with shifted sparse attention all scores within groups.
+    A bias counts once for the whole batch. The last layer's position update is not computed, so it is
+    not counted."""
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):
         bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
-    attention = 2 * length * heads * size + (length * bias.multiply_adds if bias else 0)
-    layer = projections + attention + 3 * c * config.mlp_size
+    pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
+    layer = projections + (length * bias.multiply_adds if bias else 0) + 3 * c * config.mlp_size
     total = config.num_layers * layer + c * config.vocab_size
     if update:
         moved = length * heads * encoding.state_width if encoding.attends == "moving" else 0  # A e
         total += (config.num_layers - 1) * (moved + update.multiply_adds)
     if config.lora is not None:  # one multiply-add for each parameter and token
         total += sum(parameter.numel() for name, parameter in meta_model(config).named_parameters() if in_adapter(name))
-    return 2 * length * total
+    return 2 * (length * total + config.num_layers * 2 * pairs * heads * size)
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

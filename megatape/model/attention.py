@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from megatape.attention.backend import Need
 from megatape.attention.operation import attend, attend_and_move
+from megatape.attention.shifted import ShiftedSparse
 from megatape.config import Config, ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.encoding import Encoding
@@ -30,6 +31,7 @@ class Attention(nn.Module):
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.bias = encoding.bias(axis)
+        self.sparse: ShiftedSparse | None = None  # in training only; model/shifted.py sets it
 
     def forward(
         self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool, dropout_seeds: Tensor | None = None
@@ -47,8 +49,11 @@ class Attention(nn.Module):
             content, attended_positions = attend_and_move(q, k, v, e, document_starts, self.backend)
         else:
             q, k = self.encoding.rotate_qk(q, k, e)
-            bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
-            content = attend(q, k, v, bias, document_starts, self.backend)
+            if self.training and self.sparse is not None:
+                content = self.sparse.attend(q, k, v, document_starts, self.backend)
+            else:
+                bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
+                content = attend(q, k, v, bias, document_starts, self.backend)
         return self.output(content.flatten(2), dropout_seeds), attended_positions
 
     def heads(self, h: Tensor, dropout_seeds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -73,7 +73,7 @@ def _check_nodes(config: Config, cluster: ClusterConfig) -> None:
 
 def _counts(config: Config, world_size: int) -> list[Row]:
     model, training, length = config.model, config.training, config.data.sequence_length
-    count, flops = count_parameters(model), forward_flops(model, length)
+    count, flops = count_parameters(model), forward_flops(model, length, training.num_shifted_groups)
     tokens = training.global_batch_size * length
     data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
     batch = f"{training.micro_batch_size} micro x {data_ranks} data-parallel ranks x {accumulated} accumulated"

@@ -42,7 +42,7 @@ class Speed:
 def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, traffic: Traffic, memory: Memory) -> Speed:
     """The speed of a step on `world_size` GPUs, `gpus_per_node` on each node."""
     model, training, length = config.model, config.training, config.data.sequence_length
-    forward = forward_flops(model, length) * training.global_batch_size
+    forward = forward_flops(model, length, training.num_shifted_groups) * training.global_batch_size
     recomputed = forward - 2 * model.hidden_size * model.vocab_size * length * training.global_batch_size  # all but the head
     model_flops = 3 * forward
     done_flops = model_flops + (recomputed if training.activation_checkpointing else 0)

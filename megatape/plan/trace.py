@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import meta_model, saved_bytes
+from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import fake_axis
@@ -96,6 +97,7 @@ def activations(config: Config, encoding: str, checkpointing: bool) -> Activatio
     for num_layers in (2, 3):
         with _precision_of(config), FakeTensorMode():
             share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing)
+            shift_groups(share, config.training.num_shifted_groups)
             batch, length = config.training.micro_batch_size, config.data.sequence_length
             counts.append(saved_bytes(share, batch, length, config.data.mask_documents))
     layer = counts[1] - counts[0]

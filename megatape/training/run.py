@@ -15,6 +15,7 @@ from megatape.data.splits import RunData
 from megatape.files import patiently
 from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
+from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis, make_mesh
@@ -160,6 +161,7 @@ class Run:
         model = Transformer(self.config.model, training.activation_checkpointing, axis, training.attention)
         check_trainable(model, training.trainable, training.frozen)
         freeze(model, training.trainable, training.frozen)
+        shift_groups(model, training.num_shifted_groups)
         return model
 
     def _start(self, resume: str | None, allow_changes: bool) -> None:

@@ -11,7 +11,8 @@ class Speed:
     def __init__(self, config: Config, world_size: int) -> None:
         self._tokens_per_step = config.training.global_batch_size * config.data.sequence_length
         # Backward costs twice the forward pass; recomputation under activation checkpointing is not useful work.
-        self._flops_per_step = 3 * forward_flops(config.model, config.data.sequence_length) * config.training.global_batch_size
+        forward = forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
+        self._flops_per_step = 3 * forward * config.training.global_batch_size
         peak = peak_flops(config.training.precision)
         self._peak = peak and peak * world_size
         self._steps, self._seconds = 0, 0.0

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from megatape.attention import operation
 from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
+from megatape.model.shifted import shift_groups
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE
@@ -98,6 +99,16 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
     assert counter.get_total_flops() == forward_flops(config, 48)
+
+
+def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig(**SHAPE | {"encoding": "rope", "num_kv_heads": 2})
+    monkeypatch.setattr(operation, "choose", lambda need, preferred: "sdpa")
+    model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
+    shift_groups(model, 3)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model(tokens, torch.arange(48, device="meta")[None])
+    assert counter.get_total_flops() == forward_flops(config, 48, 3) < forward_flops(config, 48)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

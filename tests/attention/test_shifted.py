@@ -1,0 +1,149 @@
+"""Shifted sparse attention: against a mask made from where groups begin, without a look at the future, in training only."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.attention.sdpa import visible
+from megatape.attention.shifted import ShiftedSparse, num_pairs
+from megatape.model.attention import Attention
+from megatape.model.shifted import shift_groups
+from megatape.model.transformer import Transformer
+from tests import bounds
+from tests.attention.test_operation import random_document_starts
+from tests.bounds import assert_close
+from tests.model.builder import random_model, tokens_and_positions
+from tests.training.test_trainable import tensors
+from tests.workers import run_workers
+
+LENGTH, GROUPS = 48, 3  # groups of 16: they begin at 0, 16, 32, and at 0, 8, 24, 40
+BEGINS = ([0] * 16 + [16] * 16 + [32] * 16, [0] * 8 + [8] * 16 + [24] * 16 + [40] * 8)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, num_unshifted: int) -> Tensor:
+    """One head at a time over all pairs, by a mask."""
+    repeats, outputs = q.shape[2] // k.shape[2], []
+    for head in range(q.shape[2]):
+        channel = head // repeats
+        starts = torch.tensor(BEGINS[channel >= num_unshifted]).expand(len(q), -1)
+        seen = visible(starts if document_starts is None else starts.maximum(document_starts))
+        scores = q[:, :, head] @ k[:, :, channel].mT / math.sqrt(q.shape[-1])
+        outputs.append(scores.masked_fill(~seen, -math.inf).softmax(-1) @ v[:, :, channel])
+    return torch.stack(outputs, 2)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "blocked"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("num_unshifted", [0, 1, 2], ids="{} unshifted".format)
+def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> None:
+    """Values and gradients with grouped queries, where a rank has heads of one half or of both. The formula is in float64."""
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(2, LENGTH, heads, 4, generator=generator).requires_grad_() for heads in (4, 2, 2)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
+    starts = random_document_starts(2, LENGTH) if masked else None
+    q, k, v = given
+    found = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, starts, backend)
+    q, k, v = exact
+    expected = masked_attention(q, k, v, starts, num_unshifted)
+    for output in (found, expected):
+        output.sin().sum().backward()
+    pairs = [(found, expected), *((ours.grad, theirs.grad) for ours, theirs in zip(given, exact, strict=True))]
+    for ours, theirs in pairs:
+        assert ours is not None and theirs is not None
+        assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
+
+
+def test_pairs() -> None:
+    """The planner's number of pairs, of which attention masks those with a later key."""
+    sizes = [[begins.count(first) for first in set(begins)] for begins in BEGINS]
+    assert num_pairs(LENGTH, GROUPS) == sum(size**2 for half in sizes for size in half) / 2
+
+
+class Masked(ShiftedSparse):
+    """The same by a mask."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, preferred: str = "") -> Tensor:
+        return masked_attention(q, k, v, document_starts, self.num_unshifted)
+
+
+def rope_model() -> Transformer:
+    return random_model(encoding="rope", num_kv_heads=2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_model_equals_one_with_masks(masked: bool) -> None:
+    """Logits, and gradients of the embedded tokens and of every weight."""
+    starts = random_document_starts(2, LENGTH) if masked else None
+    tokens, positions = tokens_and_positions(length=LENGTH)
+    ours, theirs = rope_model(), rope_model()
+    shift_groups(ours, GROUPS)
+    for module in theirs.modules():
+        if isinstance(module, Attention):
+            module.sparse = Masked(GROUPS, 1)
+    found, expected = ours(tokens, positions, starts), theirs(tokens, positions, starts)
+    assert_close(found, expected, bounds.LOGITS)
+    for logits in (found, expected):
+        logits.sin().sum().backward()
+    for (name, weight), reference in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert weight.grad is not None and reference.grad is not None
+        assert_close(weight.grad, reference.grad, bounds.PACKED_GRADIENTS, what=name)
+
+
+def test_no_token_sees_the_future() -> None:
+    """Not in one layer, whose groups also keep tokens apart, nor in a model, where a later token changes nothing before it."""
+    generator = torch.Generator().manual_seed(0)
+    for num_unshifted, begins in ((1, BEGINS[0]), (0, BEGINS[1])):
+        q, k, v = (torch.randn(1, LENGTH, 1, 4, generator=generator) for _ in range(3))
+        v.requires_grad_()
+        out = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, None)
+        for token, first in enumerate(begins):
+            (gradient,) = torch.autograd.grad(out[0, token].sum(), v, retain_graph=True)
+            assert gradient[0, :, 0, 0].nonzero().flatten().tolist() == list(range(first, token + 1))
+    model = rope_model()
+    shift_groups(model, GROUPS)
+    tokens, positions = tokens_and_positions(batch=1, length=LENGTH)
+    before = model(tokens, positions)
+    for changed in (7, 8, 16, 24, 40, 47):
+        others = tokens.clone()
+        others[0, changed] = (others[0, changed] + 1) % 50
+        after = model(others, positions)
+        assert torch.equal(after[:, :changed], before[:, :changed])
+        assert not torch.equal(after[:, changed], before[:, changed])
+
+
+def test_dense_in_evaluation() -> None:
+    tokens, positions = tokens_and_positions(length=LENGTH)
+    dense, model = rope_model().eval(), rope_model()
+    shift_groups(model, GROUPS)
+    expected = dense(tokens, positions)
+    assert bounds.relative_difference(model(tokens, positions), expected) > 1e-2
+    assert torch.equal(model.eval()(tokens, positions), expected)
+    shift_groups(model, None)
+    assert torch.equal(model.train()(tokens, positions), expected)
+
+
+def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Of two ranks, each of which holds one half of the heads, after three steps; with document masks and checkpointing too."""
+    raw_config["model"] |= {"encoding": "rope", "num_kv_heads": 2}
+    raw_config["training"] |= {"steps": 3, "num_shifted_groups": 4}
+    raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
+    raw_config["checkpoint"] = {"interval": 3, "keep": 1}
+    raw_config["evaluation"]["interval"] = 100
+    folder, masks = Path(raw_config["run"]["directory"]), {"data.mask_documents": True}
+    alone = {"plain": {}, "masked": masks, "dense": {"training.num_shifted_groups": None}}
+    divided = {"plain-2": {}, "masked-2": masks | {"training.activation_checkpointing": True}}
+    for ranks, runs in ((1, alone), (2, divided)):
+        cases = [{"name": name, "set": changes | {"zero.stage": 0, "parallel.tp": ranks}} for name, changes in runs.items()]
+        payload = {"config": raw_config, "cases": cases}
+        results = run_workers("tests.training.cases:train_cases", ranks, payload, tmp_path / f"workers-{ranks}")
+        assert [result.get("error") for result in results[0]] == [None] * len(cases)
+    trained = {name: tensors(folder / name / "checkpoints/step-00000003", "exp_avg") for name in alone | divided}
+    for name in ("plain", "masked"):
+        for parameter, tensor in trained[name].items():
+            assert_close(trained[f"{name}-2"][parameter], tensor, bounds.TRAINED, floor=1e-12, what=(name, parameter))
+    query = "blocks.0.attention.query.weight"
+    assert bounds.relative_difference(trained["plain"][query], trained["dense"][query]) > 0.1
