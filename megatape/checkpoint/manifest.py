@@ -6,7 +6,8 @@
         rng.safetensors                     generator state of every rank
         state.json                          step, samples, tokens, resolved configuration, fingerprints
         tokenizer.model                     or tokenizer.json and its companions, of an adopted tokenizer
-        manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256
+        manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256;
+                                            where frozen weights are that the checkpoint leaves out (base.py)
 
 The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one without a manifest is an incomplete write.
 """
@@ -21,7 +22,8 @@ from typing import Any
 from megatape.files import read_json
 from megatape.run_folder import RunFolder
 
-FORMAT = 1
+# What earlier versions read is still written as they know it.
+COMPLETE, WITH_BASE = 1, 2
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
@@ -75,8 +77,8 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
     if type(version) is not int:
         raise ValueError(f"{path}: no manifest of MegaTAPE: format is {version!r}, not a whole number; use another checkpoint")
-    if version != FORMAT:
-        raise UnknownFormat(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMAT}")
+    if version not in (COMPLETE, WITH_BASE):
+        raise UnknownFormat(f"{path}: checkpoint format {version}, this version of MegaTAPE reads {COMPLETE} and {WITH_BASE}")
     if fault := _fault_of_content(manifest):
         raise ValueError(f"{path}: no manifest of MegaTAPE: {fault}; use another checkpoint")
     for name, entry in manifest["files"].items():
@@ -90,9 +92,14 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def save_manifest(directory: Path, files: dict[str, Any], tensors: dict[str, dict[str, str]]) -> None:
-    """Write the manifest. files: what `write_file` returned for each; tensors: kind -> parameter -> file."""
-    manifest: dict[str, Any] = {"format": FORMAT, "files": files, "tensors": tensors}
+def save_manifest(
+    directory: Path, files: dict[str, Any], tensors: dict[str, dict[str, str]], base: dict[str, Any] | None = None
+) -> None:
+    """Write the manifest. files: what `write_file` returned for each; tensors: kind -> parameter -> file; base: what
+    `describe_base` returned, None for a checkpoint that holds all weights."""
+    manifest: dict[str, Any] = {"format": WITH_BASE if base else COMPLETE, "files": files, "tensors": tensors}
+    if base:
+        manifest["base"] = base
     write_file(directory / MANIFEST, [as_json(manifest | {"sha256": _own_hash(manifest)})])
 
 
@@ -122,6 +129,8 @@ def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
 def _fault_of_content(manifest: dict[str, Any]) -> str | None:
     """What keeps the manifest's entries from being those of a checkpoint, None if nothing does."""
     files, tensors = manifest.get("files"), manifest.get("tensors")
+    if ("base" in manifest) != (manifest["format"] == WITH_BASE):
+        return f"format {manifest['format']} with{'out' * ('base' not in manifest)} a base"
     if not isinstance(files, dict):
         return "files is not an object"
     for name, entry in files.items():

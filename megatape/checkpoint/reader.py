@@ -9,7 +9,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import RNG, STATE, check_file, check_hashes, load_manifest
+from megatape.checkpoint.base import Base, BaseFault, open_base, parse_base
+from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
 from megatape.data.tokenizer import FILES, Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
@@ -18,13 +19,18 @@ from megatape.run_folder import named_step
 
 
 class CheckpointReader:
-    """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `verified_checkpoint`.
+    """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `verify`.
 
-    Raises FileNotFoundError or ValueError as `load_manifest` does."""
+    Weights that the checkpoint leaves out are read from its base, which is opened when one is needed.
+    base: where that is now, if not where the manifest says. Raises FileNotFoundError or ValueError as `load_manifest` does, and
+    BaseFault for a base that is given to a checkpoint without one."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, base: Path | None = None) -> None:
+        self.directory, self.base_given = directory, base
         self.manifest = load_manifest(directory)
+        self.base_record = parse_base(self.manifest["base"], str(directory / MANIFEST)) if "base" in self.manifest else None
+        if base is not None and self.base_record is None:
+            raise BaseFault(f"{directory} holds all of its weights: leave out --base")
         check_file(directory, self.manifest, STATE)
         self.state: dict[str, Any] = _read_state(directory / STATE)
         self.step: int = self.state["step"]
@@ -41,22 +47,32 @@ class CheckpointReader:
         """Resolved configuration of the run that wrote the checkpoint."""
         return parse_config(self.state["config"], str(self.directory / STATE))
 
+    @cached_property
+    def base(self) -> Base | None:
+        """The folder of the weights that the checkpoint leaves out. Raises BaseFault if it is not there."""
+        return open_base(self.base_record, self.directory, self.base_given) if self.base_record else None
+
     def names(self) -> list[str]:
         """Names of all parameters."""
-        return list(self.manifest["tensors"]["weight"])
+        return [*self.manifest["tensors"]["weight"], *(self.base_record.tensors if self.base_record else ())]
 
     def tensor(self, name: str) -> Tensor:
         """The whole float32 master weight of a parameter."""
-        return self._file("weight", name).get_tensor(name)
+        base = self._base_with("weight", name)
+        return base.tensor(name) if base else self._file("weight", name).get_tensor(name)
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """The given rows and columns of a tensor, which are all that is read; a vector counts as a matrix of one column."""
-        stored = self._file(kind, name).get_slice(name)
-        if tuple(stored.get_shape()) != shape:
+        base = self._base_with(kind, name)
+        stored: Any = None if base else self._file(kind, name).get_slice(name)
+        found = base.tensors[name].shape if base else tuple(stored.get_shape())
+        if found != shape:
             raise ValueError(
-                f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, the model's is {shape}: the model section of "
-                "the configuration differs"
+                f"{self.directory}: {name} has shape {found}, the model's is {shape}: the model section of the configuration "
+                "differs"
             )
+        if base:
+            return base.read(kind, name, shape, rows, columns)
         block: Tensor = stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
         if not torch.isfinite(block).all():
             raise ValueError(
@@ -74,6 +90,18 @@ class CheckpointReader:
         """The tokenizer that the run was trained with. Raises ValueError if a file of it is corrupted or missing."""
         files = self.manifest["files"]
         return stored_tokenizer(self.directory, {name: files[name]["sha256"] for name in FILES if name in files})
+
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Hash every `shares`-th file of the checkpoint, and of its base, so that ranks can divide the work.
+
+        Raises ValueError for a corrupted checkpoint, BaseFault for a base that is not the one that it was trained with."""
+        check_hashes(self.directory, self.manifest, share, shares)
+        if self.base:
+            self.base.verify(share, shares)
+
+    def _base_with(self, kind: str, name: str) -> Base | None:
+        """The base, if that holds the tensor."""
+        return self.base if kind == "weight" and self.base_record and name in self.base_record.tensors else None
 
     def _file(self, kind: str, name: str) -> Any:
         try:
@@ -100,10 +128,12 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def verified_checkpoint(directory: Path) -> CheckpointReader:
-    """The checkpoint in `directory`, every file of which has the hash that was recorded. Raises as CheckpointReader does."""
-    checkpoint = CheckpointReader(directory)
-    check_hashes(directory, checkpoint.manifest)
+def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
+    """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
+
+    Raises as CheckpointReader and its `verify` do."""
+    checkpoint = CheckpointReader(directory, base)
+    checkpoint.verify()
     return checkpoint
 
 

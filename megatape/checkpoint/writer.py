@@ -5,7 +5,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.checkpoint.base import describe_base
 from megatape.checkpoint.manifest import (
     RNG,
     STATE,
@@ -25,6 +26,7 @@ from megatape.checkpoint.manifest import (
 )
 from megatape.checkpoint.reader import rng_snapshot
 from megatape.checkpoint.tensors import save_tensors
+from megatape.checkpoint.weights import StoredWeights
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import NONCE_DIGITS, Lease, LeaseLost
@@ -47,12 +49,13 @@ def write_checkpoint(
     state: dict[str, Any],
     tokenizer: Mapping[str, bytes],
     keep: int,
+    base: StoredWeights | None = None,
 ) -> Path:
     """Write checkpoint `step` into the run's folder and remove all but the newest `keep`. Collective over all ranks.
 
     lease: of the run, which partial folders are named after. state: JSON object for state.json. tokenizer: content of
-    its files, by name. A rank holds one gathered tensor on its device and one file's content in host memory. Returns the
-    folder, which exists only when all of its files do.
+    its files, by name. base: frozen weights that stay where they are, and are left out. A rank holds one gathered tensor on
+    its device and one file's content in host memory. Returns the folder, which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could
     not write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another
@@ -65,7 +68,7 @@ def write_checkpoint(
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
         writing: list[Future[None]] = []
-        for number, (kind, file, names) in enumerate(_plan(zero)):
+        for number, (kind, file, names) in enumerate(_plan(zero, base.tensors if base else ())):
             owner = number % topology.world_size
             tensors[kind] |= dict.fromkeys(names, file)
             if topology.rank == owner:
@@ -109,7 +112,8 @@ def write_checkpoint(
 
     def complete() -> None:
         try:
-            save_manifest(partial, {name: entry for share in shares for name, entry in share["files"].items()}, tensors)
+            written = {name: entry for share in shares for name, entry in share["files"].items()}
+            save_manifest(partial, written, tensors, describe_base(base, final) if base else None)
             sync(partial)
             lease.check()  # gathering took long
             replaced = _hide(final, lease) if os.path.lexists(final) else None
@@ -212,11 +216,11 @@ def _prune(folder: RunFolder, keep: int, newest: Path, lease: Lease) -> None:
                 shutil.rmtree(hidden)
 
 
-def _plan(zero: ZeroState) -> list[tuple[str, str, list[str]]]:
+def _plan(zero: ZeroState, left_out: Collection[str]) -> list[tuple[str, str, list[str]]]:
     """Files to write: kind, file name, parameter names, each file about FILE_BYTES large."""
     groups: list[list[str]] = []
     room = 0
-    for name in zero.parameters:
+    for name in (name for name in zero.parameters if name not in left_out):
         size = 4 * torch.Size(zero.shape(name)).numel()
         if room < size:
             groups.append([])

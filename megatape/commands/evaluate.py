@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from megatape.commands.options import add_trust
+from megatape.commands.options import add_base, add_trust
 from megatape.registry import TASKS
 
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FOLDER",
             help=f"new folder for {name}.json and {name}.png",
         )
+        add_base(task)
         add_trust(task)
         entry.load().add_arguments(task)
 
@@ -36,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
     disable_progress_bar()
     kind = TASKS[args.task].load()
     task = kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
-    print(report(args.task, task, args.model, args.output, args.trust_remote_code))
+    print(report(args.task, task, args.model, args.output, args.trust_remote_code, args.base))
     return 0

@@ -98,6 +98,16 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--launcher", metavar="COMMAND", help='launcher for each run, such as "deepspeed --num_accelerators 8"')
 
 
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """--base: where the frozen weights are that a checkpoint leaves out."""
+    parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="of a checkpoint that holds only what was trained: where its base is, if it moved (docs/finetune.md)",
+    )
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add --trust-remote-code. Without it nothing in a model folder is run."""
     parser.add_argument(

@@ -12,6 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", metavar="auto|FOLDER", help="resume from the run's newest valid checkpoint (auto) or from this checkpoint"
     )
+    options.add_base(parser)
     parser.add_argument(
         "--allow-changes", action="store_true", help="resume although training.precision, optimizer.beta1 or beta2 changed"
     )
@@ -37,4 +38,4 @@ def run(args: argparse.Namespace) -> int:
         options.silence_deepspeed()
     from megatape.training.pretrain import pretrain
 
-    return pretrain(config, args.resume, args.profile, args.allow_changes)
+    return pretrain(config, args.resume, args.profile, args.allow_changes, base=args.base)

@@ -1,22 +1,28 @@
-"""Text from an exported model."""
+"""Text from a trained model."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from megatape.hf.loading import load_exported
+from megatape.hf.loading import load_trained
 
 MAX_NEW_TOKENS = 2**20  # a slip of the finger shows at once, not after days
 
 
 def generate_text(
-    folder: Path, prompt: str, max_new_tokens: int, temperature: float, seed: int, trust_remote_code: bool = False
+    folder: Path,
+    prompt: str,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    trust_remote_code: bool = False,
+    base: Path | None = None,
 ) -> str:
-    """Continue `prompt` with the exported model in `folder`; returns prompt and continuation.
+    """Continue `prompt` with the model in `folder`, an export or a checkpoint; returns prompt and continuation.
 
     temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), the same text
-    for the same seed. trust_remote_code: as load_exported takes it. Raises FileNotFoundError or ValueError for wrong
+    for the same seed. trust_remote_code, base: as load_trained takes them. Raises FileNotFoundError or ValueError for wrong
     arguments."""
     if not prompt:
         raise ValueError("--prompt is empty: give at least one character")
@@ -30,11 +36,11 @@ def generate_text(
         raise ValueError(f"--max-new-tokens is {max_new_tokens}: give at most {MAX_NEW_TOKENS}")
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"--temperature is {temperature}: give 0 for the likeliest text, or more to sample")
-    loaded = load_exported(folder, trust_remote_code)
-    model, tokenizer = loaded.model, loaded.tokenizer
-    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
-    torch.manual_seed(seed)
     # top_k 0 and top_p 1: sample from the model's own distribution, not from transformers' default cut of it.
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-    output = model.generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
-    return tokenizer.decode(output[0], skip_special_tokens=True)
+    with load_trained(folder, trust_remote_code=trust_remote_code, base=base) as loaded:
+        model, tokenizer = loaded.model, loaded.tokenizer
+        inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+        torch.manual_seed(seed)
+        output = model.generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
+        return tokenizer.decode(output[0], skip_special_tokens=True)

@@ -68,14 +68,19 @@ def _foreign_model(folder: Path) -> Any:
 
 
 @contextmanager
-def load_trained(folder: Path, model: ModelConfig | None = None, trust_remote_code: bool = False) -> Iterator[LoadedModel]:
+def load_trained(
+    folder: Path, model: ModelConfig | None = None, trust_remote_code: bool = False, base: Path | None = None
+) -> Iterator[LoadedModel]:
     """As load_exported, but `folder` may be a training checkpoint too, which is exported for the time being.
 
-    model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies."""
+    model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies. base: of a
+    checkpoint, as CheckpointReader takes it."""
     if not (folder / MANIFEST).is_file():
+        if base is not None:
+            raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
         yield load_exported(folder, trust_remote_code)
         return
-    checkpoint = verified_checkpoint(folder)
+    checkpoint = verified_checkpoint(folder, base)
     if model is not None:
         checkpoint.config = checkpoint.config.model_copy(update={"model": model})
     with TemporaryDirectory() as temporary:
@@ -90,8 +95,6 @@ def check_exported(folder: Path) -> None:
     """Raises FileNotFoundError if `folder` is no exported model."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder: give one that `megatape export` wrote")
-    if (folder / MANIFEST).is_file() and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} is a training checkpoint: export it first with `megatape export {folder} OUT`")
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         if not (folder / file).is_file():
             raise FileNotFoundError(f"{folder}: no {file}: give a folder that `megatape export` wrote")

@@ -1,5 +1,6 @@
 """LoRA adapters on their way to transformers: merged into their layers, or in peft's own format."""
 
+import hashlib
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,9 @@ from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
 
 PREFIX = "base_model.model."  # of every name in peft's files
-_MATRICES = {"a": "lora_A", "b": "lora_B"}
+BASE = "base.json"  # of an adapter: the frozen weights that it belongs to
+WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+MATRICES = {"a": "lora_A", "b": "lora_B"}
 
 
 class Checkpoint(Protocol):
@@ -59,15 +62,21 @@ class Plain:
         if not self.merge or kind != "weight" or f"{layer}.adapter.a" not in self.checkpoint.names():
             return weight
         assert lora is not None
-        a, b = (self.checkpoint.tensor(f"{layer}.adapter.{matrix}") for matrix in _MATRICES)
-        return weight + lora.alpha / lora.rank * (b @ a)
+        a, b = (self.checkpoint.tensor(f"{layer}.adapter.{matrix}") for matrix in MATRICES)
+        return merged(weight, a, b, lora.alpha, lora.rank)
 
     def tokenizer(self) -> Tokenizer:
         return self.checkpoint.tokenizer()
 
 
+def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Tensor:
+    """The weight of a layer with its adapter: W + (alpha / rank) B A."""
+    return weight + alpha / rank * (b @ a)
+
+
 def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
-    """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it.
+    """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it, and
+    the hash of each weight that it did not train, as the base has it.
 
     Raises FileExistsError if `out` exists, and ValueError for a run without LoRA, one that trained weights which have an
     adapter, or a precision that cannot hold a value."""
@@ -88,9 +97,23 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
         if config.model.tie_embeddings and "embedding" in saved:  # peft stores both ends of the tie
             head, embedding = (PREFIX + family.parameter_name(f"{name}.weight") for name in ("head", "embedding"))
             tensors[head] = tensors[embedding].clone()
-        save_tensors(tensors, folder / "adapter_model.safetensors")
+        save_tensors(tensors, folder / WEIGHTS)
         settings = _adapter_config(config.model, sorted(saved.values()), family)
-        write_file(folder / "adapter_config.json", [as_json(settings)])
+        write_file(folder / SETTINGS, [as_json(settings)])
+        dtype = stored_dtype(config)
+        hashes = {
+            family.parameter_name(name): hash_of(name, checkpoint.tensor(name), shapes[name], dtype)
+            for name in checkpoint.names()
+            if name not in names
+        }
+        record = {"format": 1, "trained_from": config.training.init_from, "dtype": str(dtype).removeprefix("torch.")}
+        write_file(folder / BASE, [as_json(record | {"sha256": hashes})])
+
+
+def hash_of(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> str:
+    """The sha256 of a tensor's values as an export in this precision stores them. Raises ValueError as `checked` does."""
+    stored = checked(name, tensor, shape, dtype)
+    return hashlib.sha256(stored.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
 def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
@@ -127,7 +150,7 @@ def _peft_name(name: str, family: Family) -> str:
     if not adapter:
         return family.parameter_name(name)
     module = family.parameter_name(f"{layer}.weight").rpartition(".")[0]
-    return f"{module}.{_MATRICES[matrix]}.weight"
+    return f"{module}.{MATRICES[matrix]}.weight"
 
 
 def _adapter_config(model: ModelConfig, saved: list[str], family: Family) -> dict[str, object]:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from megatape.attention.backend import Sizes
 from megatape.attention.operation import check, choose, load
 from megatape.config import Config
+from megatape.model.accounting import count_parameters
 from megatape.model.attention import attention_need
 from megatape.model.encodings import encoding_of
+from megatape.model.trainable import count_trainable
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
@@ -57,6 +59,15 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
     if zero.stage:  # gradients that wait to be reduced, and their copy in transit
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
     return Memory(device | _activations(config, on_gpu), host)
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """The tensors of a checkpoint: float32 weights, and the optimizer's state of those that are trained.
+
+    What a run with training.init_from freezes counts as left out, as if `init_from` held all of it."""
+    trained = count_trainable(config.model, config.training.trainable, config.training.frozen)
+    held = count_parameters(config.model).total if config.training.init_from is None else trained
+    return 4 * held + OPTIMIZERS[config.optimizer.kind].state_bytes * trained
 
 
 def _activations(config: Config, on_gpu: bool) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from megatape.config import ClusterConfig, Config, parse_config
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.plan.gpus import Gpu, load_gpu
-from megatape.plan.memory import Memory, plan_memory
+from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import Traffic, plan_traffic
@@ -96,6 +96,7 @@ def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> lis
         (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.precision})"),
         *((f"  {part}", size(count)) for part, count in memory.device.items()),
         *((f"  in host memory: {part}", size(count)) for part, count in memory.host.items()),
+        ("bytes of a checkpoint", size(checkpoint_bytes(config))),
     ]
 
 

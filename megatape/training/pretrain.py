@@ -23,10 +23,15 @@ from megatape.zero.engine import TrainingDiverged
 
 
 def pretrain(
-    config: Config, resume: str | None, profiled_steps: int = 0, allow_changes: bool = False, limits: Limits | None = None
+    config: Config,
+    resume: str | None,
+    profiled_steps: int = 0,
+    allow_changes: bool = False,
+    limits: Limits | None = None,
+    base: Path | None = None,
 ) -> int:
-    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes: as `Run` takes them. limits: of the
-    watch over the ranks.
+    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes, base: as `Run` takes them. limits:
+    of the watch over the ranks.
 
     Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a signal that came
     not from a user at the keyboard ended it early."""
@@ -38,11 +43,16 @@ def pretrain(
         limits = limits or limits_of_environment()
         device = initialize_distributed(topology, limits.collectives)
         with Watch(topology, limits) as watch:
-            arguments = {"--resume": resume, "--profile": profiled_steps, "--allow-changes": allow_changes}
+            arguments = {
+                "--resume": resume,
+                "--base": str(base) if base else None,
+                "--profile": profiled_steps,
+                "--allow-changes": allow_changes,
+            }
             data = open_together(config, arguments, topology)
             check(attention_need(config, device.type), config.training.attention)
             with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-                run = Run(config, data, topology, lease, resume, allow_changes)
+                run = Run(config, data, topology, lease, resume, allow_changes, base)
                 if topology.is_main:
                     print(introduction(run), flush=True)
                 unfinished = train(run, profiled_steps, watch.enter)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.manifest import UnknownFormat, check_hashes
+from megatape.checkpoint.base import BaseFault
+from megatape.checkpoint.manifest import UnknownFormat
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.files import patiently
 from megatape.run_folder import ASIDE, RunFolder
@@ -14,17 +15,18 @@ from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
 
 
-def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReader | None, list[Path]]:
+def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
     """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
 
-    None if the run never saved a checkpoint. Collective over all ranks. Raises on all of them ValueError if there are
-    checkpoints but none is valid, or if there are none but there were: starting from step 0 would overwrite what can still be
-    saved. Raises OSError if a checkpoint cannot be read."""
+    base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
+    them ValueError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
+    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises OSError if a
+    checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     corrupted: list[Path] = []
     for directory in (folder.checkpoints / name for name in names):
-        reader = _open_verified(directory, topology)
+        reader = _open_verified(directory, topology, base)
         if reader is not None:
             return reader, corrupted
         corrupted.append(directory)
@@ -36,10 +38,12 @@ def newest_valid(folder: RunFolder, topology: Topology) -> tuple[CheckpointReade
     return None, []
 
 
-def open_checkpoint(directory: Path, topology: Topology) -> CheckpointReader:
-    """The checkpoint in `directory`. Raises FileNotFoundError or ValueError if there is none or it is corrupted."""
-    CheckpointReader(directory)
-    reader = _open_verified(directory, topology)
+def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
+    """The checkpoint in `directory`. base: as CheckpointReader takes it.
+
+    Raises FileNotFoundError or ValueError if there is none or it is corrupted, or if its base is not there or another one."""
+    CheckpointReader(directory, base)
+    reader = _open_verified(directory, topology, base)
     if reader is None:
         raise ValueError(
             f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one"
@@ -57,25 +61,26 @@ def set_aside(corrupted: list[Path]) -> None:
         print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
 
 
-def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | None:
+def _open_verified(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
-    Raises OSError on all ranks if one cannot read it: that says nothing about the content."""
+    Raises on all ranks OSError if one cannot read it, and ValueError for another version's or without its base: these say
+    nothing about the content."""
     reader = None
-    corrupted = unreadable = unknown = ""
+    corrupted = unreadable = refused = ""
 
     def verify() -> None:
         nonlocal reader
-        reader = CheckpointReader(directory)
-        check_hashes(directory, reader.manifest, topology.rank, topology.world_size)
+        reader = CheckpointReader(directory, base)
+        reader.verify(topology.rank, topology.world_size)
 
     try:
         if appears(directory):
             patiently(verify)
         else:
             unreadable = f"{directory} is not seen here"
-    except UnknownFormat as error:
-        unknown = str(error)
+    except (UnknownFormat, BaseFault) as error:
+        refused = str(error)
     except (ValueError, KeyError, TypeError, RecursionError, FileNotFoundError, SafetensorError) as error:
         corrupted = str(error)
     except OSError as error:
@@ -85,10 +90,10 @@ def _open_verified(directory: Path, topology: Topology) -> CheckpointReader | No
         print(f"checkpoint not used: {corrupted}", file=sys.stderr, flush=True)
     seen = [
         dict.fromkeys(text for text in texts if text)
-        for texts in zip(*exchange([unknown, unreadable, corrupted], topology), strict=True)
+        for texts in zip(*exchange([refused, unreadable, corrupted], topology), strict=True)
     ]
     if seen[0]:
-        raise UnknownFormat("; ".join(seen[0]))
+        raise ValueError("; ".join(seen[0]))
     if seen[1]:
         raise OSError(
             f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, "

@@ -7,6 +7,7 @@ from pathlib import Path
 from megatape.attention.operation import choose
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.same_run import changed_settings, check_same_run
+from megatape.checkpoint.weights import StoredWeights
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
@@ -39,7 +40,8 @@ class Run:
 
     lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a
     new run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change its precision
-    and betas. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
+    and betas. base: where the base of the checkpoint that the run starts from is now, if not where that says. Raises ValueError
+    or FileNotFoundError if configuration, data and checkpoint do not fit together."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Run:
         lease: Lease,
         resume: str | None,
         allow_changes: bool = False,
+        base: Path | None = None,
     ) -> None:
         self.config, self.data, self.topology, self.lease = config, data, topology, lease
         self.folder = RunFolder(Path(config.run.directory))
@@ -70,7 +73,7 @@ class Run:
         self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.origin: Path | None = None  # the checkpoint that the run continues from
         check_shared(self.folder.directory, topology)
-        self._start(resume, allow_changes)
+        self.base = self._start(resume, allow_changes, base)
         on_main(lambda: patiently(self._record), topology)
 
     @property
@@ -152,6 +155,7 @@ class Run:
             state,
             self.data.tokenizer.files,
             self.config.checkpoint.keep,
+            self.base,
         )
         self.saved = self.step
         return checkpoint
@@ -164,16 +168,18 @@ class Run:
         shift_groups(model, training.num_shifted_groups)
         return model
 
-    def _start(self, resume: str | None, allow_changes: bool) -> None:
-        """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros."""
+    def _start(self, resume: str | None, allow_changes: bool, base: Path | None) -> StoredWeights | None:
+        """Fill masters and optimizer state: from a checkpoint, or with initial weights and zeros.
+
+        Returns the frozen weights that checkpoints leave out."""
         reader: CheckpointReader | None = None
         corrupted: list[Path] = []
         if resume == "auto":
-            reader, corrupted = newest_valid(self.folder, self.topology)
+            reader, corrupted = newest_valid(self.folder, self.topology, base)
             if reader is None:
                 self._restart()
         elif resume is not None:
-            reader = open_checkpoint(Path(resume), self.topology)
+            reader = open_checkpoint(Path(resume), self.topology, base)
             newer = [path for path in self.folder.list_checkpoints() if named_step(path) > reader.step]
             if newer:
                 raise ValueError(
@@ -182,8 +188,9 @@ class Run:
                     "them"
                 )
         if reader is None:
-            self.engine.state.load(first_state(self.config, self.engine.state.parameters, self.topology), step=0)
-            return
+            first = first_state(self.config, self.engine.state.parameters, self.topology, base)
+            self.engine.state.load(first.read, step=0)
+            return first.base
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self.engine.state.load(reader.read, reader.step)
@@ -196,6 +203,7 @@ class Run:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
             for line in changed:
                 print(f"changed since then: {line}", flush=True)
+        return reader.base
 
     def _record(self) -> None:
         """Leave in the folder what shows that a run trains here."""

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from megatape.checkpoint.manifest import MANIFEST, check_hashes
+from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
@@ -42,6 +43,19 @@ class Source(Protocol):
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """As zero.state.Reader."""
 
+    def stored(self) -> StoredWeights:
+        """Where the weights are; without hashes if none were recorded. Those of a checkpoint with a base: the base's."""
+
+
+class First(NamedTuple):
+    """What a run has at step 0.
+
+    read: of its state. base: those of its frozen weights that checkpoints leave out, because the files of
+    training.init_from hold them; None if there are none."""
+
+    read: Reader
+    base: StoredWeights | None
+
 
 class CheckpointWeights(CheckpointReader):
     """The weights in a checkpoint of ours."""
@@ -53,32 +67,44 @@ class CheckpointWeights(CheckpointReader):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return _shapes(self.model)
 
-    def verify(self, share: int, shares: int) -> None:
-        check_hashes(self.directory, self.manifest, share, shares)
+    def stored(self) -> StoredWeights:
+        if self.base:
+            return self.base
+        held, shapes = self.manifest["tensors"][WEIGHT], self.shapes()
+        tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in held.items()}
+        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(held.values())}
+        return StoredWeights(self.directory, tensors, files)
 
 
-def open_source(directory: Path) -> Source:
-    """The weights in the folder of an import, a checkpoint or an exported model. Raises FileNotFoundError or ValueError."""
+def open_source(directory: Path, base: Path | None = None) -> Source:
+    """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
+
+    Raises FileNotFoundError or ValueError."""
     # Here, because transformers takes seconds to import.
     from megatape.hf.adopt.architecture import read_architecture
     from megatape.hf.adopt.record import IMPORT, open_import
     from megatape.hf.adopt.weights import find_weights
 
+    if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
+        return CheckpointWeights(directory, base)
+    if base is not None:
+        raise ValueError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
     if (directory / IMPORT).is_file():
         return open_import(directory)
-    if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
-        return CheckpointWeights(directory)
     return find_weights(directory, read_architecture(directory))[0]
 
 
-def first_state(config: Config, parameters: Mapping[str, nn.Parameter], topology: Topology) -> Reader:
-    """Reads the state of a run at step 0. Collective over all ranks.
+def first_state(config: Config, parameters: Mapping[str, nn.Parameter], topology: Topology, base: Path | None = None) -> First:
+    """The state of a run at step 0. Collective over all ranks. base: as CheckpointReader takes it.
 
     Raises ValueError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
-        return fresh
-    source = _opened(config, topology)
+        if base is not None:
+            raise ValueError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
+        return First(fresh, None)
+    frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+    source, kept = _opened(Path(config.training.init_from), base, config.model, frozen, topology)
     given = source.shapes().keys() & parameters.keys()
     if topology.is_main:
         print("\n".join(_told(source, config.model, len(parameters) - len(given))), flush=True)
@@ -86,7 +112,7 @@ def first_state(config: Config, parameters: Mapping[str, nn.Parameter], topology
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         return (source.read if kind == WEIGHT and name in given else fresh)(kind, name, shape, rows, columns)
 
-    return read
+    return First(read, kept)
 
 
 def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
@@ -124,19 +150,29 @@ def check_fits(source: Source, model: ModelConfig) -> None:
             )
 
 
-def _opened(config: Config, topology: Topology) -> Source:
-    """Opened and checked by all ranks, each hashing its share of the files."""
-    source, fault = None, ""
+def _opened(
+    directory: Path, base: Path | None, model: ModelConfig, frozen: set[str], topology: Topology
+) -> tuple[Source, StoredWeights | None]:
+    """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
+    source, kept, fault = None, None, ""
+    files: dict[str, dict[str, Any]] = {}
     try:
-        source = open_source(Path(str(config.training.init_from)))
-        check_fits(source, config.model)
+        source = open_source(directory, base)
+        check_fits(source, model)
         source.verify(topology.rank, topology.world_size)
+        stored = source.stored()
+        kept = stored.restricted(sorted(stored.tensors.keys() & frozen))
+        used = {record.file for record in kept.tensors.values()}
+        unhashed = sorted(used - kept.files.keys())[topology.rank :: topology.world_size]  # those of an export
+        files = {name: describe(kept.directory / name) for name in unhashed}
     except (ValueError, OSError, SafetensorError) as error:
         fault = str(error)
-    if faults := [text for text in exchange(fault, topology) if text]:
+    shares = exchange([fault, files], topology)
+    if faults := [text for text, _ in shares if text]:
         raise ValueError(f"training.init_from: {faults[0]}")
-    assert source is not None
-    return source
+    assert source is not None and kept is not None
+    kept.files = {**kept.files, **{name: FileRecord(**entry) for _, share in shares for name, entry in share.items()}}
+    return source, kept if kept.tensors else None
 
 
 def _told(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:

@@ -87,6 +87,6 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ValueError, match=re.escape(told)):
             load_manifest(checkpoint)
     path.write_text(json.dumps(content))
-    monkeypatch.setattr("megatape.checkpoint.manifest.FORMAT", 2)
-    with pytest.raises(UnknownFormat, match="checkpoint format 1, this version of MegaTAPE reads 2"):
+    monkeypatch.setattr("megatape.checkpoint.manifest.COMPLETE", 3)
+    with pytest.raises(UnknownFormat, match="checkpoint format 1, this version of MegaTAPE reads 3 and 2"):
         load_manifest(checkpoint)

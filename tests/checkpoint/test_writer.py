@@ -21,11 +21,11 @@ def test_parameters_are_grouped_into_files(monkeypatch: pytest.MonkeyPatch) -> N
         parameters=shapes, shape=shapes.__getitem__, tensors=dict.fromkeys(("weight", "momentum"), shapes)
     )
     groups = [["a", "b"], ["c"], ["huge"], ["d"]]
-    assert writer._plan(cast(ZeroState, state)) == [
+    assert writer._plan(cast(ZeroState, state), ()) == [
         (kind, f"{kind}-{number:05d}.safetensors", names) for number, names in enumerate(groups) for kind in state.tensors
     ]
     state.tensors["momentum"] = ["c", "d"]  # the others are frozen
-    momentum = [(file, names) for kind, file, names in writer._plan(cast(ZeroState, state)) if kind == "momentum"]
+    momentum = [(file, names) for kind, file, names in writer._plan(cast(ZeroState, state), ()) if kind == "momentum"]
     assert momentum == [("momentum-00001.safetensors", ["c"]), ("momentum-00003.safetensors", ["d"])]
 
 

@@ -124,7 +124,7 @@ def test_a_run_on_adopted_data(command: Command, tmp_path: Path) -> None:
         {
             "name": "again",
             "resume": str(tmp_path / "runs/run/checkpoints/step-00000001"),
-            "remove_data": True,
+            "remove": str(tmp_path / "data"),
             "only_save": True,
         },
     ]

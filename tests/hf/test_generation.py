@@ -181,6 +181,5 @@ def test_generate_text_explains_wrong_arguments(exported: Callable[..., Exported
         generate_text(tmp_path / "nowhere", "a", 1, 0, 0)
     with pytest.raises(FileNotFoundError, match="no config.json: give a folder that"):
         generate_text(tmp_path, "a", 1, 0, 0)
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="is a training checkpoint: export it first"):
-        generate_text(tmp_path, "a", 1, 0, 0)
+    with pytest.raises(ValueError, match="is no checkpoint that holds only what was trained: leave out --base"):
+        generate_text(folder, "a", 1, 0, 0, base=tmp_path)

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from megatape import files
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
+from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training import resume
 from megatape.training.loop import train
 from megatape.training.run import Run
 from megatape.training.sinks import JsonLines
@@ -28,11 +28,11 @@ from megatape.zero.engine import TrainingDiverged
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    """Train the cases of {"config": base, "cases": [{name, set, resume, only_save, profile}, ...]} one after the other.
+    """Train the cases of {"config": base, "cases": [{name, set, resume, base, only_save, profile}, ...]} one after the other.
 
     name: folder of the run below the base's. set: section.key -> value. only_save: write a checkpoint without training.
     profile: steps to trace.
-    allow_changes: as in Run. fault: (one of FAULTS, how often it happens). remove_data: delete the data folder before it saves.
+    base, allow_changes: as in Run. fault: (one of FAULTS, how often it happens). remove: delete this folder before it saves.
     Returns for each where it started, or the error that ended it."""
     return [_train(payload["config"], case, topology) for case in payload["cases"]]
 
@@ -48,12 +48,13 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         config = parse_config(raw, case["name"])
         fault = FAULTS[case["fault"][0]](case["fault"][1]) if "fault" in case else nullcontext()
         with fault, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-            run = Run(config, open_data(config), topology, lease, case.get("resume"), case.get("allow_changes", False))
+            where = Path(case["base"]) if "base" in case else None
+            run = Run(config, open_data(config), topology, lease, case.get("resume"), case.get("allow_changes", False), where)
             start = {"step": run.step, "samples": run.samples}
-            if case.get("remove_data"):
+            if "remove" in case:
                 dist.barrier()
                 if topology.is_main:
-                    shutil.rmtree(config.data.path)
+                    shutil.rmtree(case["remove"])
             if case.get("only_save"):
                 run.save()
             else:
@@ -81,8 +82,8 @@ def _times(count: int, error: Exception, function: Callable[..., Any], concerns:
 def _unreadable(count: int) -> Iterator[None]:
     """Hashing a checkpoint's files meets an error of the file system."""
     error = OSError(errno.EIO, os.strerror(errno.EIO), "disk")
-    failing = _times(count, error, resume.check_hashes, lambda *_: True)
-    with patch.object(resume, "check_hashes", failing), patch.object(files, "WAITS", (0.01, 0.01)):
+    failing = _times(count, error, CheckpointReader.verify, lambda *_: True)
+    with patch.object(CheckpointReader, "verify", failing), patch.object(files, "WAITS", (0.01, 0.01)):
         yield
 
 

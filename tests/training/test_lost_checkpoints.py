@@ -139,7 +139,7 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         {"name": "folders", "resume": "auto", "set": keep | {"training.steps": 5}},
         {"name": "logging", "fault": ["full disk", 2]},
         {"name": "metrics", "resume": "auto", "set": {"training.steps": 5}},
-        {"name": "data", "set": {"data.path": str(data)}, "only_save": True, "remove_data": True},
+        {"name": "data", "set": {"data.path": str(data)}, "only_save": True, "remove": str(data)},
     ]
     both = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")
     for not_finite, large, thrice, *rest in both:

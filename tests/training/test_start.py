@@ -243,7 +243,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
     lease = Lease(RunFolder(Path(config.run.directory)).lease)
     run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
     state = run.engine.state
-    read, sizes = first_state(config, state.parameters, topology), []
+    read, sizes = first_state(config, state.parameters, topology).read, []
 
     def counted(*arguments: Any) -> Tensor:
         block = read(*arguments)

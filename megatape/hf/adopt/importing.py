@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.manifest import as_json, describe, write_file
+from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizer import FILES
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
 from megatape.hf.adopt.record import IMPORT, ImportRecord
-from megatape.hf.adopt.weights import FileRecord, FolderWeights, find_weights
+from megatape.hf.adopt.weights import FolderWeights, find_weights
 from megatape.hf.stored import INDEX
 
 LENGTH = 4096  # of samples, unless the model or the user says otherwise
@@ -103,5 +104,5 @@ def _record(source: Path, found: Architecture, weights: FolderWeights, dtype: st
         tokenizer=tokenizer,
         model=weights.model,
         files={name: FileRecord(**describe(source / name)) for name in sorted(used)},
-        tensors=weights.tensors,
+        tensors=dict(weights.tensors),
     )

@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
 from megatape.files import read_json
-from megatape.hf.adopt.weights import FileRecord, FolderWeights, TensorRecord
+from megatape.hf.adopt.weights import FolderWeights
 
 IMPORT = "import.json"
 
@@ -38,11 +39,8 @@ def read_record(directory: Path) -> ImportRecord:
     """The record of the import in `directory`. Raises FileNotFoundError or ValueError if it is none."""
     path = directory / IMPORT
     try:
-        value = read_json(path)
-        for tensor in value["tensors"].values():
-            tensor["shape"] = tuple(tensor["shape"])  # JSON has lists only
-        return ImportRecord.model_validate(value)
-    except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return ImportRecord.model_validate(read_json(path))
+    except ValueError as error:
         reason = error.errors()[0] if isinstance(error, ValidationError) else error
         raise ValueError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
 

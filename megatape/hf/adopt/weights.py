@@ -4,10 +4,9 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
 
-from megatape.checkpoint.manifest import describe
-from megatape.config import ModelConfig, Section
+from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
+from megatape.config import ModelConfig
 from megatape.hf.adopt.architecture import Architecture
 from megatape.hf.stored import stored_tensors
 from megatape.model.accounting import meta_model
@@ -18,58 +17,34 @@ _CONSTANT = "rotary_emb.inv_freq"
 _ROWS = 4096  # compared at a time
 
 
-class TensorRecord(Section):
-    """Where a tensor is, in a file of its folder, and under which name there."""
-
-    file: str
-    name: str
-    shape: tuple[int, ...]
-
-
-class FileRecord(Section):
-    """Size and hash of a file, as `describe` gives them."""
-
-    bytes: int
-    sha256: str
-
-
-class FolderWeights:
-    """The weights of a model in a folder of transformers.
-
-    model: whose weights they are. tensors: by our names. files: the hashes that they must have, empty if none were recorded."""
+class FolderWeights(StoredWeights):
+    """The weights of a model in a folder of transformers. model: whose weights they are."""
 
     def __init__(
         self, folder: Path, model: ModelConfig, tensors: dict[str, TensorRecord], files: dict[str, FileRecord] | None = None
     ) -> None:
-        self.directory, self.model, self.tensors, self.files = folder, model, tensors, files or {}
+        super().__init__(folder, tensors, files or {})
+        self.model = model
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every parameter, under our names."""
         return {name: record.shape for name, record in self.tensors.items()}
 
+    def stored(self) -> StoredWeights:
+        """Where they are."""
+        return self
+
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Hash every `shares`-th file, beginning with number `share`. Raises ValueError or FileNotFoundError for one that is
         not what it was when its hash was recorded."""
-        for name in sorted(self.files)[share::shares]:
-            path = self.directory / name
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: missing, but this folder was imported: put it back, or import it again")
-            if FileRecord(**describe(path)) != self.files[name]:
+        for name in self.files:
+            if not (self.directory / name).is_file():
+                raise FileNotFoundError(
+                    f"{self.directory / name}: missing, but this folder was imported: put it back, or import it again"
+                )
+        for path, expected, found in self.hashed(share, shares):
+            if found != expected:
                 raise ValueError(f"{path} has changed since it was imported: restore it, or import the folder again")
-
-    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """The given rows and columns of a weight in float32; a vector is a matrix of one column.
-
-        The file is open for this tensor only: pages of its mapping that were read would count as this process's memory."""
-        record = self.tensors[name]
-        path = self.directory / record.file
-        with safe_open(path, framework="pt") as file:
-            part = file.get_slice(record.name)
-            block: Tensor = part[rows, columns] if len(shape) == 2 else part[rows][:, None]
-            block = block.to(torch.float32)
-        if not torch.isfinite(block).all():
-            raise ValueError(f"{path}: tensor {record.name} has values that are NaN or infinite: copy the folder again")
-        return block
 
 
 def find_weights(folder: Path, found: Architecture) -> tuple[FolderWeights, str]:

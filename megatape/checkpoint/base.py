@@ -1,0 +1,108 @@
+"""The base of a checkpoint: the folder of weights that its run froze and did not copy.
+
+A run that starts from other weights and freezes some of them leaves these out of its checkpoints. The manifest has, under
+`base`, where they are and the hashes of their files:
+
+    folder      the folder, as an absolute path
+    relative    the same, seen from the checkpoint: it still fits when both were moved together
+    files       size and sha256 of every file that holds some of them
+    tensors     parameter -> file, name there, shape
+
+The folder holds them itself. A run that starts from a checkpoint with a base has the same base, and stores whatever that
+checkpoint holds beyond it; so no checkpoint depends on another one that depends on a third.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
+from megatape.config import Section
+
+
+class BaseFault(ValueError):
+    """The base of a checkpoint is missing, changed, or another one, which says nothing about the checkpoint itself."""
+
+
+class BaseRecord(Section):
+    """The entry `base` of a manifest."""
+
+    folder: str
+    relative: str
+    files: dict[str, FileRecord]
+    tensors: dict[str, TensorRecord]
+
+
+class Base(StoredWeights):
+    """The base of the checkpoint in `checkpoint`, which is in `folder` now."""
+
+    def __init__(self, record: BaseRecord, folder: Path, checkpoint: Path) -> None:
+        super().__init__(folder, record.tensors, record.files)
+        self.recorded, self.checkpoint = record.folder, checkpoint
+
+    def verify(self, share: int, shares: int) -> None:
+        """Hash every `shares`-th file, beginning with number `share`. Raises BaseFault for one that is not the base's."""
+        try:
+            for path, expected, found in self.hashed(share, shares):
+                if found != expected:
+                    raise BaseFault(
+                        f"{path} has sha256 {found.sha256[:12]}, but the base of {self.checkpoint}, which was trained with "
+                        f"{self.recorded}, has {expected.sha256[:12]} there: restore the file, or give the right folder with "
+                        "--base DIR"
+                    )
+        except FileNotFoundError as error:
+            raise BaseFault(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
+
+
+_ADVICE = "put it back, or say where it is now with --base DIR"
+
+
+def parse_base(entry: Any, origin: str) -> BaseRecord:
+    """The entry `base` of a manifest. Raises ValueError if it is none."""
+    try:
+        record = BaseRecord.model_validate(entry)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise ValueError(f"{origin}: no manifest of MegaTAPE: base.{where}: {fault['msg']}; use another checkpoint") from None
+    for name in record.files:
+        if not name or Path(name).name != name:
+            raise ValueError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
+    for name, tensor in record.tensors.items():
+        if tensor.file not in record.files:
+            raise ValueError(f"{origin}: no manifest of MegaTAPE: base has {name} in {tensor.file!r}, which it does not list")
+    return record
+
+
+def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
+    """The entry `base` for a manifest of the checkpoint that is written to `checkpoint`."""
+    folder = os.path.abspath(weights.directory)
+    relative = os.path.relpath(folder, os.path.abspath(checkpoint))
+    record = BaseRecord(folder=folder, relative=relative, files=dict(weights.files), tensors=dict(weights.tensors))
+    return record.model_dump(mode="json")
+
+
+def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
+    """The base of the checkpoint in `checkpoint`, in the folder `given` or else where the manifest says it is.
+
+    Raises BaseFault if the folder, or a file of its recorded size, is not there. Its content is compared by `Base.verify`."""
+    folder = given or Path(record.folder)
+    if given is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
+        folder = Path(os.path.normpath(checkpoint / record.relative))
+    if not folder.is_dir():
+        raise BaseFault(
+            f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and "
+            f"{'there' if given is None else f'--base {given}'} is no such folder: {_ADVICE}"
+        )
+    for name, expected in record.files.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != expected.bytes:
+            raise BaseFault(
+                f"{folder} is not the base of {checkpoint}, which was trained with {record.folder}: {name} "
+                f"{'is not there' if size is None else f'has {size} bytes'}, and the base's has {expected.bytes} bytes and "
+                f"sha256 {expected.sha256[:12]}: {_ADVICE}"
+            )
+    return Base(record, folder, checkpoint)
