@@ -155,6 +155,7 @@ BACKENDS: dict[str, Entry] = {
 
 # Evaluation tasks, subclasses of megatape.tasks.task.Task.
 TASKS: dict[str, Entry] = {
+    "passkey": Entry("megatape.tasks.passkey:Passkey", "retrieval of a number from a long text"),
     "addition": Entry(
         "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
     ),

@@ -11,7 +11,8 @@ from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.tasks.heat_map import draw_heat_map
+from megatape.tasks.greedy import continuations
+from megatape.tasks.heat_map import Grid, draw_heat_map
 from megatape.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class AdditionGrid:
     def draw(self, title: str, path: Path) -> None:
         """Write a PNG of the grid, with a frame around the trained lengths."""
         labels = "digits of the second operand", "digits of the first operand"
-        draw_heat_map(self.accuracy, self.trained_digits, labels, "exact match (%)", title, path)
+        draw_heat_map(Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits), title, path)
 
     def describe(self) -> dict[str, Any]:
         """All results, for a JSON file."""
@@ -135,18 +136,9 @@ def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None 
 
 def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
     """Whether each problem is answered exactly. All prompts must have the same number of tokens."""
-    import torch
-
-    model = loaded.model
-    prompts = torch.tensor([[*tokenizer.begin, *tokenizer.encode(problem.prompt)] for problem in problems])
+    prompts = [[*tokenizer.begin, *tokenizer.encode(problem.prompt)] for problem in problems]
     expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
-    longest = max(map(len, expected))
-    if hasattr(model.config, "position_length"):
-        # RandPE spreads a sequence over position_length positions: as many as in training, unless the problem is longer.
-        model.config.position_length = max(loaded.position_length, prompts.shape[1] + longest)
-    prompts = prompts.to(model.device)
-    output = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=longest, do_sample=False)
-    for answer, found in zip(expected, output[:, prompts.shape[1] :].tolist(), strict=True):
+    for answer, found in zip(expected, continuations(loaded, prompts, max(map(len, expected))), strict=True):
         yield found[: len(answer)] == answer
 
 

@@ -1,0 +1,22 @@
+"""Greedy continuations of prompts."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megatape.hf.loading import LoadedModel
+
+
+def continuations(loaded: "LoadedModel", prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+    """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
+
+    All prompts must have the same number of ids, so that nothing is padded."""
+    import torch
+
+    model, tokens = loaded.model, torch.tensor(prompts)
+    if hasattr(model.config, "position_length"):
+        # RandPE spreads a sequence over position_length positions: as many as in training, unless the text is longer.
+        model.config.position_length = max(loaded.position_length, tokens.shape[1] + num_tokens)
+    tokens = tokens.to(model.device)
+    output = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_tokens, do_sample=False)
+    found: list[list[int]] = output[:, tokens.shape[1] :].tolist()
+    return found
