@@ -160,3 +160,15 @@ TASKS: dict[str, Entry] = {
         "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
     ),
 }
+
+# Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.
+FORMATS: dict[str, Entry] = {
+    "pairs": Entry("megatape.data.finetuning.pairs:Pairs", "fields `prompt` and `answer`"),
+    "scrolls_qa": Entry(
+        "megatape.data.finetuning.scrolls:Answering", "SCROLLS' fields `input` and `output`: answer the question in `input`"
+    ),
+    "scrolls_summary": Entry(
+        "megatape.data.finetuning.scrolls:Summarizing", "SCROLLS' fields `input` and `output`: summarize `input`"
+    ),
+    "chat": Entry("megatape.data.finetuning.chat:Chat", "field `messages`, a list of `role` and `content`"),
+}

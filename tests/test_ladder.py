@@ -78,6 +78,15 @@ def test_addition(path: Path) -> None:
     assert config.model.vocab_size == character_tokenizer().vocab_size
 
 
+def test_the_paper_s_recipe_for_scrolls() -> None:
+    config, base = load_config(CONFIGS / "finetune" / "scrolls_155m.json"), load_config(CONFIGS / "tape_155m.json")
+    training, optimizer, schedule = config.training, config.optimizer, config.schedule
+    assert (config.model, config.data.samples, config.data.sequence_length) == (base.model, "examples", 1024)
+    assert training.init_from == f"{base.run.directory}/checkpoints/step-{base.training.steps:08d}"
+    assert (training.global_batch_size, training.steps) == (64, 1000)
+    assert (optimizer.learning_rate, optimizer.weight_decay, schedule.warmup_fraction) == (1e-5, 0.01, 0.1)
+
+
 @pytest.mark.parametrize("digits", [20, 40])
 def test_the_paper_s_recipe_for_addition(digits: int) -> None:
     config = load_config(CONFIGS / f"tape_addition_{digits}.json")

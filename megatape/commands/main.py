@@ -25,6 +25,7 @@ COMMANDS = {
     "prepare": "prepare a data directory",
     "prepare corpus": "tokenize a corpus into shards",
     "prepare addition": "generate addition problems with reversed digits",
+    "prepare finetuning": "tokenize prompts and answers, of which the answers are learned",
     "data": "inspect data directories and train tokenizers",
     "data report": "print a summary of a data directory",
     "data tokenizer": "train a SentencePiece BPE tokenizer with byte fallback",

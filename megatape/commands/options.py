@@ -2,9 +2,15 @@
 
 import argparse
 import logging
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatape.config import Config, load_config
+
+if TYPE_CHECKING:
+    from megatape.data.records import RecordCounts
+    from megatape.data.tokenizer import Tokenizer
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +51,18 @@ def silence_deepspeed() -> None:
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """--source, --input, --subset and --max-record-bytes: where documents come from."""
-    from megatape.data.corpus import KINDS, MAX_RECORD_BYTES
+    from megatape.data.corpus import KINDS
 
     parser.add_argument("--source", required=True, choices=KINDS, help="type of source (docs/data.md)")
     parser.add_argument("--input", nargs="+", default=[], help="files or folders; for hub, the name of a dataset")
     parser.add_argument("--subset", help="configuration of a hub dataset")
+    add_record_limit(parser)
+
+
+def add_record_limit(parser: argparse.ArgumentParser) -> None:
+    """--max-record-bytes of commands that read lines of JSON."""
+    from megatape.data.records import MAX_RECORD_BYTES
+
     parser.add_argument(
         "--max-record-bytes",
         type=positive,
@@ -57,6 +70,42 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="skip longer lines and text files (default %(default)s; memory grows with it)",
     )
+
+
+def add_validation_share(parser: "argparse._ActionsContainer", of: str) -> None:
+    """--validation-share of commands that split what they read. of: what it is a fraction of."""
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.02,
+        metavar="P",
+        help=f"fraction of {of} in the validation split (default %(default)s)",
+    )
+
+
+def read_tokenizer(path: Path) -> "Tokenizer":
+    """The tokenizer that --tokenizer names; warns if models that train with it cannot be exported. Raises FileNotFoundError or
+    ValueError."""
+    from megatape.data.tokenizer_files import load_tokenizer
+    from megatape.hf.tokenizer import special_tokens
+
+    tokenizer = load_tokenizer(path)
+    try:
+        special_tokens(tokenizer)
+    except ValueError as fault:
+        print(f"warning: a model trained on this data cannot be exported. {fault}", file=sys.stderr)
+    return tokenizer
+
+
+def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
+    """Print which records were skipped, if any."""
+    if counts.too_long:
+        print(
+            f"skipped {counts.too_long:,} records longer than {max_record_bytes:,} bytes (raise --max-record-bytes to "
+            f"keep them), the first one: {counts.first_too_long}"
+        )
+    if counts.bad:
+        print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
 
 
 def add_new_data(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,11 @@ class DataConfig(Section):
         "empty: read from `path`",
     )
     sequence_length: FixedSamples[PositiveInt] = Field(description="N, tokens per sample")
-    samples: FixedSamples[Literal["packed", "documents"]] = Field(
+    samples: FixedSamples[Literal["packed", "documents", "examples"]] = Field(
         "packed",
-        description="packed cuts the stream of documents every N tokens; documents makes each a padded sample of its own",
+        description="packed cuts the stream of documents every N tokens; documents makes each a padded sample of its own; "
+        "examples does so with prompts and answers (docs/finetuning_data.md), of which only the answers are targets, and with "
+        "mask_documents puts as many into a sample as fit",
     )
     prompt_end: FixedSamples[str | None] = Field(
         None,
@@ -45,9 +47,9 @@ class DataConfig(Section):
                 "mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
                 "set samples to packed"
             )
-        if self.samples == "packed" and self.prompt_end is not None:
+        if self.samples != "documents" and self.prompt_end is not None:
             raise ValueError(
                 f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
-                "packed: change it, or remove prompt_end"
+                f"{self.samples}: change it, or remove prompt_end"
             )
         return self

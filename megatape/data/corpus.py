@@ -2,45 +2,25 @@
 
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from gzip import BadGzipFile
+from dataclasses import dataclass
 from pathlib import Path
 from platform import python_version
-from typing import Any, BinaryIO
+from typing import Any
 
-import orjson
-from isal import igzip, isal_zlib
+from megatape.data.records import MAX_RECORD_BYTES, RecordCounts, find_files, read_records
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 PYTHON_SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
 PYTHON_SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
-NUM_BAD_EXAMPLES = 5
-# Of a line of JSON or of a text file. A document is tokenized as a whole, which takes about 60 times its size in memory.
-MAX_RECORD_BYTES = 16 * 2**20
-CHUNK_BYTES = 2**20  # read at a time of what is skipped
 
 
 @dataclass
-class CorpusCounts:
-    """What a pass over a source has read so far. too_long: records beyond Source.max_record_bytes, first_too_long: the place of
-    the first. bad_examples: `place: reason` of the first few bad records."""
+class CorpusCounts(RecordCounts):
+    """What a pass over a source has read so far, and what it skipped."""
 
     documents: int = 0
     text_bytes: int = 0
     empty: int = 0
-    too_long: int = 0
-    first_too_long: str = ""
-    bad: int = 0
-    bad_examples: list[str] = field(default_factory=list)
-
-    def add_bad(self, place: str, reason: str) -> None:
-        self.bad += 1
-        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
-            self.bad_examples.append(f"{place}: {reason}")
-
-    def add_too_long(self, place: str) -> None:
-        self.too_long += 1
-        self.first_too_long = self.first_too_long or place
 
 
 @dataclass(frozen=True)
@@ -116,17 +96,17 @@ def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
 
 
 def _read_c4(source: Source, counts: CorpusCounts) -> Iterator[str]:
-    for path in _files(source.inputs, "c4-train.*-of-*.json.gz", recursive=False):
+    for path in find_files(source.inputs, "c4-train.*-of-*.json.gz", recursive=False):
         yield from _read_json_lines(path, source.max_record_bytes, counts)
 
 
 def _read_jsonl(source: Source, counts: CorpusCounts) -> Iterator[str]:
-    for path in _files(source.inputs, "*.jsonl", "*.jsonl.gz"):
+    for path in find_files(source.inputs, "*.jsonl", "*.jsonl.gz"):
         yield from _read_json_lines(path, source.max_record_bytes, counts)
 
 
 def _read_text(source: Source, counts: CorpusCounts) -> Iterator[str]:
-    for path in _files(source.inputs, "*.txt"):
+    for path in find_files(source.inputs, "*.txt"):
         yield from _read_text_file(path, source.max_record_bytes, counts)
 
 
@@ -173,57 +153,13 @@ _READERS: dict[str, Callable[[Source, CorpusCounts], Iterator[str]]] = {
 KINDS = tuple(_READERS)
 
 
-def _files(inputs: tuple[str, ...], *patterns: str, recursive: bool = True) -> list[Path]:
-    """The given files, and those in the given directories that match, sorted by path within each."""
-    files: list[Path] = []
-    for name in inputs:
-        path = Path(name)
-        if path.is_file():
-            files.append(path)
-        elif path.is_dir():
-            find = path.rglob if recursive else path.glob
-            matches = sorted(match for pattern in patterns for match in find(pattern) if match.is_file())
-            if not matches:
-                raise ValueError(f"--input {name}: no file named {' or '.join(patterns)} in this directory")
-            files += matches
-        else:
-            raise FileNotFoundError(f"--input {name}: no such file or directory")
-    return files
-
-
 def _read_json_lines(path: Path, max_bytes: int, counts: CorpusCounts) -> Iterator[str]:
-    compressed = path.suffix == ".gz"
-    try:
-        with igzip.open(path, "rb") if compressed else open(path, "rb") as file:
-            for number, line in enumerate(_lines(file, max_bytes), start=1):
-                if line is None:
-                    counts.add_too_long(f"{path}:{number}")
-                    continue
-                if line.isspace():
-                    continue
-                try:
-                    record = orjson.loads(line)  # also checks UTF-8
-                except orjson.JSONDecodeError as error:
-                    counts.add_bad(f"{path}:{number}", f"malformed JSON ({error})")
-                    continue
-                text = record.get("text") if isinstance(record, dict) else None
-                if isinstance(text, str):
-                    yield text
-                else:
-                    counts.add_bad(f"{path}:{number}", "`text` is missing or not a string")
-    except (EOFError, BadGzipFile, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stub declares an instance
-        raise ValueError(f"{path}: corrupted or truncated gzip file ({error}): download or copy it again") from error
-
-
-def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """The lines of a file, None in place of one longer than `max_bytes`, of which no more is held in memory."""
-    while line := file.readline(max_bytes + 1):
-        if len(line) <= max_bytes or line.endswith(b"\n"):
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(CHUNK_BYTES)
-        yield None
+    for place, record in read_records(path, max_bytes, counts):
+        text = record.get("text") if isinstance(record, dict) else None
+        if isinstance(text, str):
+            yield text
+        else:
+            counts.add_bad(place, "`text` is missing or not a string")
 
 
 def _read_text_file(path: Path, max_bytes: int, counts: CorpusCounts) -> Iterator[str]:

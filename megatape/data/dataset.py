@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,26 @@ from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.targets import IGNORE_INDEX
 
 
+@dataclass(frozen=True)
+class Sample:
+    """N tokens and what a model learns from them.
+
+    tokens           int64 [N]
+    targets          int64 [N], the next token of each, or IGNORE_INDEX
+    document_starts  int64 [N], the index of the first token of each token's document; None: documents see each other"""
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    document_starts: np.ndarray | None
+
+
 class Dataset(ABC):
     """One split and a way to cut it into samples.
 
     cache: see SplitReader.
     Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256),
-    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, fingerprint (sha256 over the content of the
-    split and its tokenizer).
+    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, answers (None: whole documents are learned),
+    fingerprint (sha256 over the content of the split and its tokenizer).
     Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
@@ -42,6 +55,7 @@ class Dataset(ABC):
         self.eos_id = index.tokenizer.eos_id
         self.tokenizer_hash = index.tokenizer.sha256
         self.unigram_entropy = content.unigram_entropy
+        self.answers = index.answers.get(split)
         identity = json.dumps([self.tokenizer_hash, asdict(content)], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
         self._reader = SplitReader(directory, index, split, cache)
@@ -50,12 +64,8 @@ class Dataset(ABC):
         self._starts = self._ends - tokens
 
     @abstractmethod
-    def sample(self, index: int) -> np.ndarray:
-        """The tokens of sample `index`, int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
-
-    @abstractmethod
-    def targets(self, sample: np.ndarray) -> np.ndarray:
-        """The target of each of the first N tokens of a sample, int64 [N]: the next token, or IGNORE_INDEX."""
+    def sample(self, index: int) -> Sample:
+        """Sample `index`. Raises IndexError outside [0, num_samples)."""
 
     def tokenizer(self) -> Tokenizer:
         """That of the data. Raises ValueError or FileNotFoundError if its files are not those that the index lists."""
@@ -81,10 +91,15 @@ class TokenDataset(Dataset):
     """Sample i is tokens [i*N, i*N + N + 1) of the split's stream, across member, shard and document boundaries.
 
     Adjacent samples share one token, so every token is a target exactly once per epoch, except the stream's first token and
-    the remainder shorter than N at its end."""
+    the remainder shorter than N at its end.
 
-    def __init__(self, directory: str | Path, split: str, sequence_length: int, cache: Path | None = None):
+    mask_documents: a document sees and predicts only itself, so its end has no target."""
+
+    def __init__(
+        self, directory: str | Path, split: str, sequence_length: int, mask_documents: bool = False, cache: Path | None = None
+    ):
         super().__init__(directory, split, sequence_length, cache)
+        self._mask_documents = mask_documents
         if not 1 <= sequence_length < self.num_tokens:
             raise ValueError(
                 f"sequence length is {sequence_length}, but {self._name} has {self.num_tokens} tokens and a "
@@ -92,14 +107,22 @@ class TokenDataset(Dataset):
             )
         self.num_samples = (self.num_tokens - 1) // sequence_length
 
-    def sample(self, index: int) -> np.ndarray:
+    def tokens(self, index: int) -> np.ndarray:
+        """The tokens of sample `index` and the one after them, int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
         self._check(index)
-        sample = np.empty(self.sequence_length + 1, np.int64)
-        self._fill(sample, index * self.sequence_length)
-        return sample
+        tokens = np.empty(self.sequence_length + 1, np.int64)
+        self._fill(tokens, index * self.sequence_length)
+        return tokens
 
-    def targets(self, sample: np.ndarray) -> np.ndarray:
-        return sample[1:].copy()
+    def sample(self, index: int) -> Sample:
+        tokens = self.tokens(index)
+        tokens, targets = tokens[:-1], tokens[1:]
+        if not self._mask_documents:
+            return Sample(tokens, targets, None)
+        ends = tokens == self.eos_id
+        begins = np.r_[False, ends[:-1]]
+        document_starts = np.maximum.accumulate(np.where(begins, np.arange(tokens.size), 0))
+        return Sample(tokens, np.where(ends, IGNORE_INDEX, targets), document_starts)
 
 
 class DocumentDataset(Dataset):
@@ -135,24 +158,22 @@ class DocumentDataset(Dataset):
                 f"raise data.sequence_length, or set data.samples to packed"
             )
 
-    def sample(self, index: int) -> np.ndarray:
+    def sample(self, index: int) -> Sample:
         self._check(index)
         begin, end = self._boundaries[index : index + 2]
         sample = np.full(self.sequence_length + 1, self.eos_id, np.int64)
         self._fill(sample[: end - begin], int(begin))
-        return sample
-
-    def targets(self, sample: np.ndarray) -> np.ndarray:
-        real = sample[:-1] != self.eos_id
+        tokens = sample[:-1]
+        real = tokens != self.eos_id
         if self._prompt_end is not None:
-            answered = np.logical_or.accumulate(sample[:-1] == self._prompt_end_id)
+            answered = np.logical_or.accumulate(tokens == self._prompt_end_id)
             if not answered.any():
                 raise ValueError(
                     f"a document of {self._name} has no {self._prompt_end!r}, so nothing in it would be a target: choose "
                     "another data.prompt_end, or other data"
                 )
             real &= answered
-        return np.where(real, sample[1:], IGNORE_INDEX)
+        return Sample(tokens, np.where(real, sample[1:], IGNORE_INDEX), None)
 
     def _single_token(self, text: str) -> int:
         ids = self.tokenizer().encode(text)

@@ -13,6 +13,7 @@ INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
 VERSION = 1
 ADOPTED_VERSION = 2  # of data whose tokenizer has companions
+ANSWERS_VERSION = 3  # of prompts and answers
 MAX_INDEX_BYTES = 2**30  # about four million members, 2e12 tokens
 SPLITS = ("train", "validation")
 
@@ -68,14 +69,37 @@ class TokenizerEntry:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """The answers of one split, which alone are learned.
+
+    file, sha256     of an int64 array [answers, 3] in a .npy file: example, first token and end, counted in the split's tokens.
+                     An example begins where the one before it ends, and ends with its last answer
+    examples         number of examples, each with an answer or more
+    tokens           of all answers, their ends included
+    longest          tokens of the longest example
+    unigram_entropy  nats per token of the answers"""
+
+    file: str
+    sha256: str
+    examples: int
+    tokens: int
+    longest: int
+    unigram_entropy: float
+
+
+@dataclass(frozen=True)
 class Index:
-    """The whole `index.json`; `dtype` is the type of every token id in the shards."""
+    """The whole `index.json`; `dtype` is the type of every token id in the shards.
+
+    answers: by split; empty if whole documents are learned. counts: what preparation cut and dropped."""
 
     tokenizer: TokenizerEntry
     dtype: str
     source: dict[str, Any]
     validation_share: float
     splits: dict[str, Split]
+    answers: dict[str, Answers] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -85,9 +109,12 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 def save_index(index: Index, directory: Path) -> None:
     """Writes `index.json` into `directory`."""
-    content = {"format": FORMAT, "version": ADOPTED_VERSION if index.tokenizer.companions else VERSION, **asdict(index)}
+    version = ANSWERS_VERSION if index.answers else ADOPTED_VERSION if index.tokenizer.companions else VERSION
+    content = {"format": FORMAT, "version": version, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
+    if not index.answers:
+        del content["answers"], content["counts"]
     (directory / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -106,11 +133,11 @@ def load_index(directory: Path) -> Index:
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    if found not in ((FORMAT, VERSION), (FORMAT, ADOPTED_VERSION)):
+    known = [(FORMAT, version) for version in (VERSION, ADOPTED_VERSION, ANSWERS_VERSION)]
+    if found not in known:
         raise ValueError(
-            f"{path}: format and version are {found}, this version of MegaTAPE reads "
-            f"{(FORMAT, VERSION)} and {(FORMAT, ADOPTED_VERSION)}: prepare the data again, or read it with the version that "
-            "wrote it"
+            f"{path}: format and version are {found}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare the "
+            "data again, or read it with the version that wrote it"
         )
     try:
         index = Index(
@@ -119,6 +146,8 @@ def load_index(directory: Path) -> Index:
             source=content["source"],
             validation_share=content["validation_share"],
             splits={name: _split(content["splits"][name]) for name in SPLITS},
+            answers={name: Answers(**entry) for name, entry in content.get("answers", {}).items()},
+            counts=content.get("counts", {}),
         )
         _check(index)
     except (KeyError, TypeError, ValueError) as error:
@@ -138,9 +167,11 @@ def _check(index: Index) -> None:
     dtype = token_dtype(index.tokenizer.vocab_size)
     if index.dtype != dtype.name:
         raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
-    for name in index.tokenizer.files:
+    if index.answers and index.answers.keys() != index.splits.keys():
+        raise ValueError(f"answers has {', '.join(index.answers)}, not every split")
+    for name in (*index.tokenizer.files, *(answers.file for answers in index.answers.values())):
         if Path(name).name != name:
-            raise ValueError(f"tokenizer file {name!r} is not a plain file name")
+            raise ValueError(f"{name!r} is not a plain file name")
     for name, split in index.splits.items():
         for shard in split.shards:
             if Path(shard.file).name != shard.file:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.data.dataset import Dataset
+from megatape.data.dataset import Dataset, Sample
 from megatape.data.order import sample_hash, sample_index
 from megatape.data.positions import FROM_ZERO, Positions
 from megatape.targets import IGNORE_INDEX
@@ -40,7 +40,6 @@ class Loader:
     global_batch_size  samples in an optimizer step, over all ranks and micro-batches
     micro_batch_size   samples in a forward pass of one rank (b)
     rank, world_size   among the data-parallel ranks; the samples of a step are the same for every world size
-    mask_documents     True: a document sees and predicts only itself, and its positions restart
     positions          the positions of the tokens of a sample; they may depend on how many samples came before it
     """
 
@@ -53,7 +52,6 @@ class Loader:
         micro_batch_size: int,
         rank: int,
         world_size: int,
-        mask_documents: bool = False,
         positions: Positions = FROM_ZERO,
     ):
         if min(global_batch_size, micro_batch_size, world_size) < 1:
@@ -75,7 +73,6 @@ class Loader:
         self._micro_batch_size = micro_batch_size
         self._rank = rank
         self._world_size = world_size
-        self._mask_documents = mask_documents
         self._positions = positions
 
     def step(self, consumed: int) -> list[Batch]:
@@ -93,7 +90,7 @@ class Loader:
         dataset, seed = self._dataset, self._seed
         samples = [dataset.sample(sample_index(place, dataset.num_samples, seed)) for place in places]
         positions = [self._positions.training(dataset.sequence_length, seed, place) for place in places]
-        batch = _make_batch(dataset, samples, positions, self._mask_documents)
+        batch = _make_batch(samples, positions)
         batch.dropout_seeds = torch.tensor([sample_hash(seed, place, 2**63) for place in places])
         return batch
 
@@ -104,7 +101,6 @@ def evaluation_batches(
     max_samples: int | None,
     rank: int,
     world_size: int,
-    mask_documents: bool,
     positions: Positions = FROM_ZERO,
     seed: int = 0,
 ) -> Iterator[Batch]:
@@ -120,30 +116,21 @@ def evaluation_batches(
         first = begin + rank * batch_size
         indices = range(first, first + batch_size)
         samples = [dataset.sample(index if index < total else 0) for index in indices]
-        batch = _make_batch(dataset, samples, [row] * batch_size, mask_documents)
+        batch = _make_batch(samples, [row] * batch_size)
         batch.targets[max(total - first, 0) :] = IGNORE_INDEX
         yield batch
 
 
-def _make_batch(
-    dataset: Dataset, samples: Sequence[np.ndarray], positions: Sequence[np.ndarray], mask_documents: bool
-) -> Batch:
-    """A batch of samples, [N + 1] each, whose tokens are at `positions`, [N] each."""
-    tokens = np.stack([sample[:-1] for sample in samples])
-    targets = np.stack([dataset.targets(sample) for sample in samples])
+def _make_batch(samples: Sequence[Sample], positions: Sequence[np.ndarray]) -> Batch:
+    """A batch of samples whose tokens are at `positions`, [N] each, or at those of each document's own tokens."""
+    starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
+    document_starts = np.stack(starts) if starts else None
     given = np.stack(positions).astype(np.int64)
-    document_starts = None
-    if mask_documents:
-        ends = tokens == dataset.eos_id
-        targets[ends] = IGNORE_INDEX  # the next token belongs to the next document
-        starts = np.zeros_like(ends)
-        starts[:, 1:] = ends[:, :-1]
-        index = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        document_starts = np.maximum.accumulate(np.where(starts, index, 0), axis=1)
-        given = np.take_along_axis(given, index - document_starts, axis=1)
+    if document_starts is not None:
+        given = np.take_along_axis(given, np.arange(given.shape[1]) - document_starts, axis=1)
     return Batch(
-        tokens=torch.from_numpy(tokens),
-        targets=torch.from_numpy(targets),
+        tokens=torch.from_numpy(np.stack([sample.tokens for sample in samples])),
+        targets=torch.from_numpy(np.stack([sample.targets for sample in samples])),
         positions=torch.from_numpy(given),
         document_starts=None if document_starts is None else torch.from_numpy(document_starts),
     )

@@ -30,8 +30,7 @@ def prepare(
     the number of tokens so far. Everything goes to a new folder beside `output`, which is renamed at the end and removed
     if anything fails. Raises ValueError, or FileExistsError if `output` exists.
     """
-    if not 0 < validation_share < 1:
-        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+    check_share(validation_share)
     counts = CorpusCounts()
     with new_folder(output) as directory:
         if tokenizer is None:
@@ -66,8 +65,7 @@ def write_documents(
     """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
 
     source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
-    for name, content in tokenizer.files.items():
-        (directory / name).write_bytes(content)
+    entry = store_tokenizer(tokenizer, directory)
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     num_tokens = 0
     for batch in _batches(documents):
@@ -76,14 +74,7 @@ def write_documents(
             num_tokens += ids.size
         progress(num_tokens)
     index = Index(
-        tokenizer=TokenizerEntry(
-            file=tokenizer.file,
-            sha256=tokenizer.sha256,
-            vocab_size=tokenizer.vocab_size,
-            bos_id=tokenizer.bos_id,
-            eos_id=tokenizer.eos_id,
-            companions={name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file},
-        ),
+        tokenizer=entry,
         dtype=token_dtype(tokenizer.vocab_size).name,
         source=source,
         validation_share=validation_share,
@@ -91,6 +82,26 @@ def write_documents(
     )
     save_index(index, directory)
     return index
+
+
+def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> TokenizerEntry:
+    """Write the files of the tokenizer into a data directory; returns its part of the index."""
+    for name, content in tokenizer.files.items():
+        (directory / name).write_bytes(content)
+    return TokenizerEntry(
+        file=tokenizer.file,
+        sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        companions={name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file},
+    )
+
+
+def check_share(validation_share: float) -> None:
+    """Raise ValueError if the fraction leaves a split without documents."""
+    if not 0 < validation_share < 1:
+        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
 
 
 def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatape.config import Config
 from megatape.data.dataset import Dataset, DocumentDataset, TokenDataset
+from megatape.data.example_dataset import ExampleDataset
 from megatape.data.tokenizer import Tokenizer
 
 
@@ -28,11 +29,18 @@ def open_data(config: Config) -> RunData:
     cache = Path(data.cache) if data.cache else None
 
     def split(name: str) -> Dataset:
+        if data.samples == "examples":
+            return ExampleDataset(data.path, name, data.sequence_length, data.mask_documents, cache)
         if data.samples == "documents":
             return DocumentDataset(data.path, name, data.sequence_length, data.prompt_end, cache)
-        return TokenDataset(data.path, name, data.sequence_length, cache)
+        return TokenDataset(data.path, name, data.sequence_length, data.mask_documents, cache)
 
     train = split("train")
+    if train.answers and data.samples != "examples":
+        raise ValueError(
+            f"data.path {data.path} holds prompts and answers, but data.samples is {data.samples}, which would learn the "
+            "prompts too: set it to examples, or use other data"
+        )
     if train.vocab_size > vocab_size:
         raise ValueError(
             f"the tokenizer of data.path {data.path} has {train.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "

@@ -10,13 +10,14 @@ import numpy as np
 
 SENTENCEPIECE_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 CONFIG_FILE, MAP_FILE, GENERATION_FILE = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 # Kept beside an adopted tokenizer.json, and given back at export.
 COMPANIONS = (
     CONFIG_FILE,
     MAP_FILE,
     GENERATION_FILE,
     "added_tokens.json",
-    "chat_template.jinja",
+    TEMPLATE_FILE,
     "vocab.json",
     "merges.txt",
     SENTENCEPIECE_FILE,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from megatape.data.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, Tokenizer
+from megatape.data.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
 from megatape.files import parse_json
 
 
@@ -55,6 +55,14 @@ class JsonTokenizer(Tokenizer):
         encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
 
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a rendered chat template, in which special tokens are meant."""
+        self.backend.encode_special_tokens = False
+        try:
+            return self.encode(text)
+        finally:
+            self.backend.encode_special_tokens = True
+
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
         return text
@@ -87,6 +95,23 @@ class JsonTokenizer(Tokenizer):
                     f"{self._where(GENERATION_FILE)}: eos_token_id is {found!r}, not of the {self.vocab_size} tokens"
                 )
         return ids if self.eos_id in ids else [self.eos_id, *ids]
+
+    @cached_property
+    def special_texts(self) -> list[str]:
+        """How all special tokens are written."""
+        return [token.content for token in self.backend.get_added_tokens_decoder().values() if token.special]
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The Jinja template of conversations, as transformers finds it; None if there is none."""
+        if TEMPLATE_FILE in self.files:
+            return self.files[TEMPLATE_FILE].decode()
+        found = self._object(CONFIG_FILE).get("chat_template")
+        if isinstance(found, list):  # several, by name
+            found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
+        if not isinstance(found, str | None):
+            raise ValueError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
+        return found
 
     def _read_declared(self) -> dict[str, Any]:
         """Special tokens by role, as transformers reads them: special_tokens_map.json counts beside an older

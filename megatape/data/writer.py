@@ -69,7 +69,7 @@ class SplitWriter:
             documents=sum(member.documents for member in members),
             tokens=sum(member.tokens for member in members),
             text_bytes=self._text_bytes,
-            unigram_entropy=_entropy(self._counts),
+            unigram_entropy=entropy(self._counts),
             shards=self._shards,
         )
 
@@ -115,7 +115,7 @@ def _npy(ids: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _entropy(counts: np.ndarray) -> float:
+def entropy(counts: np.ndarray) -> float:
     """Entropy in nats of the distribution with these counts; 0 without any."""
     share = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(share * np.log(share)).sum())

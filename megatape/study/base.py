@@ -48,7 +48,7 @@ class Base:
             )
         theirs, dataset = load_tokenizer(self.source), TokenDataset(data, "validation", 1)
         ours = dataset.tokenizer()
-        tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).sample(0)
+        tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).tokens(0)
         text = ours.decode(tokens.tolist())
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
             raise ValueError(

@@ -58,7 +58,7 @@ def check_measurable(config: Config, scaling: str | None) -> None:
 
 def check_text(config: Config, longest: int) -> None:
     """Raise ValueError or FileNotFoundError if the data has no perplexity up to `longest` tokens."""
-    if config.data.samples == "documents" or config.data.mask_documents:
+    if config.data.samples != "packed" or config.data.mask_documents:
         raise ValueError(
             "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
             "data.mask_documents to false"

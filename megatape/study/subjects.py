@@ -104,7 +104,7 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
         raise ValueError(
             f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
-    tokens = torch.from_numpy(np.stack([dataset.sample(index)[:length] for index in range(samples)]))
+    tokens = torch.from_numpy(np.stack([dataset.tokens(index)[:length] for index in range(samples)]))
     begin = dataset.eos_id if dataset.bos_id is None else dataset.bos_id  # what precedes a text in training
     tokens[:, 0] = begin
     return tokens, begin

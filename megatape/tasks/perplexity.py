@@ -28,7 +28,7 @@ def evaluate_perplexity(loaded: LoadedModel, data: Path, length: int, longest: i
     total, batch = 0.0, max(1, BATCH_TOKENS // length)
     for begin in range(0, num_tokens // length, batch):
         indices = range(begin, min(begin + batch, num_tokens // length))
-        samples = torch.from_numpy(np.stack([dataset.sample(index) for index in indices])).to(model.device)
+        samples = torch.from_numpy(np.stack([dataset.tokens(index) for index in indices])).to(model.device)
         logits = model(input_ids=samples[:, :-1], use_cache=False).logits
         total += cross_entropy(logits.flatten(0, 1).float(), samples[:, 1:].flatten(), reduction="sum").item()
     return math.exp(total / num_tokens)

@@ -65,7 +65,6 @@ class Run:
             micro_batch_size=config.training.micro_batch_size,
             rank=self.mesh.data.rank,
             world_size=self.mesh.data.size,
-            mask_documents=config.data.mask_documents,
             positions=self._positions,
         )
         self.engine = Engine(config, topology, self.mesh, self._build)
@@ -128,7 +127,6 @@ class Run:
             samples,
             self.mesh.data.rank,
             self.mesh.data.size,
-            self.config.data.mask_documents,
             self._positions,
             self.config.training.seed,
         )

@@ -24,6 +24,10 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "submit": ([*NOWHERE, "--nodes", "1", "--gpus-per-node", "1"], "no configuration at nowhere.json"),
     "prepare corpus": (["--source", "c4", "--output", "out"], "--source c4 needs --input"),
     "prepare addition": (["--digits", "0", "--output", "out"], "--digits is 0: give at least 1"),
+    "prepare finetuning": (
+        ["--format", "pairs", "--input", "a", "--tokenizer", "nowhere", "--sequence-length", "8", "--output", "out"],
+        "nowhere: no such tokenizer",
+    ),
     "data report": (["nowhere"], "nowhere is not a data directory"),
     "data tokenizer": (["--source", "python", "--output", "nowhere/file"], "no folder nowhere: create it"),
     "import": (["nowhere", "out"], "nowhere: no such folder"),

@@ -34,7 +34,7 @@ def read(directory: Path, split: str) -> list[tuple[int, int]]:
     tokenizer = dataset.tokenizer()
     found = []
     for index in range(dataset.num_samples):
-        numbers = tokenizer.decode(dataset.sample(index)).replace("=", "+").split("+")
+        numbers = tokenizer.decode(dataset.sample(index).tokens).replace("=", "+").split("+")
         a, b, c = (int(number[::-1]) for number in numbers)
         assert a + b == c
         assert [str(a)[::-1], str(b)[::-1], str(c)[::-1]] == numbers

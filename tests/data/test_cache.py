@@ -32,14 +32,14 @@ def test_only_what_is_needed_is_copied_and_read_from_there(
     make_directory: MakeDirectory, documents: Documents, tmp_path: Path
 ) -> None:
     directory, root = make_directory(documents), tmp_path / "cache"
-    first = TokenDataset(directory, "train", 32, root).sample(0)
+    first = TokenDataset(directory, "train", 32, cache=root).tokens(0)
     (copy,) = root.rglob("*.tar")
     shards = load_index(directory).splits["train"].shards
     assert copy.name == shards[0].file
     damaged = bytearray((directory / copy.name).read_bytes())
     damaged[shards[0].members[0].offset + 200] ^= 255
     (directory / copy.name).write_bytes(damaged)  # the original is not read again
-    assert np.array_equal(TokenDataset(directory, "train", 32, root).sample(0), first)
+    assert np.array_equal(TokenDataset(directory, "train", 32, cache=root).tokens(0), first)
 
 
 def test_other_data_has_other_copies(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ def test_samples_tile_the_stream_across_members_and_shards(
     assert dataset.num_tokens == stream.size
     assert dataset.num_samples == (stream.size - 1) // length
     samples = [dataset.sample(index) for index in range(dataset.num_samples)]
-    assert all(sample.dtype == np.int64 and sample.shape == (length + 1,) for sample in samples)
-    targets = np.concatenate([sample[1:] for sample in samples])
-    inputs = np.concatenate([sample[:-1] for sample in samples])
+    for sample in samples:
+        assert all(part.dtype == np.int64 and part.shape == (length,) for part in (sample.tokens, sample.targets))
+    targets = np.concatenate([sample.targets for sample in samples])
+    inputs = np.concatenate([sample.tokens for sample in samples])
     assert np.array_equal(targets, stream[1 : 1 + targets.size])
     assert np.array_equal(inputs, stream[: targets.size])
 
@@ -29,7 +30,7 @@ def test_samples_tile_the_stream_across_members_and_shards(
 def test_longest_sample_is_the_whole_split(make_directory: MakeDirectory, documents: Documents) -> None:
     stream = np.concatenate(documents)
     directory = make_directory(documents)
-    assert np.array_equal(TokenDataset(directory, "train", stream.size - 1).sample(0), stream)
+    assert np.array_equal(TokenDataset(directory, "train", stream.size - 1).tokens(0), stream)
     with pytest.raises(
         ValueError,
         match=rf"sequence length is {stream.size}, .* has {stream.size} tokens .*choose 1 to {stream.size - 1}",
@@ -75,12 +76,12 @@ def test_a_document_is_a_sample(make_directory: MakeDirectory, documents: Docume
     assert dataset.num_samples == len(whole)
     for index, document in enumerate(whole):
         sample = dataset.sample(index)
-        assert (sample.dtype, sample.shape) == (np.int64, (length + 1,))
-        assert np.array_equal(sample[: document.size], document)
-        assert (sample[document.size :] == dataset.eos_id).all()
+        assert (sample.tokens.dtype, sample.tokens.shape) == (np.int64, (length,))
+        assert np.array_equal(sample.tokens[: document.size], document[:length])
+        assert (sample.tokens[document.size :] == dataset.eos_id).all()
         expected = np.full(length, IGNORE_INDEX)
         expected[: document.size - 1] = document[1:]
-        assert np.array_equal(dataset.targets(sample), expected)
+        assert np.array_equal(sample.targets, expected)
 
 
 def test_a_document_longer_than_a_sample(make_directory: MakeDirectory, documents: Documents) -> None:
@@ -99,17 +100,16 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
     answers = [[*tokenizer.encode(text.split("=", 1)[1]), tokenizer.eos_id] for text in texts]
     for index, answer in enumerate(answers):
         sample = dataset.sample(index)
-        targets = dataset.targets(sample)
-        wanted = targets != IGNORE_INDEX
-        assert targets[wanted].tolist() == answer
-        assert np.array_equal(targets[wanted], sample[1:][wanted])
+        wanted = sample.targets != IGNORE_INDEX
+        assert sample.targets[wanted].tolist() == answer
+        assert np.array_equal(sample.targets[:-1][wanted[:-1]], sample.tokens[1:][wanted[:-1]])
     with pytest.raises(ValueError, match="data.prompt_end 'ab' is 2 tokens of the tokenizer"):
         DocumentDataset(tmp_path, "train", 7, "ab")
     other = DocumentDataset(tmp_path, "train", 7, "b")
-    assert (other.targets(other.sample(0)) != IGNORE_INDEX).sum() == 1
+    assert (other.sample(0).targets != IGNORE_INDEX).sum() == 1
     with_digit = tmp_path / "other"
     with_digit.mkdir()
     write_documents(with_digit, [("train", "aa")], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
     dataset = DocumentDataset(with_digit, "train", 7, "=")
     with pytest.raises(ValueError, match="a document of split train of .* has no '='"):
-        dataset.targets(dataset.sample(0))
+        dataset.sample(0)

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ LENGTH = 16
 @pytest.fixture
 def dataset(make_directory: MakeDirectory, documents: Documents) -> TokenDataset:
     return TokenDataset(make_directory(documents), "train", LENGTH)
+
+
+@pytest.fixture
+def masked(dataset: TokenDataset, tmp_path: Path) -> TokenDataset:
+    """The same data with document masks."""
+    return TokenDataset(tmp_path / "data", "train", LENGTH, mask_documents=True)
 
 
 def loader(dataset: TokenDataset | DocumentDataset, rank: int = 0, world_size: int = 1, **options: Any) -> Loader:
@@ -43,7 +50,7 @@ def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
 
 
 def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
-    stream = [tuple(dataset.sample(index)[:-1].tolist()) for index in range(dataset.num_samples)]
+    stream = [tuple(dataset.sample(index).tokens.tolist()) for index in range(dataset.num_samples)]
     one = loader(dataset, global_batch_size=1, micro_batch_size=1)
     epochs = [[rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(stream)
@@ -51,11 +58,15 @@ def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"positions": Positions(max_offset=1000), "mask_documents": True}, {"positions": Positions(drawn_from=50)}],
+    ("mask_documents", "positions"),
+    [(False, Positions()), (True, Positions(max_offset=1000)), (False, Positions(drawn_from=50))],
     ids=["plain", "offset", "drawn"],
 )
-def test_every_data_parallel_size_sees_the_same_global_sequence(dataset: TokenDataset, options: dict[str, Any]) -> None:
+def test_every_data_parallel_size_sees_the_same_global_sequence(
+    dataset: TokenDataset, masked: TokenDataset, mask_documents: bool, positions: Positions
+) -> None:
+    dataset = masked if mask_documents else dataset
+    options: dict[str, Any] = {"positions": positions}
     for consumed in (0, 8, 5 * dataset.num_samples - 3):
         whole = rows(loader(dataset, **options).step(consumed))
         assert len(set(whole)) > 6  # the third step spans the end of an epoch
@@ -74,9 +85,9 @@ def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
     assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
 
 
-def test_document_masks(dataset: TokenDataset) -> None:
+def test_document_masks(masked: TokenDataset) -> None:
     """Compared with the definition, token by token."""
-    for batch in loader(dataset, mask_documents=True, positions=Positions(max_offset=9)).step(0):
+    for batch in loader(masked, positions=Positions(max_offset=9)).step(0):
         assert batch.document_starts is not None
         for tokens, targets, positions, document_starts in zip(
             batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.document_starts.tolist(), strict=True
@@ -85,7 +96,7 @@ def test_document_masks(dataset: TokenDataset) -> None:
             for index, token in enumerate(tokens):
                 assert document_starts[index] == start
                 assert positions[index] - positions[0] == index - start
-                if token == dataset.eos_id:
+                if token == masked.eos_id:
                     assert targets[index] == IGNORE_INDEX
                     start = index + 1
                 elif index + 1 < LENGTH:
@@ -94,10 +105,10 @@ def test_document_masks(dataset: TokenDataset) -> None:
                     assert targets[index] != IGNORE_INDEX
 
 
-def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset) -> None:
-    plain, masked = loader(dataset).step(0), loader(dataset, mask_documents=True).step(0)
-    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, masked, strict=True))
-    assert any((b.targets == IGNORE_INDEX).any() for b in masked)
+def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset, masked: TokenDataset) -> None:
+    plain, changed = loader(dataset).step(0), loader(masked).step(0)
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, changed, strict=True))
+    assert any((b.targets == IGNORE_INDEX).any() for b in changed)
 
 
 @pytest.mark.parametrize(
@@ -125,37 +136,37 @@ def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
     dataset: TokenDataset, max_samples: int | None, world_size: int
 ) -> None:
     total = min(max_samples or 10**6, dataset.num_samples)
-    ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size, False)) for rank in range(world_size)]
+    ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size)) for rank in range(world_size)]
     assert {len(batches) for batches in ranks} == {-(-total // (3 * world_size))}
     batches = [batch for step in zip(*ranks, strict=True) for batch in step]
     assert all(batch.tokens.shape == (3, LENGTH) for batch in batches)
     targets = torch.cat([batch.targets for batch in batches])
     assert (targets[total:] == IGNORE_INDEX).all()
-    expected = np.stack([dataset.sample(index)[1:] for index in range(total)])
+    expected = np.stack([dataset.sample(index).targets for index in range(total)])
     assert np.array_equal(targets[:total].numpy(), expected)
 
 
-def test_evaluation_masks_documents(dataset: TokenDataset) -> None:
-    batch = next(evaluation_batches(dataset, 8, None, 0, 1, True))
+def test_evaluation_masks_documents(masked: TokenDataset) -> None:
+    batch = next(evaluation_batches(masked, 8, None, 0, 1))
     assert batch.document_starts is not None
-    assert (batch.targets[batch.tokens == dataset.eos_id] == IGNORE_INDEX).all()
+    assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
     assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
-def test_drawn_positions_restart_at_documents(dataset: TokenDataset) -> None:
+def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
     """The k-th token of every document has the k-th of the sample's drawn positions."""
     positions = Positions(drawn_from=50)
-    for place, row in enumerate(rows(loader(dataset, mask_documents=True, positions=positions).step(0))):
+    for place, row in enumerate(rows(loader(masked, positions=positions).step(0))):
         draw, index = positions.training(LENGTH, 3, place).tolist(), 0
         for token, position in zip(row[0], row[2], strict=True):
             assert position == draw[index]
-            index = 0 if token == dataset.eos_id else index + 1
+            index = 0 if token == masked.eos_id else index + 1
 
 
 def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
-        for batch in evaluation_batches(dataset, 3, 13, 0, 1, False, positions, seed):
+        for batch in evaluation_batches(dataset, 3, 13, 0, 1, positions, seed):
             assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
 
 

@@ -51,7 +51,7 @@ def texts_of(directory: Path, split: str) -> list[str]:
     tokens = load_index(directory).splits[split].tokens
     dataset = TokenDataset(directory, split, tokens - 1)
     tokenizer = dataset.tokenizer()
-    ids = dataset.sample(0)
+    ids = dataset.tokens(0)
     assert ids[0] == dataset.bos_id and ids[-1] == dataset.eos_id
     return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
 

@@ -17,6 +17,8 @@ from megatape.data.reader import ShardFile, SplitReader
 from megatape.data.writer import SplitWriter
 from tests.data.conftest import Documents, MakeDirectory
 
+ANSWERS = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
+
 
 def read_all(directory: Path, split: str = "train") -> np.ndarray:
     reader = SplitReader(directory, load_index(directory), split)
@@ -213,13 +215,18 @@ def test_no_index(tmp_path: Path) -> None:
     "edit, message",
     [
         (
-            lambda content: content.update(version=3),
-            r"format and version are \('megatape-shards', 3\), .* \('megatape-shards', 1\)",
+            lambda content: content.update(version=4),
+            r"format and version are \('megatape-shards', 4\), .* \('megatape-shards', 3\)",
         ),
         (lambda content: content.update(format="other"), r"format and version are \('other', 1\)"),
         (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
         (lambda content: content["tokenizer"].update(companions={"../x": ""}), "'../x' is not a plain file name"),
         (lambda content: content["splits"].pop("validation"), "corrupted .*validation"),
+        (lambda content: content.update(answers={"train": ANSWERS}), "answers has train, not every split"),
+        (
+            lambda content: content.update(answers=dict.fromkeys(("train", "validation"), ANSWERS | {"file": "/x"})),
+            "'/x' is not a plain file name",
+        ),
         (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
         (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),
         (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),

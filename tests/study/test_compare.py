@@ -92,7 +92,7 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
     longest = 64
     dataset = TokenDataset(data_directory, "validation", longest)
     count = min(dataset.num_samples, max_tokens // longest)
-    text = np.concatenate([dataset.sample(index)[:-1] for index in range(count)] + [dataset.sample(count - 1)[-1:]])
+    text = np.concatenate([dataset.tokens(index)[:-1] for index in range(count)] + [dataset.tokens(count - 1)[-1:]])
     log_frequencies = torch.log_softmax(torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)), 0)
     expected = math.exp(-log_frequencies.double()[text[1:]].mean())
     for length in (64, 32, 16):

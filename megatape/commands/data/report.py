@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
     from megatape.data.dataset import TokenDataset
+    from megatape.data.finetuning.report import describe_examples
     from megatape.data.index import load_index
     from megatape.data.reader import SplitReader
     from megatape.data.tokenizer_files import stored_tokenizer
@@ -28,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
     index = load_index(directory)
     tokenizer = stored_tokenizer(directory, index.tokenizer.files)
     print(*_describe(index), sep="\n")
-    ids = TokenDataset(directory, "train", min(SAMPLE_TOKENS, index.splits["train"].tokens - 1)).sample(0)
+    if index.answers:
+        print(*describe_examples(directory, index), sep="\n")
+    ids = TokenDataset(directory, "train", min(SAMPLE_TOKENS, index.splits["train"].tokens - 1)).tokens(0)
     print(f"first {ids.size} tokens of train:", tokenizer.decode(ids), sep="\n")
     if args.verify:
         for name in index.splits:
@@ -47,6 +50,7 @@ def _describe(index: "Index") -> Iterator[str]:
         members = sum(len(shard.members) for shard in split.shards)
         size = sum(shard.bytes for shard in split.shards)
         yield f"{name}:"
-        yield f"  {split.documents:,} documents, {split.text_bytes:,} bytes of text, {split.tokens:,} tokens"
-        yield f"  {split.text_bytes / split.tokens:.3f} bytes a token, unigram entropy {split.unigram_entropy:.4f} nats"
+        if not index.answers:
+            yield f"  {split.documents:,} documents, {split.text_bytes:,} bytes of text, {split.tokens:,} tokens"
+            yield f"  {split.text_bytes / split.tokens:.3f} bytes a token, unigram entropy {split.unigram_entropy:.4f} nats"
         yield f"  {len(split.shards)} shards, {members} members, {size:,} bytes"

@@ -1,7 +1,6 @@
 """megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
 
 import argparse
-import sys
 from pathlib import Path
 
 from megatape.commands import options
@@ -21,13 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     vocabulary.add_argument(
         "--vocab-size", type=int, default=4096, metavar="N", help="vocabulary size to train (default %(default)s)"
     )
-    parser.add_argument(
-        "--validation-share",
-        type=float,
-        default=0.02,
-        metavar="P",
-        help="fraction of documents in the validation split (default %(default)s)",
-    )
+    options.add_validation_share(parser, "documents")
     parser.add_argument("--max-documents", type=int, metavar="N", help="stop after N documents")
 
 
@@ -37,16 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
     from megatape.data.corpus import CorpusCounts, Source
     from megatape.data.prepare import prepare
-    from megatape.data.tokenizer_files import load_tokenizer
-    from megatape.hf.tokenizer import special_tokens
 
     source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
-    tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None
-    if tokenizer:
-        try:
-            special_tokens(tokenizer)
-        except ValueError as fault:
-            print(f"warning: a model trained on this data cannot be exported. {fault}", file=sys.stderr)
+    tokenizer = options.read_tokenizer(args.tokenizer) if args.tokenizer else None
     with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(counts: CorpusCounts, num_tokens: int) -> None:
@@ -65,12 +51,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
     if counts.empty:
         print(f"skipped {counts.empty:,} empty documents")
-    if counts.too_long:
-        print(
-            f"skipped {counts.too_long:,} records longer than {args.max_record_bytes:,} bytes (raise --max-record-bytes to "
-            f"keep them), the first one: {counts.first_too_long}"
-        )
-    if counts.bad:
-        print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
+    options.report_skipped(counts, args.max_record_bytes)
     print(f"wrote {args.output}")
     return 0

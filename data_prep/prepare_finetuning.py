@@ -1,0 +1,11 @@
+"""`megatape prepare finetuning` from a clone: python data_prep/prepare_finetuning.py"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, installed or not
+
+from megatape.commands.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["prepare", "finetuning", *sys.argv[1:]]))

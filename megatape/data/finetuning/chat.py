@@ -1,0 +1,91 @@
+"""Conversations: {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+
+Every message of the assistant is learned. What stands around the messages is up to the chat template of the tokenizer
+(chat_template.py), or to a plain one where it has none.
+"""
+
+from collections import Counter
+from typing import Any
+
+from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
+from megatape.data.finetuning.format import Dropped, Example, Format, Limits
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_json import JsonTokenizer
+
+ROLES = ("system", "user", "assistant")
+
+
+class Chat(Format):
+    """A conversation up to its last message of the assistant; of a longer one than fits, as many exchanges as do."""
+
+    def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
+        super().__init__(tokenizer, limits)
+        for option, value in (
+            ("--max-prompt-tokens", limits.max_prompt),
+            ("--max-answer-tokens", limits.max_answer),
+            ("--truncation", limits.truncation),
+        ):
+            if value is not None:
+                raise ValueError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
+        self._template = None
+        if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
+            self._template = ChatTemplate(tokenizer, tokenizer.chat_template)
+            self.notes = self._template.notes
+        else:
+            self.notes = ['the tokenizer has no chat template: conversations are written as "User: ...\\nAssistant: ..."']
+
+    def example(self, record: dict[str, Any]) -> Example:
+        messages = read_messages(record)
+        if not any(message["role"] == "assistant" for message in messages):
+            raise Dropped("conversation without an assistant")
+        if any(message["role"] == "assistant" and not message["content"].strip() for message in messages):
+            raise Dropped("empty answer")
+        tokens = self._template.tokens(messages) if self._template else plain_tokens(messages, self.tokenizer)
+        limit = self.limits.sequence_length + 1
+        answers = [answer for answer in tokens.answers if answer[1] <= limit]
+        if not answers:
+            raise Dropped("first exchange longer than a sequence")
+        counts = Counter[str]()
+        if cut := len(tokens.answers) - len(answers):
+            lost = tokens.answers[-1][1] - answers[-1][1]
+            counts += Counter({"conversations cut": 1, "answers cut": cut, "tokens cut from conversations": lost})
+        first = next(index for index, message in enumerate(messages) if message["role"] == "assistant")
+        prompt = "\n".join(message["content"] for message in messages[:first])
+        return Example(tokens.ids[: answers[-1][1]], answers, prompt, counts)
+
+
+def read_messages(record: dict[str, Any]) -> list[Message]:
+    """The messages of a record, with role and content only. Raises ValueError."""
+    if not isinstance(record.get("messages"), list) or not record["messages"]:
+        raise ValueError(f"`messages` is {record.get('messages')!r:.40}, not a list of messages")
+    messages = []
+    for number, message in enumerate(record["messages"], start=1):
+        if not isinstance(message, dict):
+            raise ValueError(f"message {number} is {message!r:.40}, not an object")
+        if message.get("role") not in ROLES:
+            raise ValueError(f"message {number}: `role` is {message.get('role')!r:.40}, not one of {', '.join(ROLES)}")
+        if not isinstance(message.get("content"), str):
+            raise ValueError(f"message {number}: `content` is {message.get('content')!r:.40}, not a string")
+        others = [key for key, value in message.items() if key not in ("role", "content") and value]
+        if others:
+            raise ValueError(f"message {number} has `{'`, `'.join(others)}`: only `role` and `content` are known")
+        messages.append({"role": message["role"], "content": message["content"]})
+    if messages[0]["role"] == "assistant":
+        raise ValueError("message 1 is of the assistant: there is nothing that it answers")
+    return messages
+
+
+def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
+    """`<s>System: ...\\nUser: ...\\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
+    ids, answers = list(tokenizer.begin), []
+    context = ""
+    for message in messages:
+        if message["role"] == "assistant":
+            ids += tokenizer.encode(f"{context}Assistant:")
+            answer = [*tokenizer.encode(f" {message['content']}"), tokenizer.eos_id]
+            answers.append((len(ids), len(ids) + len(answer)))
+            ids += answer
+            context = ""
+        else:
+            context += f"{message['role'].title()}: {message['content']}\n"
+    return Tokens(ids, answers)

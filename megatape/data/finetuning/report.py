@@ -1,0 +1,25 @@
+"""What a data directory of prompts and answers holds, and what preparation cut: for people."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from megatape.data.example_dataset import ExampleDataset
+from megatape.data.index import Index
+
+
+def describe_examples(directory: Path, index: Index) -> Iterator[str]:
+    """A few lines. Sequences are of the length that was given to the preparation."""
+    length = index.source["sequence_length"]
+    for name, answers in index.answers.items():
+        tokens = index.splits[name].tokens
+        yield (
+            f"{name}: {answers.examples:,} examples, {tokens:,} tokens, of which {answers.tokens:,} in answers are learned; "
+            f"the longest example has {answers.longest:,}"
+        )
+        alone, packed = (ExampleDataset(directory, name, length, masked) for masked in (False, True))
+        yield (
+            f"  sequences of {length:,} tokens: {alone.num_samples:,} of one example, {alone.filled:.1%} full; or "
+            f"{packed.num_samples:,} packed, {packed.filled:.1%} full"
+        )
+    for what, count in index.counts.items():
+        yield f"{what}: {count:,}"

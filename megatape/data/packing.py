@@ -1,0 +1,34 @@
+"""Several examples in one sequence: which of them share one, so that little of it is padding."""
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+
+import numpy as np
+
+
+def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+    """The examples of each sequence, where no sequence holds more than `capacity` tokens; a function of the lengths alone.
+
+    lengths: int [E], at most `capacity`. Best fit decreasing: from the longest on, an example joins the sequence in which it
+    leaves the least room. Sequences are in the order of their first examples, so that the first sequences are no selection
+    by length."""
+    sequences: list[list[int]] = []
+    with_room: dict[int, list[int]] = defaultdict(list)  # sequences by the room that is left in them
+    rooms: list[int] = []  # keys of with_room, in order
+    for example in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[example])
+        place = bisect_left(rooms, length)
+        if place == len(rooms):
+            sequence, room = len(sequences), capacity
+            sequences.append([])
+        else:
+            room = rooms[place]
+            sequence = with_room[room].pop()
+            if not with_room[room]:
+                del with_room[room], rooms[place]
+        sequences[sequence].append(example)
+        left = room - length
+        if left not in with_room:
+            insort(rooms, left)
+        with_room[left].append(sequence)
+    return sorted(sorted(sequence) for sequence in sequences)

@@ -1,0 +1,90 @@
+"""Lines of JSON: where they are found, what is skipped and counted. Memory holds no more than one line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from gzip import BadGzipFile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from isal import igzip, isal_zlib
+
+NUM_BAD_EXAMPLES = 5
+# Of a line of JSON or of a text file. A document is tokenized as a whole, which takes about 60 times its size in memory.
+MAX_RECORD_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**20  # read at a time of what is skipped
+
+
+@dataclass
+class RecordCounts:
+    """What a pass over records has skipped so far. too_long: records beyond the limit, first_too_long: the place of the first.
+    bad_examples: `place: reason` of the first few bad records."""
+
+    too_long: int = 0
+    first_too_long: str = ""
+    bad: int = 0
+    bad_examples: list[str] = field(default_factory=list)
+
+    def add_bad(self, place: str, reason: str) -> None:
+        self.bad += 1
+        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
+            self.bad_examples.append(f"{place}: {reason}")
+
+    def add_too_long(self, place: str) -> None:
+        self.too_long += 1
+        self.first_too_long = self.first_too_long or place
+
+
+def find_files(inputs: tuple[str, ...], *patterns: str, recursive: bool = True, option: str = "--input") -> list[Path]:
+    """The given files, and those in the given directories that match, sorted by path within each.
+
+    Raises FileNotFoundError, or ValueError for a directory without a match. option: which one gave the inputs."""
+    files: list[Path] = []
+    for name in inputs:
+        path = Path(name)
+        if path.is_file():
+            files.append(path)
+        elif path.is_dir():
+            find = path.rglob if recursive else path.glob
+            matches = sorted(match for pattern in patterns for match in find(pattern) if match.is_file())
+            if not matches:
+                raise ValueError(f"{option} {name}: no file named {' or '.join(patterns)} in this directory")
+            files += matches
+        else:
+            raise FileNotFoundError(f"{option} {name}: no such file or directory")
+    return files
+
+
+def read_records(path: Path, max_bytes: int, counts: RecordCounts) -> Iterator[tuple[str, Any]]:
+    """Place (`file:line`) and value of every line of a file, which may be compressed by gzip.
+
+    Lines that are too long or not JSON are counted, not fatal. Raises ValueError for a corrupted gzip file."""
+    compressed = path.suffix == ".gz"
+    try:
+        with igzip.open(path, "rb") if compressed else open(path, "rb") as file:
+            for number, line in enumerate(_lines(file, max_bytes), start=1):
+                place = f"{path}:{number}"
+                if line is None:
+                    counts.add_too_long(place)
+                    continue
+                if line.isspace():
+                    continue
+                try:
+                    record = orjson.loads(line)  # also checks UTF-8
+                except orjson.JSONDecodeError as error:
+                    counts.add_bad(place, f"malformed JSON ({error})")
+                    continue
+                yield place, record
+    except (EOFError, BadGzipFile, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stub declares an instance
+        raise ValueError(f"{path}: corrupted or truncated gzip file ({error}): download or copy it again") from error
+
+
+def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+    """The lines of a file, None in place of one longer than `max_bytes`, of which no more is held in memory."""
+    while line := file.readline(max_bytes + 1):
+        if len(line) <= max_bytes or line.endswith(b"\n"):
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(CHUNK_BYTES)
+        yield None
