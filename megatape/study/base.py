@@ -18,7 +18,6 @@ from megatape.hf.adopt.importing import import_model
 from megatape.hf.adopt.record import IMPORT, open_import, read_record
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
-from megatape.zero.state import WEIGHT
 
 TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
 
@@ -112,9 +111,7 @@ class _Untrained:
         return list(self._weights.shapes())
 
     def tensor(self, name: str) -> Tensor:
-        shape = self._weights.shapes()[name]
-        rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
-        return self._weights.read(WEIGHT, name, shape, rows, columns).view(shape)
+        return self._weights.tensor(name)
 
     def tokenizer(self) -> Tokenizer:
         return TokenDataset(self.config.data.path, "validation", 1).tokenizer()
