@@ -24,11 +24,16 @@ def test_the_ladder_is_whole() -> None:
     assert {"rope_155m", "rope_350m", "rope_1b", "rope_7b"} <= names
 
 
+def test_no_two_train_in_one_folder() -> None:
+    assert len({load_config(path).run.directory for path in FILES}) == len(FILES)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file(path: Path) -> None:
     config = load_config(path)
-    assert config.run.directory == f"runs/{path.stem}"
-    assert config.zero.stage == (1 if path.stem.endswith("_addition_5") else 3)  # one process shards nothing
+    assert Path(config.run.directory).name == path.stem
+    stages = {"_addition_5": 1, "_7b_8k": 2}  # one process shards nothing; the paper's recipe
+    assert config.zero.stage == next((stage for end, stage in stages.items() if path.stem.endswith(end)), 3)
     assert path.parent.name == "finetune" or path.stem.startswith(config.model.encoding)
     size = re.search(r"_(\d+[mb])", path.stem)
     if size:

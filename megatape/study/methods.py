@@ -19,6 +19,7 @@ _TAPE: Settings = {
 # Beside what `extension` sets. tape_lora and full are not the paper's.
 METHODS: dict[str, Settings] = {
     "lora": _LORA,
+    "longlora": _LORA | {"training.num_shifted_groups": 4},
     "theta": _LORA | {"model.rotary_base": 1e6},
     "tape": _TAPE,
     "tape_lora": _LORA | _TAPE | {"training.trainable": ["position", "adapters", "embeddings", "norms"]},

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--methods",
-        default="base,lora,theta,tape,full",
+        default="base,lora,longlora,theta,tape,full",
         metavar="A,B",
         help="methods to compare with the base (default %(default)s; docs/studies.md)",
     )
