@@ -21,6 +21,8 @@ from pydantic import ValidationError
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Section
 
+_ADVICE = "put it back, or say where it is now with --base DIR"
+
 
 class BaseFault(ValueError):
     """The base of a checkpoint is missing, changed, or another one, which says nothing about the checkpoint itself."""
@@ -54,9 +56,6 @@ class Base(StoredWeights):
                     )
         except FileNotFoundError as error:
             raise BaseFault(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
-
-
-_ADVICE = "put it back, or say where it is now with --base DIR"
 
 
 def parse_base(entry: Any, origin: str) -> BaseRecord:

@@ -76,6 +76,8 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     for forged, told in (
         ({"format": "1"}, "format is '1', not a whole number"),
         ({"format": True}, "format is True"),
+        ({"format": 2}, "format 2 without a base"),
+        ({"base": {}}, "format 1 with a base"),
         ({"files": []}, "files is not an object"),
         ({"files": {"../../a": {}}}, "file '../../a' is not in the checkpoint's folder"),
         ({"files": {"a": {"bytes": "5"}}}, "file 'a' has no size or sha256"),
