@@ -1,5 +1,4 @@
-"""megatape study finetune: what it trains, measures and reports, and what it refuses. Children are functions of this process
-and forks of the test server, which import nothing."""
+"""megatape study finetune: what it trains, measures and reports, and what it refuses."""
 
 import json
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from megatape.hf.tokenizer import write_tokenizer
 from megatape.model.trainable import count_trainable
 from megatape.study import extension
 from megatape.study.children import Children
+from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
@@ -44,8 +44,8 @@ def base(tmp_path: Path, data_directory: Path) -> Path:
 
 
 @pytest.fixture
-def study(command: Command, base: Path, data_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    """study("--methods", "tape"): the command on the base and the data of the tests."""
+def quick_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forks of the test server or functions of this process: they import nothing."""
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" not in words:
@@ -57,6 +57,11 @@ def study(command: Command, base: Path, data_directory: Path, tmp_path: Path, mo
         return status
 
     monkeypatch.setattr(Children, "run", run)
+
+
+@pytest.fixture
+def study(command: Command, base: Path, data_directory: Path, tmp_path: Path) -> Study:
+    """study("--methods", "tape"): the command on the base and the data of the tests."""
     recipe = [word for setting in RECIPE for word in ("--set", setting)]
 
     def call(*words: object, source: Path = base, data: Path = data_directory, out: Path = tmp_path / "out") -> Any:
@@ -65,6 +70,7 @@ def study(command: Command, base: Path, data_directory: Path, tmp_path: Path, mo
     return call
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_methods_are_compared_with_the_base(
     study: Study, command: Command, base: Path, data_directory: Path, tmp_path: Path
 ) -> None:
@@ -128,12 +134,27 @@ def test_methods_are_compared_with_the_base(
     assert code == 2 and f"is an import of {base}, not of {other}: choose another --out" in errors
 
 
+@pytest.mark.slow
+def test_all_methods_in_processes_of_their_own(study: Study, tmp_path: Path) -> None:
+    code, printed, errors = study("--methods", ",".join(METHODS), "--jobs", 2)
+    assert code == 0, errors
+    found = {name: Outcome.read(tmp_path / "out" / name / "outcome.json") for name in METHODS}
+    assert all(f"`{name}`" in printed for name in (BASE, *METHODS))
+    # Only theta and longlora change what the model computes before anything is trained.
+    first = {name: outcome.figures["first loss"] for name, outcome in found.items()}
+    same = [name for name in METHODS if name not in ("theta", "longlora")]
+    assert_close([first[name] for name in same], [first["full"]] * len(same), bounds.TRAINED)
+    assert len(set(first.values())) > 1
+    assert len({outcome.figures["last loss"] for outcome in found.values()}) == len(METHODS)
+
+
 def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:
     for words, message in [
         (("--methods", "lora,qlora"), "'qlora' is not a method: choose from base, lora, "),
         (("--methods", "lora,lora"), "lora is listed twice"),
         (("--length", LENGTH), f"length {LENGTH} is no longer than the {LENGTH} tokens"),
         (("--length", 10**6), "sequence length is 1000000"),
+        (("--methods", "longlora", "--length", 36), "data.sequence_length 36 is not a multiple of 8"),
         (("--jobs", 0), "--jobs is 0"),
         (("--set", "training.steps=3"), "--set training.steps: give --steps instead"),
         (("--set", "training.trainable=[]"), "the study sets training.trainable itself"),
