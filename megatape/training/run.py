@@ -186,7 +186,7 @@ class Run:
                     "them"
                 )
         if reader is None:
-            first = first_state(self.config, self.engine.state.parameters, self.topology, base)
+            first = first_state(self.config, self.engine.state.parameters, self.topology, self.data.tokenizer, base)
             self.engine.state.load(first.read, step=0)
             return first.base
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)

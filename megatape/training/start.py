@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
 from megatape.model.lora import in_adapter
@@ -94,8 +97,14 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
     return find_weights(directory, read_architecture(directory))[0]
 
 
-def first_state(config: Config, parameters: Mapping[str, nn.Parameter], topology: Topology, base: Path | None = None) -> First:
-    """The state of a run at step 0. Collective over all ranks. base: as CheckpointReader takes it.
+def first_state(
+    config: Config,
+    parameters: Mapping[str, nn.Parameter],
+    topology: Topology,
+    tokenizer: Tokenizer,
+    base: Path | None = None,
+) -> First:
+    """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
 
     Raises ValueError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
     fresh = fresh_state(config, parameters)
@@ -107,7 +116,8 @@ def first_state(config: Config, parameters: Mapping[str, nn.Parameter], topology
     source, kept = _opened(Path(config.training.init_from), base, config.model, frozen, topology)
     given = source.shapes().keys() & parameters.keys()
     if topology.is_main:
-        print("\n".join(_told(source, config.model, len(parameters) - len(given))), flush=True)
+        told = [*_told(source, config.model, len(parameters) - len(given)), *_doubts(source.directory, tokenizer)]
+        print("\n".join(told), flush=True)
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         return (source.read if kind == WEIGHT and name in given else fresh)(kind, name, shape, rows, columns)
@@ -179,6 +189,23 @@ def _told(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
     lines = [f"starting from the weights in {source.directory}"]
     lines += [f"  model.{found.path}: {found.theirs} -> {found.ours}" for found in differences(source.model, model)]
     return [*lines, f"  {num_fresh} parameters that it lacks start as in a new model"] if num_fresh else lines
+
+
+def _doubts(directory: Path, tokenizer: Tokenizer) -> list[str]:
+    """A warning if the tokenizer beside the weights, as far as there is one, gives other ids than that of the data."""
+    try:
+        theirs = load_tokenizer(directory)
+    except (ValueError, OSError):
+        return []
+    text = Path(__file__).read_text(encoding="utf-8")
+    found, expected = (one.encode_documents([text])[0] for one in (tokenizer, theirs))
+    if np.array_equal(found, expected):
+        return []
+    warning = (
+        f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
+        f"({directory}): prepare the data with the latter, unless the model shall learn the ids anew"
+    )
+    return [warning]
 
 
 def _shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -97,7 +97,8 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     for key, text in topics.items():
         (texts / f"{key}.txt").write_text(text[:2000])
     records = [
-        {"id": key, "pid": key, "input": f"Which topic is this?\n\n{text}", "output": key} for key, text in topics.items()
+        {"id": key, "pid": key, "input": f"Which topic is this?\n\n{text[:2000]}", "output": key}
+        for key, text in topics.items()
     ]
     for name, part in (("train", records), ("validation", records[::5])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
@@ -112,6 +113,7 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     raw_config["model"] |= {"encoding": "rope", "num_heads": 4, "vocab_size": 400, "max_positions": N}
     raw_config["data"] = {"path": str(corpus), "sequence_length": N, "random_offset": False}
     raw_config["training"] |= {"global_batch_size": 16, "micro_batch_size": 8}
+    raw_config["zero"] = {"stage": 1}
     raw_config["evaluation"] = {"interval": 40, "samples": 16}
     root = Path(raw_config["run"]["directory"])
     answers = {"data.path": str(data), "data.samples": "examples"}

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
+from megatape.data.corpus import Source
+from megatape.data.prepare import prepare
 from megatape.data.splits import open_data
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
@@ -148,7 +150,7 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
 
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
     """A checkpoint of TAPE starts a longer run, one with rope, one with adapters, and one that its export starts too; optimizer
-    and step are new. A checkpoint with adapters starts none without."""
+    and step are new. A checkpoint with adapters starts none without. Data of another tokenizer are warned of."""
     raw = copy.deepcopy(trained)
     origin = Path(raw["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
     raw["run"]["directory"] = str(tmp_path / "run")
@@ -158,14 +160,25 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
         "rope": {"model.encoding": "rope"},
         "exported": {"training.init_from": str(tmp_path / "exported")},
         "lora": {"model.lora": {"rank": 2, "alpha": 2.0}, "training.trainable": ["adapters"]},
+        "other": {"data.path": str(tmp_path / "other")},
         "without": {"training.init_from": str(tmp_path / "run" / "lora" / AT_ZERO)},
     }
+    (tmp_path / "text").mkdir()
+    for name in "abcdefghij":
+        (tmp_path / "text" / f"{name}.txt").write_text(f"The text of another {name} tokenizer. " * 50)
+    texts, vocab_size = Source("text", (str(tmp_path / "text"),)), raw["model"]["vocab_size"]
+    prepare(
+        texts, tmp_path / "other", tokenizer=None, vocab_size=vocab_size, validation_share=0.5, progress=lambda *counts: None
+    )
     cases = [
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()
     ]
     *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
-    assert started == [{"step": 0, "samples": 0}] * 4
+    assert started == [{"step": 0, "samples": 0}] * 5
+    log = (tmp_path / "workers" / "rank0.log").read_text()
+    assert log.count("warning: the tokenizer of the data") == 1
+    assert "case other" in log[: log.index("warning: the tokenizer")].split("starting from")[-2]
     assert "this model lacks blocks.0.attention.key.adapter.a" in refused["error"]
     expected = CheckpointReader(origin)
     for name in ("longer", "rope", "exported", "lora"):
@@ -243,7 +256,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
     lease = Lease(RunFolder(Path(config.run.directory)).lease)
     run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
     state = run.engine.state
-    read, sizes = first_state(config, state.parameters, topology).read, []
+    read, sizes = first_state(config, state.parameters, topology, run.data.tokenizer).read, []
 
     def counted(*arguments: Any) -> Tensor:
         block = read(*arguments)
