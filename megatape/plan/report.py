@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from megatape.config import ClusterConfig, Config, parse_config
 from megatape.model.accounting import count_parameters, forward_flops
+from megatape.model.trainable import count_trainable
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
@@ -81,6 +82,7 @@ def _counts(config: Config, world_size: int) -> list[Row]:
         ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
         ("  embedding and head", f"{count.embedding:,}"),
         ("  position encoding", f"{count.position:,}"),
+        ("  trained", f"{count_trainable(model, training.trainable, training.frozen):,}"),
         ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
         ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
         ("global batch", f"{training.global_batch_size} = {batch}"),

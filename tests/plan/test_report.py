@@ -46,6 +46,12 @@ def test_without_a_cluster(plan: Command) -> None:
     )
 
 
+def test_weights_trained(plan: Command) -> None:
+    """Five norms over 32 channels, of which the last one is frozen."""
+    _, printed, _ = plan("--set", 'training.trainable=["norms"]', "--set", 'training.frozen=["norm.weight"]')
+    assert ["trained", "128"] in [line.split() for line in printed.splitlines()]
+
+
 def test_dry_run_prints_the_plan(plan: Command, command: Command, tmp_path: Path) -> None:
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
     changes = [word for change in ("nodes=1", "gpus_per_node=2", "gpu=h100") for word in ("--set", f"cluster.{change}")]
