@@ -19,7 +19,8 @@ class Scrolls(PromptFormat):
         return self.tokenizer.begin or self.tokenizer.encode("\n")
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
-        return self.prompt(first_words(text_of(record, "input"), MAX_WORDS)), text_of(record, "output")
+        text, answer = first_words(text_of(record, "input"), MAX_WORDS), text_of(record, "output")
+        return self.prompt(text) if text.strip() else "", answer
 
     def prompt(self, text: str) -> str:
         """The prompt with an input."""

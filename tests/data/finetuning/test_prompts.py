@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from megatape.data.finetuning.format import Limits
-from megatape.data.finetuning.scrolls import Answering, Summarizing, first_words
+from megatape.data.finetuning.format import Dropped, Limits
+from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
@@ -107,6 +107,14 @@ def test_without_a_beginning_token_a_newline_separates(folders: dict[str, Path])
     tokenizer = load_tokenizer(folders["qwen"])
     example = Answering(tokenizer, Limits(512)).example({"input": "What?", "output": "That."})
     assert example.ids == tokenizer.encode("What?") + tokenizer.encode("\n") + tokenizer.encode("That.") + [tokenizer.eos_id]
+
+
+@pytest.mark.parametrize("form", [Answering, Summarizing])
+def test_empty_records_of_scrolls(tokenizer: Tokenizer, form: type[Scrolls]) -> None:
+    """An instruction alone is no prompt."""
+    for record, reason in (({"input": " \n", "output": "a"}, "empty prompt"), ({"input": "a", "output": ""}, "empty answer")):
+        with pytest.raises(Dropped, match=reason):
+            form(tokenizer, Limits(2048)).example(record)
 
 
 def test_first_words() -> None:
