@@ -1,7 +1,7 @@
 """Measures a model of `megatape study finetune`: python -m megatape.study.extension RUN_FOLDER 128,256 [base]
 
-The numbers are lengths in tokens; `base` is for the model that training starts from, as it is. Whatever else the table is to
-compare, such as the accuracy of a task, is one more entry of an outcome's `figures`.
+The numbers are lengths in tokens; `base` is for the model that training starts from, as it is. Every entry of an outcome's
+`figures` is a column of the table.
 """
 
 import json
@@ -20,7 +20,10 @@ from megatape.study.base import load_untrained
 from megatape.study.measure import POINTS, loss_curve
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
+from megatape.tasks.passkey import evaluate_passkey, grid_tokens
 from megatape.tasks.perplexity import evaluate_perplexity
+
+PASSKEY_TRIALS = 4  # at each of five depths, so 20 questions of each length, as the paper asked
 
 
 def measuring(folder: RunFolder, untrained: bool, lengths: list[int]) -> list[str]:
@@ -40,17 +43,16 @@ def tested_lengths(original: int, length: int) -> list[int]:
 def measure(run: RunFolder, lengths: list[int]) -> Outcome:
     """Evaluate the last checkpoint of a run. Raises ValueError or FileNotFoundError if the run is not complete."""
     config = load_config(run.config)
-    with load_trained(run.checkpoint(config.training.steps)) as loaded:
-        curve = _perplexity(loaded, config, lengths)
     entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
-    return _outcome(config, _training(config, entries), loss_curve([entry["loss"] for entry in entries]), curve)
+    with load_trained(run.checkpoint(config.training.steps)) as loaded:
+        return _outcome(config, loaded, lengths, _training(config, entries), [entry["loss"] for entry in entries])
 
 
 def measure_base(run: RunFolder, lengths: list[int]) -> Outcome:
     """Evaluate the model of a run's training.init_from. Raises ValueError or FileNotFoundError if it is not there."""
     config = load_config(run.config)
     with load_untrained(config) as loaded:
-        return _outcome(config, {}, {}, _perplexity(loaded, config, lengths))
+        return _outcome(config, loaded, lengths, {}, [])
 
 
 def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
@@ -67,13 +69,23 @@ def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]
     }
 
 
-def _perplexity(loaded: LoadedModel, config: Config, lengths: list[int]) -> dict[int, float]:
-    return {length: evaluate_perplexity(loaded, Path(config.data.path), length, lengths[-1]) for length in lengths}
+def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:
+    """Share of right answers (%) at each length that a question fits in."""
+    possible = tuple(length for length in lengths if length >= grid_tokens(loaded))
+    scores = evaluate_passkey(loaded, "grid", possible, PASSKEY_TRIALS).scores if possible else []
+    return {
+        f"passkey at {length} (%)": 100 * fmean(score.accuracy for score in scores if score.length == length)
+        for length in possible
+    }
 
 
-def _outcome(config: Config, training: dict[str, float], losses: dict[int, float], curve: dict[int, float]) -> Outcome:
-    figures = training | {f"perplexity at {length}": value for length, value in curve.items()}
-    return Outcome(config, open_data(config).fingerprints, None, figures, losses, curve, ("tokens", "perplexity"))
+def _outcome(
+    config: Config, loaded: LoadedModel, lengths: list[int], training: dict[str, float], losses: list[float]
+) -> Outcome:
+    curve = {length: evaluate_perplexity(loaded, Path(config.data.path), length, lengths[-1]) for length in lengths}
+    perplexity = {f"perplexity at {length}": value for length, value in curve.items()}
+    figures = training | perplexity | passkey(loaded, lengths)
+    return Outcome(config, open_data(config).fingerprints, None, figures, loss_curve(losses), curve, ("tokens", "perplexity"))
 
 
 def main(words: list[str]) -> int:

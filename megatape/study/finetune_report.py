@@ -10,7 +10,7 @@ from megatape.model.trainable import count_trainable
 from megatape.study.comparison import short
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
-from megatape.study.paper import EXTENSION_LENGTHS, EXTENSION_PERPLEXITY
+from megatape.study.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.tables import markdown
 
 Outcomes = dict[str, Outcome]  # by method
@@ -29,8 +29,13 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
         "model without training and without scaling. Every length has the same validation text."
     )
     parts = [f"    {command}", setting, _table(outcomes)]
-    if published := _published(list(outcomes)):
-        parts += ["The paper's perplexity, Llama 2 7B from 4096 to 8192 tokens (windows every 256 tokens):", published]
+    tables = {
+        "The paper's perplexity, Llama 2 7B from 4096 to 8192 tokens (windows every 256 tokens):": EXTENSION_PERPLEXITY,
+        "The paper's passkey accuracy (%) there, by its own prompts of about so many tokens:": {"passkey": EXTENSION_PASSKEY},
+    }
+    for title, table in tables.items():
+        if published := _published(list(outcomes), table):
+            parts += [title, published]
     text = "\n\n".join(parts)
     (out / "finetune.md").write_text(text + "\n", encoding="utf-8")
     _picture(outcomes, original).savefig(out / "finetune.png", dpi=150)
@@ -57,14 +62,14 @@ def _cell(value: float | None) -> str:
     return "" if value is None else short(value)
 
 
-def _published(names: list[str]) -> str:
-    """The paper's table of these methods, or "" if it has none of them."""
+def _published(names: list[str], table: dict[str, PaperTable]) -> str:
+    """The paper's figures for these methods, or "" if it has none. table: quantity -> its figures."""
     rows = [
-        [f"`{name}`", *(f"{value:.3f}" for methods in EXTENSION_PERPLEXITY.values() for value in methods[name])]
+        [f"`{name}`", *(f"{value:.4g}" for quantity in table.values() for value in quantity.rows[name])]
         for name in names
-        if all(name in methods for methods in EXTENSION_PERPLEXITY.values())
+        if all(name in quantity.rows for quantity in table.values())
     ]
-    columns = [f"{text} at {length}" for text in EXTENSION_PERPLEXITY for length in EXTENSION_LENGTHS]
+    columns = [f"{name} at {length}" for name, quantity in table.items() for length in quantity.lengths]
     return markdown(["method", *columns], rows) if rows else ""
 
 

@@ -188,6 +188,12 @@ def _grid(loaded: "LoadedModel", lengths: tuple[int, ...] | None, trials: int | 
             )
 
 
+def grid_tokens(loaded: "LoadedModel", num_sentences: int = 1) -> int:
+    """Tokens of a question of `grid` with its answer and so many sentences of garbage, by default the shortest question."""
+    question = _grid_question(num_sentences, 0.5, 0)
+    return len(loaded.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
+
+
 def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
     import numpy as np
 
@@ -199,17 +205,13 @@ def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
 
 def _sentences_that_fit(loaded: "LoadedModel", length: int) -> int:
     """How often the garbage can be repeated in a prompt of at most `length` tokens with its answer."""
-
-    def size(num_sentences: int) -> int:
-        question = _grid_question(num_sentences, 0.5, 0)
-        return len(loaded.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
-
-    if size(1) > length:
-        raise ValueError(f"--lengths {length}: the shortest question has {size(1)} tokens of {loaded.name}: give more")
-    few, many = 1, length // max(1, size(2) - size(1)) + 2
+    shortest = grid_tokens(loaded)
+    if shortest > length:
+        raise ValueError(f"--lengths {length}: the shortest question has {shortest} tokens of {loaded.name}: give more")
+    few, many = 1, length // max(1, grid_tokens(loaded, 2) - shortest) + 2
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if size(middle) <= length else (few, middle)
+        few, many = (middle, many) if grid_tokens(loaded, middle) <= length else (few, middle)
     return few
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
@@ -20,6 +21,7 @@ from megatape.study import extension
 from megatape.study.children import Children
 from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome
+from megatape.tasks.passkey import PasskeyScores, Score
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
 from tests.bounds import assert_close
@@ -109,6 +111,7 @@ def test_methods_are_compared_with_the_base(
         assert [float(table[f"`{name}`"][f"perplexity at {length}"]) for length in lengths] == pytest.approx(expected, rel=1e-3)
     published = printed[printed.index("The paper's perplexity") :]
     assert "9.791" in published and "7.063" in published and "`base`" not in published
+    assert "passkey at 8000" in published and "passkey at 32" not in printed  # no question has room in these lengths
     pixels = matplotlib.image.imread(out / "finetune.png")
     assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
 
@@ -132,6 +135,21 @@ def test_methods_are_compared_with_the_base(
     write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, other)
     code, _, errors = study(source=other)
     assert code == 2 and f"is an import of {base}, not of {other}: choose another --out" in errors
+
+
+def test_passkey_at_the_lengths_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest question has 20 tokens; of each length and depth a model here answers some."""
+    loaded = LoadedModel("none", SimpleNamespace(config=None), None)
+
+    def evaluate(model: LoadedModel, protocol: str, lengths: tuple[int, ...], trials: int) -> PasskeyScores:
+        assert (model, protocol, lengths, trials) == (loaded, "grid", (32, 64), 4)
+        cells = [(32, 0.0, 4), (32, 1.0, 2), (64, 0.0, 1), (64, 1.0, 0)]
+        return PasskeyScores(protocol, [Score(length, depth, 1.0, correct, 4) for length, depth, correct in cells])
+
+    monkeypatch.setattr(extension, "grid_tokens", lambda model: 20)
+    monkeypatch.setattr(extension, "evaluate_passkey", evaluate)
+    assert extension.passkey(loaded, [16, 32, 64]) == {"passkey at 32 (%)": 75.0, "passkey at 64 (%)": 12.5}
+    assert extension.passkey(loaded, [8, 16]) == {}
 
 
 @pytest.mark.slow
