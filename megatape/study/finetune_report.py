@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from megatape.model.trainable import count_trainable
 from megatape.study.comparison import short
@@ -87,6 +88,9 @@ def _picture(outcomes: Outcomes, original: int) -> Figure:
     losses.set(xlabel="step", ylabel="training loss (nats)")
     measured.set(xlabel="tokens", ylabel="perplexity", yscale="log")
     measured.set_xscale("log", base=2)
-    measured.set_xticks(list(next(iter(outcomes.values())).curve))
+    lengths = next(iter(outcomes.values())).curve
+    measured.set_xticks(list(lengths), list(map(str, lengths)))
+    measured.yaxis.set_major_formatter(LogFormatter())  # numbers, not powers of ten
+    measured.yaxis.set_minor_formatter(LogFormatter())
     measured.legend(fontsize="small")
     return figure
