@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatape.data.example_dataset import ExampleDataset
 from megatape.data.index import Index
+from megatape.targets import counted
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
@@ -21,5 +22,7 @@ def describe_examples(directory: Path, index: Index) -> Iterator[str]:
             f"  sequences of {length:,} tokens: {alone.num_samples:,} of one example, {alone.filled:.1%} full; or "
             f"{packed.num_samples:,} packed, {packed.filled:.1%} full"
         )
+        targets = alone.sample(0).targets
+        yield f"  learned of the first: {alone.tokenizer().decode(targets[counted(targets)])!r:.200}"
     for what, count in index.counts.items():
         yield f"{what}: {count:,}"

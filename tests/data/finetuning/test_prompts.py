@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from megatape.data.finetuning.format import Dropped, Limits
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
 from megatape.data.index import load_index
+from megatape.data.prepare import split_of
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
 from tests.conftest import Command
@@ -201,6 +202,8 @@ def test_from_the_command_to_the_report(command: Command, tmp_path: Path, tokeni
     assert status == 0
     index = load_index(tmp_path / "first")
     assert index.answers["train"].examples + index.answers["validation"].examples == 59
+    shown = next(record["answer"] for record in records if split_of(record["prompt"], 0.2) == "train")
+    assert f"  learned of the first: {shown!r}\n" in report
     for line in ("prompts cut: ", "tokens cut from prompts: ", "dropped: empty answer: 1", "bad records: 1", "packed, "):
         assert line in printed and line in report
     assert f"the first record dropped (empty answer): {file}:60" in printed and f"  {file}:61: malformed JSON" in printed
