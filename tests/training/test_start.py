@@ -26,11 +26,11 @@ from megatape.hf.folder import read_model
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
+from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 from megatape.training.start import check_fits, first_state, open_source
-from megatape.zero.state import WEIGHT, Reader
+from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests import bounds
 from tests.bounds import assert_close
 from tests.hf.tiny import MODELS, save_tiny
@@ -233,7 +233,8 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
-    """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it."""
+    """On 2 data x 2 tensor ranks at ZeRO-3, each reads a quarter of the weights, and loading takes little memory beyond it:
+    at the start, and where a run resumes with frozen weights from its base."""
     big: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 64}
     save_tiny("llama", tmp_path / "model", **big)
     import_model(tmp_path / "model", tmp_path / "import", "rope", 32)
@@ -245,18 +246,32 @@ def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     whole = results[0]["model"]
     assert whole > 40e6
     for result in results:
-        assert result["read"] < 0.3 * whole  # rows that two ranks share are read by both
-        assert result["peak"] < 0.2 * whole, result
-    assert sum(result["read"] for result in results) >= whole
+        for kind in ("started", "resumed"):
+            assert result[kind]["read"] < 0.3 * whole  # rows that two ranks share are read by both
+            assert result[kind]["peak"] < 0.2 * whole, result
+    for kind in ("started", "resumed"):
+        assert sum(result[kind]["read"] for result in results) >= whole
 
 
-def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
-    """Bytes of the model, bytes that this rank reads of it, and by how many its resident memory grows meanwhile."""
+def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
+    """Bytes of the model, and for both ways what `_measured` returns."""
     config = parse_config(raw, "test")
-    lease = Lease(RunFolder(Path(config.run.directory)).lease)
-    run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
-    state = run.engine.state
-    read, sizes = first_state(config, state.parameters, topology, run.data.tokenizer).read, []
+    with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+        run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
+        state = run.engine.state
+        started = _measured(state, first_state(config, state.parameters, topology, run.data.tokenizer).read)
+    raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
+    config = parse_config(raw, "test")
+    with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+        run = Run(config, open_data(config), topology, lease, None)
+        resumed = _measured(run.engine.state, CheckpointReader(run.save()).read)
+    whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
+    return {"model": whole, "started": started, "resumed": resumed}
+
+
+def _measured(state: ZeroState, read: Reader) -> dict[str, int]:
+    """Bytes of weights that this rank reads, and by how many its resident memory grows meanwhile."""
+    sizes = []
 
     def counted(*arguments: Any) -> Tensor:
         block = read(*arguments)
@@ -268,8 +283,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, int]:
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _memory("VmRSS")
     state.load(counting, 0)
-    whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
-    return {"model": whole, "read": sum(sizes), "peak": _memory("VmHWM") - before}
+    return {"read": sum(sizes), "peak": _memory("VmHWM") - before}
 
 
 def _memory(field: str) -> int:
