@@ -5,9 +5,10 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.files import new_folder
+from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import stored_dtype
-from megatape.hf.lora import Checkpoint, Plain, check_parameters
+from megatape.hf.lora import Plain
 from megatape.hf.model_card import model_card
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights

@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
 from megatape.data.tokenizer import Tokenizer
 from megatape.files import new_folder
+from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family, stored_dtype
 from megatape.hf.weights import checked
@@ -23,20 +23,6 @@ PREFIX = "base_model.model."  # of every name in peft's files
 BASE = "base.json"  # of an adapter: the frozen weights that it belongs to
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 MATRICES = {"a": "lora_A", "b": "lora_B"}
-
-
-class Checkpoint(Protocol):
-    """What export needs of megatape.checkpoint.reader.CheckpointReader."""
-
-    directory: Path
-    step: int
-    tokens: int
-
-    @property
-    def config(self) -> Config: ...
-    def names(self) -> list[str]: ...
-    def tensor(self, name: str) -> Tensor: ...
-    def tokenizer(self) -> Tokenizer: ...
 
 
 class Plain:
@@ -114,17 +100,6 @@ def hash_of(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) ->
     """The sha256 of a tensor's values as an export in this precision stores them. Raises ValueError as `checked` does."""
     stored = checked(name, tensor, shape, dtype)
     return hashlib.sha256(stored.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
-
-
-def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
-    """The shapes of a checkpoint's parameters. Raises ValueError if they are not those of its configuration."""
-    shapes = {name: parameter.shape for name, parameter in meta_model(checkpoint.config.model).named_parameters()}
-    if different := sorted(shapes.keys() ^ set(checkpoint.names())):
-        raise ValueError(
-            f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
-            f"{', '.join(different[:3])}: the checkpoint is corrupted, use another one"
-        )
-    return shapes
 
 
 def _saved_modules(config: Config, family: Family) -> dict[str, str]:
