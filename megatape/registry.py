@@ -155,6 +155,7 @@ BACKENDS: dict[str, Entry] = {
 
 # Evaluation tasks, subclasses of megatape.tasks.task.Task.
 TASKS: dict[str, Entry] = {
+    "perplexity": Entry("megatape.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": Entry("megatape.tasks.passkey:Passkey", "retrieval of a number from a long text"),
     "addition": Entry(
         "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatape.tasks.greedy import continuations
 from megatape.tasks.heat_map import Grid, draw_heat_map
+from megatape.tasks.lengths import parse_lengths
 from megatape.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Passkey(Task):
         )
         parser.add_argument(
             "--lengths",
-            type=_lengths,
+            type=parse_lengths,
             metavar="L,L,...",
             help="prompt lengths in tokens, for authors those of Llama 2 (default for authors: 1000,2000,...,8000; for grid: "
             "powers of two from 256 to the model's maximum)",
@@ -245,10 +246,3 @@ def _score(loaded: "LoadedModel", cell: Cell) -> Score:
             for number, ids in zip(chosen, found, strict=True):
                 correct += tokenizer.decode(ids[: answers[number]]).strip() == cell.questions[number].key
     return Score(cell.length, cell.depth, fmean(map(len, prompts)), correct, len(prompts))
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    lengths = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
-    if 0 in lengths or list(lengths) != sorted(set(lengths)):
-        raise argparse.ArgumentTypeError(f"{text!r}: give lengths above 0 in ascending order, such as 1024,2048")
-    return lengths

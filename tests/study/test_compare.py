@@ -30,7 +30,7 @@ from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
 from megatape.study.runs import RunsFailed
 from megatape.study.variants import Variant, parse_variants, with_scaling
-from megatape.tasks import perplexity
+from megatape.tasks import losses, perplexity
 from megatape.tasks.addition import AdditionGrid
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
@@ -88,7 +88,7 @@ class Unigrams:
 @pytest.mark.parametrize("max_tokens", [2**15, 300])
 def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
     monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
-    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(losses, "BATCH_TOKENS", 96)
     longest = 64
     dataset = TokenDataset(data_directory, "validation", longest)
     count = min(dataset.num_samples, max_tokens // longest)

@@ -1,0 +1,11 @@
+"""--lengths of the tasks."""
+
+import argparse
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """The numbers of a list such as "1024,2048". Raises ArgumentTypeError unless they are positive and ascend."""
+    lengths = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if 0 in lengths or list(lengths) != sorted(set(lengths)):
+        raise argparse.ArgumentTypeError(f"{text!r}: give lengths above 0 in ascending order, such as 1024,2048")
+    return lengths
