@@ -35,9 +35,8 @@ class Plan:
 class LengthScore:
     """Results at one length.
 
-    nats: mean loss of a token. nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score a
-    token more than once. by_position: mean loss at positions 1 .. length of the windows, averaged over ranges of equal size;
-    where not all targets count, of the last ones only."""
+    nats: mean loss of a token. nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score
+    a token more than once. by_position: mean loss at the positions of the windows that count, in NUM_POSITIONS ranges."""
 
     length: int
     tokens: int
@@ -145,8 +144,8 @@ def measure(
     tokens = read_tokens(loaded, data, max_tokens)
     if tokens.size <= max(lengths):
         raise ValueError(
-            f"--lengths {max(lengths)}: {data} has {tokens.size} tokens (of at most {max_tokens} to be used), and one more than "
-            "the longest length is needed: give shorter lengths, or more text"
+            f"--lengths {max(lengths)}: {data} has {tokens.size} tokens (--max-tokens {max_tokens}), and one more than the "
+            "longest length is needed: give shorter lengths, or more text"
         )
     scores = []
     for length in lengths:
@@ -185,8 +184,8 @@ def read_tokens(loaded: "LoadedModel", path: Path, max_tokens: int) -> np.ndarra
         tokens = np.array(loaded.tokenizer(text)["input_ids"][:max_tokens], np.int64)
     if tokens.size and tokens.max() >= loaded.model.config.vocab_size:
         raise ValueError(
-            f"--data {path} has the token id {tokens.max()}, but {loaded.name} has {loaded.model.config.vocab_size} tokens: give "
-            "text of the model's tokenizer"
+            f"--data {path} has the token id {tokens.max()}, but {loaded.name} has {loaded.model.config.vocab_size} tokens: "
+            "give text of the model's tokenizer"
         )
     return tokens
 
@@ -200,8 +199,8 @@ def _check_tokenizer(loaded: "LoadedModel", dataset: TokenDataset, tokens: np.nd
     theirs = loaded.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
         raise ValueError(
-            f"--data of another tokenizer than that of {loaded.name}, which gives its text other ids: give a text file, or data "
-            "that was prepared with the model's tokenizer"
+            f"--data was prepared with another tokenizer than that of {loaded.name}, which gives its text other ids: give a "
+            "text file, or data that was prepared with the model's"
         )
 
 
