@@ -83,6 +83,6 @@ def _hash(run: Path, step: int, file: str) -> str:
 
 
 def _numbers(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the wall-clock times."""
+    """metrics.jsonl without the wall-clock times and the memory of the process."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
+    return [{key: value for key, value in entry.items() if key not in ("seconds", "peak_memory")} for entry in entries]
