@@ -1,6 +1,6 @@
 # The steps of .ci/run, one by one. `make check` is what a change should pass before it is sent.
 BIN ?= .venv/bin
-PYTEST = $(BIN)/python -m pytest --durations 10
+PYTEST = $(BIN)/python -m pytest
 
 .PHONY: help install demo lint types golden test numerics slow cluster docs site check
 
