@@ -1,4 +1,4 @@
-"""Trained models ready to run: exported folders, and training checkpoints that are exported for the time being."""
+"""Trained models ready to run, from every kind of folder that holds one; checkpoints are exported for the time being."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +13,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
+from megatape.hf.adopt.record import IMPORT, open_import
+from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
+from megatape.hf.families import family_named
 from megatape.hf.folder import read_model, read_tokenizer
+from megatape.hf.merge import merge_adapter
+from megatape.hf.stored import read_object
 
 
 @dataclass
 class LoadedModel:
-    """An exported model, ready to generate; `name` says where it comes from."""
+    """A model, ready to generate; `name` says where it comes from."""
 
     name: str
     model: Any
@@ -31,13 +36,14 @@ class LoadedModel:
 
 
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
-    """The exported model in `folder`, on the GPU if there is one, run by the installed classes.
+    """The exported model in `folder`, or one of others that could be imported, on the GPU if there is one, run by the
+    installed classes.
 
     trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either
     way.
-    Raises FileNotFoundError or ValueError if it is no exported model, or a tensor is missing, unexpected or not finite."""
+    Raises FileNotFoundError or ValueError if it is no such model, or a tensor is missing, unexpected or not finite."""
     check_exported(folder)
-    model: Any = _foreign_model(folder) if trust_remote_code else read_model(folder)
+    model: Any = _foreign_model(folder) if trust_remote_code else _installed_model(folder)
     tokenizer: Any = (
         AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
         if trust_remote_code
@@ -49,6 +55,15 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
             "export"
         )
     return LoadedModel(str(folder), model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer)
+
+
+def _installed_model(folder: Path) -> Any:
+    path = folder / "config.json"
+    try:
+        family = family_named(read_object(path).get("model_type"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return read_adopted(folder) if family.adoptable else read_model(folder)
 
 
 def _foreign_model(folder: Path) -> Any:
@@ -69,26 +84,46 @@ def _foreign_model(folder: Path) -> Any:
 
 @contextmanager
 def load_trained(
-    folder: Path, model: ModelConfig | None = None, trust_remote_code: bool = False, base: Path | None = None
+    folder: Path,
+    model: ModelConfig | None = None,
+    trust_remote_code: bool = False,
+    base: Path | None = None,
+    adapter: Path | None = None,
 ) -> Iterator[LoadedModel]:
-    """As load_exported, but `folder` may be a training checkpoint too, which is exported for the time being.
+    """As load_exported, but `folder` may also be a training checkpoint, which is exported for the time being, or an import,
+    which stands for the model that it refers to.
 
     model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies. base: of a
-    checkpoint, as CheckpointReader takes it."""
-    if not (folder / MANIFEST).is_file():
-        if base is not None:
-            raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
-        yield load_exported(folder, trust_remote_code)
-        return
-    checkpoint = verified_checkpoint(folder, base)
-    if model is not None:
-        checkpoint.config = checkpoint.config.model_copy(update={"model": model})
+    checkpoint, as CheckpointReader takes it. adapter: an exported adapter to merge into the model, as merge_adapter takes
+    it."""
     with TemporaryDirectory() as temporary:
-        exported = Path(temporary) / f"export_{checkpoint.step}"
-        export(checkpoint, exported)
-        loaded = load_exported(exported)
-        loaded.name = str(folder)
+        found = _loadable(folder, model, base, Path(temporary))
+        name = str(folder)
+        if adapter is not None:
+            name, merged = f"{folder} with {adapter}", Path(temporary) / "merged"
+            merge_adapter(adapter, found, merged)
+            found = merged
+        loaded = load_exported(found, trust_remote_code)
+        loaded.name = name
         yield loaded
+
+
+def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, temporary: Path) -> Path:
+    """A folder for load_exported."""
+    if (folder / MANIFEST).is_file():
+        checkpoint = verified_checkpoint(folder, base)
+        if model is not None:
+            checkpoint.config = checkpoint.config.model_copy(update={"model": model})
+        exported = temporary / f"export_{checkpoint.step}"
+        export(checkpoint, exported)
+        return exported
+    if base is not None:
+        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+    if (folder / IMPORT).is_file():
+        source = open_import(folder)
+        source.verify()
+        return source.directory
+    return folder
 
 
 def check_exported(folder: Path) -> None:
