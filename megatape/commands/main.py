@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "export a checkpoint to a folder that transformers can load",
     "generate": "continue a prompt with an exported model",
     "evaluate": "evaluate a trained model on a task",
+    "scores": "score a file of predictions as SCROLLS does",
     "study": "run the paper's studies and this system's benchmarks",
     "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "study shift": "measure how added tokens and shifted position ids change attention",
@@ -45,6 +46,8 @@ COMMANDS = {
     "study scaling": "measure step time by layers, sequence length and ranks",
     "study startup": "measure the time from the command to the first step of tape_tiny",
 }
+
+EXTRAS = {"matplotlib": "plots", "rouge_score": "rouge"}  # of setup.py, by the package that needs one
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,9 +79,9 @@ def main(words: list[str] | None = None) -> int:
         print("; ".join(["interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
+        if error.name not in EXTRAS:
             raise
-        return _fail(f"{error}: plots need matplotlib: pip install -c constraints.txt -e .[plots]", 2)
+        return _fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
     except ChildProcessError as error:
         return _fail(error, 1)
     except (ValueError, OSError, SafetensorError) as error:

@@ -34,6 +34,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "export": (["nowhere", "out"], "nowhere: no such folder"),
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
+    "scores": (["nowhere.json", "--data", "nowhere", "--set", "qasper"], "nowhere.json: no such file of predictions"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),
@@ -97,6 +98,7 @@ def test_help_and_config_errors_do_not_import_torch(tmp_path: Path) -> None:
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("nothing lost"), 130, "interrupted; nothing lost\n"),
         (ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"), 2, "-e .[plots]\n"),
+        (ModuleNotFoundError("No module named 'rouge_score'", name="rouge_score"), 2, "-e .[rouge]\n"),
     ],
 )
 def test_statuses(error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

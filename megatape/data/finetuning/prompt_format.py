@@ -62,12 +62,15 @@ class PromptFormat(Format):
             room = min(room, self._max_prompt)
         if room < self._least:
             raise Dropped("answer that leaves no room for a prompt")
-        whole = [*tokenizer.begin, *tokenizer.encode(prompt)]
+        whole = self._whole(prompt)
         ids = self._cut(whole, room)
         for name, cut in (("prompts", len(whole) - len(ids)), ("answers", len(answer_ids) - len(kept))):
             if cut:
                 counts += Counter({f"{name} cut": 1, f"tokens cut from {name}": cut})
         return Example(ids + end, [(len(ids), len(ids) + len(end))], prompt, counts)
+
+    def _whole(self, prompt: str) -> list[int]:
+        return [*self.tokenizer.begin, *self.tokenizer.encode(prompt)]
 
     def _cut(self, ids: list[int], room: int) -> list[int]:
         if len(ids) <= room:

@@ -19,12 +19,23 @@ class Scrolls(PromptFormat):
         return self.tokenizer.begin or self.tokenizer.encode("\n")
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
-        text, answer = first_words(text_of(record, "input"), MAX_WORDS), text_of(record, "output")
-        return self.prompt(text) if text.strip() else "", answer
+        text, answer = text_of(record, "input"), text_of(record, "output")
+        return self.prompt(first_words(text, MAX_WORDS)) if text.strip() else "", answer
 
     def prompt(self, text: str) -> str:
         """The prompt with an input."""
         return text
+
+    def question(self, text: str) -> list[int]:
+        """The prompt that evaluation gives for an input: the tokens of training up to the separator."""
+        assert self._max_prompt is not None  # so the prompts of training do not depend on their answers either
+        return self._cut(self._whole(self.prompt(first_words(text, MAX_WORDS))), self._max_prompt)
+
+    @property
+    def answer_tokens(self) -> int:
+        """The most tokens of an answer with its separator, without the end token."""
+        assert self._max_answer is not None
+        return len(self._separator) + self._max_answer
 
 
 class Answering(Scrolls):

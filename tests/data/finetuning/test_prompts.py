@@ -87,6 +87,8 @@ def test_questions_of_scrolls(tokenizer: Tokenizer) -> None:
     prompt, answer = [tokenizer.bos_id, *tokenizer.encode(record["input"])], tokenizer.encode(record["output"])
     assert example.ids == [*prompt[:7991], tokenizer.bos_id, *answer[:200], tokenizer.eos_id]
     assert example.answers == [(7991, 8193)]
+    assert Answering(tokenizer, Limits(8192)).question(record["input"]) == prompt[:7991]
+    assert Answering(tokenizer, Limits(8192)).answer_tokens == 201
     short = Answering(tokenizer, Limits(8192)).example(record | {"input": "What?", "output": "That."})
     assert short.ids == [1, *tokenizer.encode("What?")] + [1, *tokenizer.encode("That."), tokenizer.eos_id]
 
@@ -102,6 +104,7 @@ def test_summaries_of_scrolls(tokenizer: Tokenizer) -> None:
     assert example.ids[:begin] == prompt[: 7191 - kept] + prompt[-kept:]
     assert tokenizer.decode(example.ids[:begin]).endswith(" Please summarize this report:")
     assert example.ids[begin:] == [1, *tokenizer.encode(record["output"])[:1000], tokenizer.eos_id]
+    assert Summarizing(tokenizer, Limits(8192)).question(record["input"]) == example.ids[:begin]
 
 
 def test_without_a_beginning_token_a_newline_separates(folders: dict[str, Path]) -> None:
