@@ -3,6 +3,8 @@
 lease.json              while a run trains here: which process (megatape/runtime/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
+events.jsonl            one object per event: starts, checkpoints, stops, failures
+positions/              step-00000100.safetensors and so on (megatape/training/position_view.py)
 tensorboard/            the same metrics for TensorBoard
 checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py)
 latest                  the checkpoint that was last written, or that the run continued from
@@ -14,8 +16,10 @@ outcome.json            its results; outcome+yarn.json: the same with scaled fre
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ASIDE = ".corrupted"  # suffix of a checkpoint that failed verification; earlier versions wrote .damaged
 
@@ -37,6 +41,14 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         return self.directory / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    @property
+    def positions(self) -> Path:
+        return self.directory / "positions"
 
     @property
     def latest(self) -> Path:
@@ -73,6 +85,15 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         """Folder of the checkpoint written after `step` optimizer steps."""
         return self.checkpoints / f"step-{step:08d}"
+
+    def position_view(self, step: int) -> Path:
+        """What the evaluation after `step` optimizer steps kept of the position tensors."""
+        return self.positions / f"step-{step:08d}.safetensors"
+
+    def list_position_views(self) -> dict[int, Path]:
+        """Step -> file of every evaluation that kept a position view."""
+        steps = {path.stem.removeprefix("step-"): path for path in self.positions.glob("step-*.safetensors")}
+        return dict(sorted((int(step), path) for step, path in steps.items() if step.isdecimal()))
 
     def list_checkpoints(self) -> list[Path]:
         """Folders named like complete checkpoints, newest first. Their content may still be corrupted."""
@@ -163,18 +184,22 @@ def read_metrics(path: Path) -> dict[int, str]:
     """Step -> its line, for every valid line of metrics.jsonl; the last one counts if a step has several.
 
     Lines that are not metrics (a process was killed while writing, a disk was full) are left out; no file, no lines."""
+    found = {entry["step"]: text for text, entry in read_lines(path) if type(entry.get("step")) is int}
+    return dict(sorted(found.items()))
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every line of a file that is a JSON object, and the object; no file, no lines."""
     if not path.exists():
-        return {}
-    found = {}
+        return
     for line in path.read_bytes().splitlines():
         try:
             text = line.decode("utf-8")
             entry = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(entry, dict) and type(entry.get("step")) is int:
-            found[entry["step"]] = text
-    return dict(sorted(found.items()))
+        if isinstance(entry, dict):
+            yield text, entry
 
 
 def write_atomically(path: Path, content: bytes) -> None:

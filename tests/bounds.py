@@ -99,6 +99,8 @@ INITIAL = Bound(1e-6, Seen(0.0, 0.0, 0.0), "another seed", 1.0)
 SHIFTED = Bound(1e-5, Seen(6.5e-7, 6.5e-7, 6.5e-7), "position states rounded to bfloat16", 1.7e-3)
 # A perplexity from float32 logits against float64.
 PERPLEXITY = Bound(1e-6, Seen(8.7e-8, 8.7e-8, 8.7e-8), "one token of the text predicted twice", 9.9e-5)
+# Dot products of position tensors that a run keeps in float16: rounded once, by at most 2^-11.
+POSITION_VIEW = Bound(2.5e-3, Seen(4.4e-4, 4.4e-4, 4.4e-4), "norms of tensor-parallel ranks summed, not averaged", 0.41)
 # A GPU in float32 against the CPU. TF32, which rounds factors to 2^-11, would give 5e-4.
 GPU_LOGITS = 1e-5
 GPU_GRADIENTS = 1e-4

@@ -1,32 +1,61 @@
 """What is measured on the validation split while training."""
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from megatape.parallel.layout import own_tokens
+from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
+from megatape.zero.state import WEIGHT
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Mean loss in nats, and the root mean square modulus of the position tensor behind each layer (1 before training).
-
-    There are no norms for an encoding whose blocks change no such tensor."""
+    """Mean loss in nats, and the position view on the main rank: None elsewhere, and for an encoding whose blocks change no
+    position tensor."""
 
     loss: float
-    position_norms: list[float]
+    positions: PositionView | None
 
 
 @torch.no_grad()
-def position_norms(engine: Engine, inputs: Inputs) -> list[float]:
-    """Root mean square of |c + i s| over tokens, channels and planes, behind each layer, for one micro-batch of every rank."""
-    if not engine.deepspeed.module.encoding.carries_state:
-        return []
-    states: list[tuple[Tensor, Tensor | None]] = []
+def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], str]) -> PositionView | None:
+    """The position view of a text, the same sample on all ranks; None but on the main rank. decode: ids to text. Collective."""
+    module, axis = engine.deepspeed.module, engine.mesh.tensor
+    ids, positions = text["tokens"], text["positions"]
+    assert ids is not None and positions is not None and ids.shape[0] == 1
+    states: list[tuple[Tensor, Tensor]] = []
     engine.deepspeed.eval()
-    engine.deepspeed(**inputs, states=states)
+    engine.deepspeed(**text, states=states)
+    # Of this rank's tokens, as every layer reads them: what the last one makes of them is read by none.
+    read = [module.encoding.state(own_tokens(positions, axis)), *(e for _, e in states[:-1])]
+
+    places = torch.arange(0, ids.shape[1], -(-ids.shape[1] // MAX_TOKENS), device=engine.device)
+    here = places - axis.rank * read[0].shape[1]
+    own = (here >= 0) & (here < read[0].shape[1])
+    picked = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
+    for layer, e in enumerate(read):
+        picked[layer, own] = e[0, here[own]]
+    squares = torch.stack([e.square().mean() for e in read]) / axis.size
+    for share in (picked, squares):
+        dist.all_reduce(share, group=axis.group)
+
+    gathered = [engine.state.gather(name, WEIGHT, 0) for name in engine.state.parameters if name.endswith(".position.gain")]
+    if not engine.topology.is_main:
+        return None
+    gains = [gain.flatten().numpy(force=True) for gain in gathered[:-1] if gain is not None]
     # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
-    squares = [engine.sum_over_ranks(float(2 * e.square().mean())) for _, e in states if e is not None]
-    return [math.sqrt(square / engine.topology.world_size) for square in squares]
+    products = 2 * picked.flatten(2) @ picked.flatten(2).mT / picked[0, 0].numel()
+    limit = torch.finfo(torch.float16).max
+    return PositionView(
+        tokens=[decode([token]) for token in ids[0, places].tolist()],
+        places=places.to(torch.int32).numpy(force=True),
+        products=products.clamp(-limit, limit).half().numpy(force=True),
+        norms=(2 * squares).sqrt().numpy(force=True),
+        gains=np.stack(gains) if gains else np.zeros((len(read) - 1, 0), np.float32),
+    )

@@ -36,6 +36,8 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
             """Whether a signal reached any rank. Collective, so that all stop at the same step."""
             return run.engine.sum_over_ranks(interrupt.requested) > 0
 
+        ranks = f"{run.topology.world_size} rank{'s' * (run.topology.world_size > 1)} on {run.engine.device.type}"
+        metrics.record("resumed" if run.origin else "started", f"{ranks}, from {run.origin}" if run.origin else ranks)
         if run.step >= steps:
             metrics.say(
                 f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to continue"
@@ -70,12 +72,15 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
             if stop or run.step % config.checkpoint.interval == 0 or run.step == steps:
                 enter(f"the save after step {run.step}")
                 try:
-                    metrics.say(f"checkpoint {run.save()}")
+                    checkpoint = run.save()
+                    metrics.say(f"checkpoint {checkpoint}")
+                    metrics.record("checkpoint", checkpoint.name)
                     failed_saves = 0
                 except OSError as error:
                     failed_saves += 1
                     if stop or run.step == steps or failed_saves == FAILED_SAVES:
                         raise
+                    metrics.record("save failed", str(error))
                     metrics.warn(
                         f"{error} (failure {failed_saves} in a row, {FAILED_SAVES} end the run); the next attempt is after "
                         f"{config.checkpoint.interval} steps"
@@ -83,7 +88,9 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
                 stop = asked()
         if stop:
             metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
+            metrics.record("stopped", "on request")
             return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
+        metrics.record("finished")
     return False
 
 

@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import Self
 
 from megatape.config import Config
 from megatape.run_folder import RunFolder
 from megatape.runtime.topology import Topology
+from megatape.training.events import Event, append_event
 from megatape.training.output import say
-from megatape.training.sinks import Console, JsonLines, Sink, TensorBoard
+from megatape.training.sinks import Console, JsonLines, PositionViews, Sink, TensorBoard
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
 
@@ -26,25 +28,35 @@ class Metrics:
         self._speed = Speed(config, topology.world_size)
         self._sinks: list[Sink] = []
         self._warned: set[str] = set()
+        self._events, self._step = folder.events, start_step
         if topology.is_main:
             self._try(lambda: self._sinks.append(JsonLines(folder.metrics, start_step)))
+            self._try(lambda: self._sinks.append(PositionViews(folder, start_step)))
             self._try(lambda: self._sinks.append(TensorBoard(folder.tensorboard, self._speed)))
             self._try(lambda: self._sinks.append(Console(config.training.steps, unigram_entropy, self._speed)))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.record("failed", str(error) or type(error).__name__)
         for sink in self._sinks:
             self._try(sink.close)
 
     def write(self, metrics: StepMetrics) -> None:
         """Report one step."""
+        self._step = metrics.step
         self._speed.add_step(metrics.seconds)
         picked = metrics.validation or metrics.step % self._interval == 0 or metrics.step == self._first_step
         for sink in self._sinks:
             if picked or sink.every_step:
                 self._try(partial(sink.write, metrics))
+
+    def record(self, event: Event, detail: str = "") -> None:
+        """Keep an event of the step that was last written."""
+        if self._is_main:
+            self._try(lambda: append_event(self._events, event, self._step, detail))
 
     def warn(self, text: str) -> None:
         """Print one line to the errors of the main rank."""

@@ -25,7 +25,7 @@ from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
-from megatape.training.evaluation import Validation, position_norms
+from megatape.training.evaluation import Validation, view_positions
 from megatape.training.resume import newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
 from megatape.zero.engine import Engine, Inputs
@@ -85,16 +85,21 @@ class Run:
         return [self._inputs(batch) for batch in self._read(lambda: self.loader.step(self.samples))]
 
     def evaluate(self) -> Validation:
-        """Loss on the first samples of the validation split, and the size of the position tensor on the first of them.
+        """Loss on the first samples of the validation split, and the position view of the very first one.
 
         Raises DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
-        config = self.config
-        (first,) = self._read(
-            lambda: list(self._validation_batches(samples=config.training.micro_batch_size * self.mesh.data.size))
+        data, seed = self.data.validation, self.config.training.seed
+        batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh.data
+        first, *batches = self._read(
+            lambda: [
+                *evaluation_batches(data, 1, 1, 0, 1, self._positions, seed),
+                *evaluation_batches(data, batch_size, samples, axis.rank, axis.size, self._positions, seed),
+            ]
         )
-        batches = self._read(lambda: list(self._validation_batches(config.evaluation.samples)))
         loss = self.engine.evaluate(self._inputs(batch) for batch in batches)
-        return Validation(loss, position_norms(self.engine, self._inputs(first)))
+        carries = encoding_of(self.config.model).carries_state
+        views = view_positions(self.engine, self._inputs(first), self.data.tokenizer.decode) if carries else None
+        return Validation(loss, views)
 
     @contextmanager
     def saved_without_data(self) -> Iterator[None]:
@@ -119,17 +124,6 @@ class Run:
             told = dict.fromkeys(text for text in exchange(fault, self.topology) if text)  # what all ranks see is told once
             raise DataUnreadable(f"the data of step {self.step + 1} cannot be read: {'; '.join(told)}")
         return batches
-
-    def _validation_batches(self, samples: int) -> Iterator[Batch]:
-        return evaluation_batches(
-            self.data.validation,
-            self.config.training.micro_batch_size,
-            samples,
-            self.mesh.data.rank,
-            self.mesh.data.size,
-            self._positions,
-            self.config.training.seed,
-        )
 
     def save(self) -> Path:
         """Write a checkpoint of the present step and return its folder. Raises TrainingDiverged if the ranks' replicas

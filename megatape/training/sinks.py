@@ -12,8 +12,9 @@ from typing import Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
-from megatape.run_folder import read_metrics, write_atomically
+from megatape.run_folder import RunFolder, read_metrics, write_atomically
 from megatape.training.output import say
+from megatape.training.position_view import PositionView
 from megatape.training.speed import Speed
 from megatape.training.step import StepMetrics
 
@@ -64,8 +65,31 @@ class JsonLines:
         return io.FileIO(self._path, "a")  # unbuffered: what a full disk refused is not tried again with the next line
 
 
+class PositionViews:
+    """A file for each evaluation, of encodings whose blocks change a position tensor."""
+
+    every_step = False
+
+    def __init__(self, folder: RunFolder, start_step: int) -> None:
+        """Continue after `start_step`, with the first step that is written."""
+        self._folder, self._start_step = folder, start_step
+        self._begun = False
+
+    def write(self, metrics: StepMetrics) -> None:
+        if not self._begun:  # remove what a run wrote after its checkpoint
+            for step, path in self._folder.list_position_views().items():
+                if step > self._start_step:
+                    path.unlink()
+            self._begun = True
+        if metrics.validation and metrics.validation.positions:
+            metrics.validation.positions.save(self._folder, metrics.step)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class TensorBoard:
-    """Losses, gradient norm, learning rate, speed, memory, and the size of the position tensor after each layer."""
+    """Losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
 
     every_step = False
 
@@ -82,6 +106,8 @@ class TensorBoard:
                 self._writer = SummaryWriter(str(self._folder), purge_step=metrics.step)
             for name, value in self._values(metrics).items():
                 self._writer.add_scalar(name, value, metrics.step)
+            if metrics.validation and metrics.validation.positions:
+                _add_positions(self._writer, metrics.validation.positions, metrics.step)
         except OSError:
             # A writer whose thread could not write never does again. A new one begins a new file.
             self._failed = time.monotonic()
@@ -106,8 +132,16 @@ class TensorBoard:
             values["speed/MFU"] = utilization
         if metrics.validation:
             values["loss/validation"] = metrics.validation.loss
-            values |= {f"position norm/layer {layer}": norm for layer, norm in enumerate(metrics.validation.position_norms)}
         return values
+
+
+def _add_positions(writer: SummaryWriter, view: PositionView, step: int) -> None:
+    for layer, norm in enumerate(view.norms, 1):
+        writer.add_scalar(f"position tensor/norm in layer {layer}", norm, step)
+    for layer, gains in enumerate(view.gains, 1):
+        if gains.size:
+            writer.add_histogram(f"position tensor/gains of layer {layer}", gains, step)
+    writer.add_image("position tensor/dot products by layer", view.picture(), step, dataformats="HWC")
 
 
 class Console:

@@ -17,7 +17,7 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.data.splits import open_data
-from megatape.run_folder import RunFolder
+from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import UNFINISHED
@@ -73,6 +73,9 @@ def test_ctrl_c_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any]
         assert workers.statuses() == [0], workers.logs()
     assert f"resumed from {checkpoint}" in workers.logs()
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, steps + 3))
+    events = [(event["event"], event["step"]) for _, event in read_lines(run / "events.jsonl")]
+    first, last = (("checkpoint", steps), ("stopped", steps)), (("checkpoint", steps + 2), ("finished", steps + 2))
+    assert events == [("started", 0), *first, ("resumed", steps), *last]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])

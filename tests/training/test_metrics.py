@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters
 from megatape.plan.report import report
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_lines, read_metrics
 from megatape.runtime.topology import Topology
 from megatape.training import sinks
+from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_memory
 from megatape.training.metrics import Metrics
+from megatape.training.position_view import PositionView
 from megatape.training.step import StepMetrics
+from megatape.zero.engine import TrainingDiverged
+from tests.training.test_position_view import some_view
 from tests.workers import run_workers
 
 
@@ -46,14 +51,20 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert logged["learning rate"] == pytest.approx([entry["lr"] for entry in entries])
     assert logged["loss/validation"] == pytest.approx([entries[1]["validation_loss"], entries[3]["validation_loss"]])
     assert min(logged["speed/tokens per second"]) > 0 and min(logged["memory/peak GiB"]) > 0
-    norms = [logged[f"position norm/layer {layer}"] for layer in range(2)]
-    assert norms[0][0] == pytest.approx(1, abs=0.3) and norms[0][0] != 1.0
+    norms = [logged[f"position tensor/norm in layer {layer}"] for layer in (1, 2)]
+    assert norms[0] == pytest.approx([1, 1]) and norms[1][0] == pytest.approx(1, abs=0.3) and norms[1][0] != 1.0
+    assert board.Tags()["images"] == ["position tensor/dot products by layer"]
+    assert board.Tags()["histograms"] == ["position tensor/gains of layer 1"]
 
     resolved = json.loads((run / "config.json").read_text())
     assert resolved["model"]["head_dim"] == 4 and resolved["zero"]["stage"] == 3
     console = (tmp_path / "workers" / "rank0.log").read_text()
     assert "unigram" in console and "step 4/4 [####################]" in console
-    assert "step" not in (tmp_path / "workers" / "rank1.log").read_text()
+    assert "step 4" not in (tmp_path / "workers" / "rank1.log").read_text()
+
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["step"]) for event in events] == [("started", 0), ("checkpoint", 4), ("finished", 4)]
+    assert events[0]["detail"] == "2 ranks on cpu"
 
 
 def test_peak_memory_is_the_process_s_own() -> None:
@@ -79,9 +90,8 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
             if step == 7:
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, None))
-            board = metrics._sinks[1]
-            assert isinstance(board, sinks.TensorBoard)
+            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, some_view())))
+            (board,) = (sink for sink in metrics._sinks if isinstance(sink, sinks.TensorBoard))
             if board._writer:
                 with suppress(OSError):
                     board._writer.flush()  # it would do so every two minutes
@@ -94,12 +104,32 @@ def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
     target = "tests.training.test_metrics:log_on_a_full_disk"
     (printed,) = run_workers(target, 1, {"config": raw_config}, tmp_path / "workers")
     run = RunFolder(Path(raw_config["run"]["directory"]))
-    assert list(read_metrics(run.metrics)) == [1, 2, 3, 7, 8, 9]
+    assert list(read_metrics(run.metrics)) == list(run.list_position_views()) == [1, 2, 3, 7, 8, 9]
+    assert all(PositionView.load(path).tokens for path in run.list_position_views().values())
     board = EventAccumulator(str(run.tensorboard))
     board.Reload()
     assert {1, 2, 3, 7, 8, 9} <= {event.step for event in board.Scalars("loss/train")}
     warnings = [line for line in printed.splitlines() if line.startswith("warning: metrics could not be written")]
     assert len(warnings) == 1 and "File too large" in warnings[0], printed
+
+
+def test_events(raw_config: dict[str, Any]) -> None:
+    """What ended a run is kept, and a line that was not written whole spoils no other."""
+    config = parse_config(raw_config, "test")
+    folder = RunFolder(Path(config.run.directory))
+    folder.directory.mkdir()
+    with pytest.raises(TrainingDiverged), Metrics(config, folder, Topology(0, 1, 0), 7, 1.0) as metrics:
+        metrics.record("resumed", "1 rank")
+        with folder.events.open("r+b") as file:
+            file.truncate(20)
+        metrics.record("checkpoint", "step-00000007")
+        raise TrainingDiverged("the loss is nan")
+    events = [event for _, event in read_lines(folder.events)]
+    assert [(event["event"], event["step"], event["detail"]) for event in events] == [
+        ("checkpoint", 7, "step-00000007"),
+        ("failed", 7, "the loss is nan"),
+    ]
+    assert abs(events[0]["time"] - time.time()) < 60
 
 
 def test_dry_run(raw_config: dict[str, Any]) -> None:

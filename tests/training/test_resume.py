@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from megatape.run_folder import RunFolder
 from tests import bounds
 from tests.bounds import assert_close
 from tests.workers import run_workers
@@ -37,6 +38,8 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
         for part in ("-once", "-twice"):
             for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000", "rng"):
                 assert _hash(root / (kind + part), 8, file) == _hash(root / kind, 8, file), (kind, part, file)
+            views = (RunFolder(root / name).position_view(8).read_bytes() for name in (kind, kind + part))
+            assert len(set(views)) == 1, (kind, part)
             expected, found = _numbers(root / kind), _numbers(root / (kind + part))
             assert found == expected[-len(found) :]
 

@@ -1,0 +1,19 @@
+"""events.jsonl: what happened to a run, each time it was started. Nothing is ever removed from it."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+Event = Literal["started", "resumed", "checkpoint", "save failed", "stopped", "failed", "finished"]
+
+
+def append_event(path: Path, event: Event, step: int, detail: str) -> None:
+    """Add a line: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`. Raises OSError."""
+    line = json.dumps({"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}).encode() + b"\n"
+    with path.open("ab+", buffering=0) as file:
+        if file.tell():  # a line that a full disk truncated must not spoil this one
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        file.write(line)

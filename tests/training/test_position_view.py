@@ -1,0 +1,112 @@
+"""What a run keeps of its position tensors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from megatape.checkpoint.model import load_model
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.data.dataset import TokenDataset
+from megatape.run_folder import RunFolder
+from megatape.study import probe
+from megatape.training.evaluation import Validation
+from megatape.training.position_view import MAX_TOKENS, PositionView
+from megatape.training.sinks import PositionViews
+from megatape.training.step import StepMetrics
+from tests import bounds
+from tests.bounds import assert_close
+from tests.workers import run_workers
+
+KIB_PER_LAYER = 8.4  # docs/training.md
+CASES: dict[str, dict[str, Any]] = {
+    "data": {"zero.stage": 3},
+    "tensor": {"zero.stage": 2, "parallel.tp": 2, "model.num_kv_heads": 4},
+    "bfloat16": {"zero.stage": 3, "parallel.tp": 2, "training.precision": "bfloat16"},
+    "rope": {"model.encoding": "rope"},
+}
+
+
+def some_view(num_layers: int = 3, num_tokens: int = 5, num_heads: int = 4, scale: float = 1.0) -> PositionView:
+    """Rotary products of some frequencies, which grow with the layers."""
+    distances = np.arange(num_tokens)[:, None] - np.arange(num_tokens)
+    rotary = np.mean([np.cos(distances * theta) for theta in (1, 0.1, 0.01)], axis=0)
+    layers = 1 + scale * np.arange(num_layers)
+    return PositionView(
+        tokens=[f"<{token}>" for token in range(num_tokens)],
+        places=np.arange(num_tokens, dtype=np.int32),
+        products=(layers[:, None, None] * rotary).astype(np.float16),
+        norms=np.sqrt(layers).astype(np.float32),
+        gains=np.linspace(-scale, scale, (num_layers - 1) * num_heads, dtype=np.float32).reshape(num_layers - 1, num_heads),
+    )
+
+
+def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """On data-parallel and tensor-parallel ranks, as the weights of the same step give it on one process."""
+    raw_config["training"]["steps"] = 2
+    raw_config["model"]["max_positions"] = raw_config["data"]["sequence_length"] = 96
+    cases = [{"name": name, "set": changes} for name, changes in CASES.items()]
+    results = run_workers("tests.training.cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    assert [result.get("error") for result in results[0]] == [None] * len(cases)
+    folders = {name: RunFolder(Path(raw_config["run"]["directory"]) / name) for name in CASES}
+    assert not folders.pop("rope").positions.exists()
+    for name, folder in folders.items():
+        assert list(folder.list_position_views()) == [2]
+        view, reader = PositionView.load(folder.position_view(2)), CheckpointReader(folder.checkpoint(2))
+        model = load_model(reader)
+        (gains,) = view.gains
+        assert np.array_equal(gains, model.blocks[0].position.gain.numpy(force=True)) and gains.all(), name
+        assert view.places.tolist() == list(range(0, 96, 2))
+        if name == "bfloat16":
+            continue
+        ids = torch.as_tensor(TokenDataset(reader.config.data.path, "validation", 96).tokens(0)[:-1])
+        assert view.tokens == [reader.tokenizer().decode([token]) for token in ids[::2].tolist()]
+        _, layers = probe.run(model, ids[None], torch.arange(96)[None])
+        for layer, (products, norm) in enumerate(zip(view.products, view.norms, strict=True)):
+            expected, e = probe.dot_products(layers[layer]), layers[layer].e
+            assert expected is not None and e is not None
+            assert_close(torch.as_tensor(products), expected[0, :, ::2, ::2].mean(0), bounds.POSITION_VIEW, what=(name, layer))
+            assert_close([norm], [float((2 * e.square().mean()).sqrt())], bounds.POSITION_VIEW, what=(name, layer))
+
+
+def test_files_of_repeated_steps_are_replaced(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (10, 20, 30):
+        some_view(scale=step).save(folder, step)
+    (folder.positions / "step-x.safetensors").touch()
+    sink = PositionViews(folder, start_step=20)
+    for step, view in ((21, None), (25, some_view(scale=25))):
+        sink.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, view)))
+        assert list(folder.list_position_views()) == [10, 20] + [25] * (step == 25)
+    assert PositionView.load(folder.position_view(20)).norms[1] == pytest.approx(21**0.5)
+
+
+def test_size_on_disk(tmp_path: Path) -> None:
+    """As docs/training.md says, for the heads of a model of 70B."""
+    folder = RunFolder(tmp_path)
+    some_view(num_layers=80, num_tokens=MAX_TOKENS, num_heads=64).save(folder, 1)
+    assert folder.position_view(1).stat().st_size <= 80 * KIB_PER_LAYER * 1024
+
+
+@pytest.mark.parametrize("fault", ["empty", "truncated", "shapes", "tensors"])
+def test_corrupted(tmp_path: Path, fault: str) -> None:
+    folder = RunFolder(tmp_path)
+    view = some_view()
+    if fault == "shapes":
+        view.tokens.pop()
+    view.save(folder, 1)
+    path = folder.position_view(1)
+    content = path.read_bytes()
+    path.write_bytes(
+        {"empty": b"", "truncated": content[:-1], "tensors": content.replace(b"norms", b"forms")}.get(fault, content)
+    )
+    with pytest.raises(ValueError, match="step-00000001.safetensors is corrupted"):
+        PositionView.load(path)
+
+
+def test_picture() -> None:
+    picture = some_view(num_layers=2, num_tokens=4).picture(magnified=1)
+    assert picture.shape == (4, 2 * 5, 3)
+    assert picture[0, 5].tolist() == [255, 0, 0] and picture[:, 4].tolist() == [[255, 255, 255]] * 4
