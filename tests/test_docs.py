@@ -24,7 +24,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 GENERATED = ROOT / "docs/config.md"  # tests/test_config.py compares it with the configuration
 # Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
-NOT_KEYS = {"model.safetensors", "model.safetensors.index.json", "model.config.position_length"}  # of an exported model
+NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model
 NAMES = {word for name in NAMED for word in name.split()}
 WIDTH = 100
 

@@ -30,10 +30,6 @@ class LoadedModel:
     model: Any
     tokenizer: Any
 
-    def __post_init__(self) -> None:
-        # Evaluations set the configuration's own to the length of their sequences.
-        self.position_length: int = getattr(self.model.config, "position_length", 0)
-
 
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     """The exported model in `folder`, or one of others that could be imported, on the GPU if there is one, run by the

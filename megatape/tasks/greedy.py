@@ -13,9 +13,6 @@ def continuations(loaded: "LoadedModel", prompts: list[list[int]], num_tokens: i
     import torch
 
     model, tokens = loaded.model, torch.tensor(prompts)
-    if hasattr(model.config, "position_length"):
-        # RandPE spreads a sequence over position_length positions: as many as in training, unless the text is longer.
-        model.config.position_length = max(loaded.position_length, tokens.shape[1] + num_tokens)
     tokens = tokens.to(model.device)
     output = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_tokens, do_sample=False)
     found: list[list[int]] = output[:, tokens.shape[1] :].tolist()

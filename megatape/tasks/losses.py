@@ -18,8 +18,6 @@ def window_losses(loaded: LoadedModel, tokens: np.ndarray, begins: Sequence[int]
 
     A window predicts tokens begin + 1 .. begin + length, each from those of the window before it."""
     model = loaded.model
-    if hasattr(model.config, "position_length"):
-        model.config.position_length = length  # RandPE spreads a sequence over this many positions
     batch = max(1, BATCH_TOKENS // length)
     for first in range(0, len(begins), batch):
         chosen = [tokens[begin : begin + length + 1] for begin in begins[first : first + batch]]

@@ -54,13 +54,30 @@ def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape:
 def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
     found = exported("grouped")
     tokens = prompts(9)[0][None]
+    assert torch.equal(generate(found.load(), tokens), followed(found, tokens, torch.arange(9 + NEW)))
+
+
+def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported]) -> None:
+    """Over the run's 64 positions, or as many as a longer text will have, whatever batch it is in."""
+    found = exported("grouped", "randpe")
+    model, rows = found.load(), prompts(9, 60)
+    draws = found.ours.encoding.positions(random_offset=False)
+    expected = [followed(found, row[None], torch.from_numpy(draws.evaluation(max(64, len(row) + NEW), 1234))) for row in rows]
+    for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
+        assert torch.equal(generate(model, *padded(rows), **options), torch.cat(expected))
+    with pytest.raises(ValueError, match="a text of 129 tokens, with those to come"):
+        generate(model, prompts(129 - NEW)[0][None])
+
+
+@torch.no_grad()
+def followed(found: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
+    """What `generate` gives with training's model, from the whole text each time."""
     continued = tokens
     for _ in range(NEW):
-        with torch.no_grad():
-            logits = found.ours(continued, torch.arange(continued.shape[1])[None])[:, -1]
+        logits = found.ours(continued, positions[None, : continued.shape[1]])[:, -1]
         logits[:, 2] = -torch.inf  # `generate` is told not to end
         continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
-    assert torch.equal(generate(found.load(), tokens), continued[:, 9:])
+    return continued[:, tokens.shape[1] :]
 
 
 @pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])

@@ -51,23 +51,31 @@ def test_biases_of_twelve_heads_and_long_texts(exported: Callable[..., Exported]
         assert_close(found.load()(tokens).logits, expected, bounds.EXPORTED)
 
 
+@torch.no_grad()
 def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exported]) -> None:
-    """The run's sequence length unless told otherwise; more tokens than that are refused, not given positions twice."""
-    found, tokens = exported("grouped", "randpe"), prompt()
+    """That of the run's sequence length, or of a longer text's; a text that goes on must have been announced."""
+    found = exported("grouped", "randpe")
     model = found.load()
     assert (model.config.position_length, model.config.position_seed) == (64, 1234)
-    model.config.position_length = 40
-    drawn = torch.from_numpy(found.ours.encoding.positions(False).evaluation(40, 1234)).expand_as(tokens)
-    with torch.no_grad():
-        expected = found.ours(tokens, drawn)
-        assert_close(model(tokens).logits, expected, bounds.EXPORTED)
-        assert (found.load()(tokens).logits - expected).abs().max() > 1e-2
-        model.config.position_length = 39
-        with pytest.raises(ValueError, match="token 40 of a text, but config.position_length is 39"):
-            model(tokens)
-        model.config.position_length = 129
-        with pytest.raises(ValueError, match=r"position_length is 129, but RandPE draws different positions of 0 .. 127"):
-            model(tokens)
+    draws = found.ours.encoding.positions(random_offset=False)
+
+    def expected(tokens: Tensor, length: int) -> Tensor:
+        logits: Tensor = found.ours(
+            tokens, torch.from_numpy(draws.evaluation(length, 1234))[: tokens.shape[1]].expand_as(tokens)
+        )
+        return logits
+
+    short, long = prompt(), prompt(length=80)
+    assert_close(model(short).logits, expected(short, 64), bounds.EXPORTED)
+    assert_close(model(long).logits, expected(long, 80), bounds.EXPORTED)
+    apart = model(short, position_length=torch.tensor([64, 100])).logits  # each text its own
+    assert_close(apart, torch.cat([expected(short[:1], 64), expected(short[1:], 100)]), bounds.EXPORTED)
+    assert relative_difference(expected(short, 64), expected(short, 100)) > 100 * bounds.EXPORTED.limit
+    cache = model(short, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="token 80 of a text whose first one was placed as in a text of at most 64"):
+        model(long[:, 40:], past_key_values=cache)
+    with pytest.raises(ValueError, match=r"a text of 129 tokens, with .* of 0 .. 127 \(2 max_position_embeddings\): shorten"):
+        model(short, position_length=torch.tensor([129]))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

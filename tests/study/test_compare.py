@@ -74,14 +74,11 @@ class Unigrams:
     device = torch.device("cpu")
 
     def __init__(self, log_frequencies: Tensor) -> None:
-        self.config = SimpleNamespace(position_length=1)
         self.logits = log_frequencies
         self.asked: list[Tensor] = []
-        self.spread: set[int] = set()
 
     def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
         self.asked.append(input_ids)
-        self.spread.add(self.config.position_length)
         return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
 
 
@@ -100,7 +97,7 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
         found = evaluate_perplexity(LoadedModel("unigrams", model, None), data_directory, length, longest)
         assert_close([found], [expected], bounds.PERPLEXITY)
         assert np.array_equal(torch.cat(model.asked).flatten().numpy(), text[:-1])
-        assert {asked.shape[1] for asked in model.asked} == {length} and model.spread == {length}
+        assert {asked.shape[1] for asked in model.asked} == {length}
 
 
 def test_loss_curve() -> None:

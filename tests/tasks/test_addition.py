@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.addition import AdditionTask, character_tokenizer, longest_document, prepare_addition
+from megatape.data.addition import AdditionTask, character_tokenizer, prepare_addition
 from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import evaluate_addition
@@ -34,13 +34,11 @@ class Calculator:
     device = torch.device("cpu")
 
     def __init__(self, corrupt: Callable[[int, int, list[int]], list[int]], positions: int = 100) -> None:
-        self.config = SimpleNamespace(max_position_embeddings=positions, position_length=11)
+        self.config = SimpleNamespace(max_position_embeddings=positions)
         self.corrupt = corrupt
-        self.lengths: list[tuple[int, int]] = []
 
     def generate(self, tokens: Tensor, attention_mask: Tensor, max_new_tokens: int, do_sample: bool) -> Tensor:
         assert attention_mask.all() and not do_sample
-        self.lengths.append((tokens.shape[1] + max_new_tokens, self.config.position_length))
         rows = []
         for row in tokens.tolist():
             assert row[0] == TOKENIZER.bos_id
@@ -112,13 +110,6 @@ def test_an_almost_right_answer_is_wrong(data: Path, corrupt: Callable[[int, int
 def test_a_grid_of_trained_lengths(data: Path) -> None:
     grid = evaluate_addition(loaded(), data, max_digits=2)
     assert (grid.mean, grid.inside, grid.beyond) == (1.0, 1.0, None)
-
-
-def test_randpe_gets_a_length_that_holds_the_problem(data: Path) -> None:
-    model = loaded()
-    evaluate_addition(model, data)
-    assert all(given == max(11, needed) for needed, given in model.model.lengths)
-    assert {given for _, given in model.model.lengths} >= {11, longest_document(4)}
 
 
 def test_wrong_arguments(data: Path, data_directory: Path) -> None:

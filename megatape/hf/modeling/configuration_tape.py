@@ -12,9 +12,9 @@ class TapeConfig(PreTrainedConfig):
 
     encoding is the name of the position encoding, whose code lies beside the model's. Some encodings read: position_size, the
     inner width of TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its
-    random positions, drawn with position_seed; rope_parameters with rope_theta, the base of the rotary frequencies that
-    positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position channels are the
-    key/value heads.
+    random positions unless a text has more, drawn with position_seed; rope_parameters with rope_theta, the base of the rotary
+    frequencies that positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position
+    channels are the key/value heads.
 
     attention_bias says which projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys
     are normalized over the head size before they are rotated."""

@@ -42,8 +42,8 @@ class Encoding:
     def __init__(self, config: TapeConfig) -> None:
         self.config = config
 
-    def positions(self, position_ids: Tensor) -> Tensor:
-        """The positions [B, N] of the tokens with these numbers."""
+    def positions(self, position_ids: Tensor, length: Tensor | None) -> Tensor:
+        """The positions [B, N] of the tokens with these numbers. length: [B] or [1], as TapeModel.forward takes it."""
         return position_ids
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

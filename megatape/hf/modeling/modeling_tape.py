@@ -207,10 +207,12 @@ class TapeModel(TapePreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        position_length: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """input_ids [B, N] or inputs_embeds [B, N, C]; attention_mask [B, P + N], 0 on padding; position_ids [B, N] or
-        [1, N], by default counted from each row's first token that is not padding."""
+        [1, N], by default counted from each row's first token that is not padding; position_length [B] or [1], the tokens that
+        each text will have in the end, for encodings that must know."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -227,7 +229,7 @@ class TapeModel(TapePreTrainedModel):
         )
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         index = torch.arange(x.shape[1], device=x.device) + past
-        positions = self.encoding.positions(position_ids)
+        positions = self.encoding.positions(position_ids, position_length)
         x, e = self.encoding.embed(x, positions), self.encoding.state(positions)
         if e is not None:
             e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
@@ -292,4 +294,22 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+        )
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """`generate` knows here how long texts may get; not, if a cache goes on, how long an earlier call thought."""
+        cache = model_kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            mask = model_kwargs.get("attention_mask")
+            padding = torch.zeros(1, dtype=torch.long) if mask is None else (mask == 0).sum(-1)
+            model_kwargs["position_length"] = max_cache_length + 1 - padding  # the last token needs no cache
+        return super()._prepare_cache_for_generation(  # type: ignore[misc]  # annotated for a class of transformers' own
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
