@@ -34,13 +34,8 @@ from typing import Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
 
-# The training loop and the modules that DeepSpeed and PyTorch import at the first step only: 3 s for each rank.
-IMPORTED_BY_TRAINING = (
-    "megatape.training.run",
-    "torch._dynamo",
-    "torch.utils.tensorboard",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-)
+# The training loop and what DeepSpeed imports at the first step only.
+IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.main", "deepspeed.module_inject.auto_ep_layer")
 
 
 class Workers:

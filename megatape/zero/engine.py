@@ -16,6 +16,7 @@ from megatape.registry import OPTIMIZERS
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 from megatape.targets import counted
+from megatape.zero.compiler import postpone_compiler
 from megatape.zero.mpu import Mpu
 from megatape.zero.replicas import find_differences, replicated_over_tensor_axis
 from megatape.zero.settings import deepspeed_config
@@ -43,6 +44,7 @@ class Engine:
         mesh: Mesh,
         build_module: Callable[[Axis], nn.Module],
     ) -> None:
+        postpone_compiler()
         self.topology, self.mesh = topology, mesh
         mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
