@@ -1,4 +1,4 @@
-"""megatape evaluate: megatape evaluate addition exported --data runs/data/addition_5 --output evaluated"""
+"""megatape evaluate: megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated"""
 
 import argparse
 from dataclasses import fields
@@ -9,33 +9,58 @@ from megatape.registry import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare one subcommand per task, with the common arguments and the task's own."""
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
-    for name, entry in TASKS.items():
-        task = tasks.add_parser(
-            name, help=entry.description, description=f"{entry.description[0].upper()}{entry.description[1:]}."
-        )
-        task.add_argument("model", type=Path, metavar="MODEL_DIR", help="checkpoint or exported model")
-        task.add_argument(
-            "--output",
-            type=Path,
-            required=True,
-            metavar="FOLDER",
-            help=f"new folder for {name}.json and {name}.png",
-        )
-        add_base(task)
-        add_trust(task)
-        entry.load().add_arguments(task)
+    """Declare the tasks; the other arguments depend on them."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["tasks:", *(f"  {name:<14}{entry.description}" for name, entry in TASKS.items())])
+    parser.add_argument("tasks", type=_tasks, metavar="TASK[,TASK]", help="what to evaluate; add --help for its options")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="MODEL_DIR [MODEL_DIR ...] --output FOLDER [options]")
+
+
+def arguments(tasks: list[str]) -> argparse.ArgumentParser:
+    """The parser of what follows the tasks. An option of several tasks is declared once, and all of them get it."""
+    parents = []
+    for name in tasks:
+        parent = argparse.ArgumentParser(add_help=False)
+        TASKS[name].load().add_arguments(parent)
+        parents.append(parent)
+    parser = argparse.ArgumentParser(prog=f"megatape evaluate {','.join(tasks)}", parents=parents, conflict_handler="resolve")
+    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL_DIR", help="checkpoint or exported model")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder for the results; an evaluation that was stopped goes on in the same",
+    )
+    add_base(parser)
+    add_trust(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, write the results, print a summary."""
-    from transformers.utils.logging import disable_progress_bar
+    given = arguments(args.tasks).parse_args(args.rest)
 
-    from megatape.tasks.report import report
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    from megatape.tasks.models import evaluate_models
+    from megatape.tasks.ranks import launched_ranks
 
     disable_progress_bar()
-    kind = TASKS[args.task].load()
-    task = kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
-    print(report(args.task, task, args.model, args.output, args.trust_remote_code, args.base))
+    set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
+    kinds = {name: TASKS[name].load() for name in args.tasks}
+    tasks = {name: kind(**{field.name: getattr(given, field.name) for field in fields(kind)}) for name, kind in kinds.items()}
+    with launched_ranks() as ranks:
+        text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base)
+        if ranks.is_main:
+            print(text)
     return 0
+
+
+def _tasks(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in TASKS or names.count(name) > 1:
+            fault = "is given twice" if name in TASKS else "is no task"
+            raise argparse.ArgumentTypeError(f"{name!r} {fault}: give some of {', '.join(TASKS)}, such as perplexity,passkey")
+    return names

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatape.checkpoint.manifest import MANIFEST
@@ -29,6 +31,32 @@ class LoadedModel:
     name: str
     model: Any
     tokenizer: Any
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return int(self.model.config.vocab_size)
+
+    @property
+    def max_positions(self) -> int:
+        """The longest text in tokens."""
+        return int(self.model.config.max_position_embeddings)
+
+    @torch.no_grad()
+    def losses(self, samples: Tensor) -> Tensor:
+        """Losses in nats, float32 [B, N] on the CPU, of ids [B, N + 1]: of each but the first, from those before it."""
+        samples = samples.to(self.model.device)
+        logits = self.model(input_ids=samples[:, :-1], use_cache=False).logits.float()
+        return cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten(), reduction="none").view(len(samples), -1).cpu()
+
+    def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+        """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
+
+        All prompts must have the same number of ids, so that nothing is padded."""
+        tokens = torch.tensor(prompts, device=self.model.device)
+        output = self.model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_tokens, do_sample=False)
+        found: list[list[int]] = output[:, tokens.shape[1] :].tolist()
+        return found
 
 
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:

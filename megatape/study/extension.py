@@ -20,7 +20,9 @@ from megatape.study.base import load_untrained
 from megatape.study.measure import POINTS, loss_curve
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
-from megatape.tasks.passkey import evaluate_passkey, grid_tokens
+from megatape.tasks.evaluation import evaluate
+from megatape.tasks.passkey import Passkey
+from megatape.tasks.passkey_questions import grid_tokens
 from megatape.tasks.perplexity import evaluate_perplexity
 
 PASSKEY_TRIALS = 4  # at each of five depths, so 20 questions of each length, as the paper asked
@@ -72,11 +74,9 @@ def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]
 def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:
     """Share of right answers (%) at each length that a question fits in."""
     possible = tuple(length for length in lengths if length >= grid_tokens(loaded))
-    scores = evaluate_passkey(loaded, "grid", possible, PASSKEY_TRIALS).scores if possible else []
-    return {
-        f"passkey at {length} (%)": 100 * fmean(score.accuracy for score in scores if score.length == length)
-        for length in possible
-    }
+    if not possible:
+        return {}
+    return {measure.name: measure.value for measure in evaluate(Passkey("grid", possible, PASSKEY_TRIALS), loaded).measures}
 
 
 def _outcome(

@@ -24,7 +24,8 @@ from megatape.hf.tokenizer import special_tokens
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
-from megatape.tasks.addition import evaluate_addition
+from megatape.tasks.addition import Addition
+from megatape.tasks.evaluation import evaluate
 from megatape.tasks.perplexity import evaluate_perplexity
 
 LENGTHS = (128, 256, 512, 1024)  # sequence lengths of the perplexity, up to model.max_positions
@@ -109,7 +110,7 @@ def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Measured
     data, trained, longest = Path(config.data.path), config.data.sequence_length, tested_lengths(config)[-1]
     model = with_scaling(config.model, scaling, trained, longest) if scaling else config.model
     with load_trained(checkpoint, model) as loaded:
-        grid = evaluate_addition(loaded, data)
+        grid = evaluate(Addition(data), loaded)
     shares = {"trained lengths": grid.inside, "beyond": grid.beyond, "all": grid.mean}
     return (
         {f"{name} (%)": 100 * share for name, share in shares.items() if share is not None},

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.tasks import passkey
+from megatape.tasks import passkey, perplexity
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,9 @@ class PaperTable:
 
 
 # Context extension of Llama 2 7B from 4096 to 8192 tokens.
-_LENGTHS = (1024, 2048, 4096, 8192)
 EXTENSION_PERPLEXITY = {
-    "Proof-pile": PaperTable(
-        _LENGTHS,
-        {
-            "lora": (3.828, 3.369, 3.064, 2.867),
-            "longlora": (3.918, 3.455, 3.153, 2.956),
-            "theta": (3.864, 3.415, 3.121, 2.934),
-            "tape": (3.641, 3.196, 2.901, 2.708),
-        },
-    ),
-    "PG19": PaperTable(
-        _LENGTHS,
-        {
-            "lora": (9.791, 9.098, 8.572, 8.199),
-            "longlora": (9.989, 9.376, 8.948, 8.645),
-            "theta": (9.257, 8.640, 8.241, 7.999),
-            "tape": (8.226, 7.642, 7.278, 7.063),
-        },
-    ),
+    text: PaperTable(perplexity.PAPER_LENGTHS, {name.lower(): values for name, values in rows.items()})
+    for text, rows in perplexity.PAPER.items()
 }
 EXTENSION_PASSKEY = PaperTable(
     passkey.AUTHORS_LENGTHS,

@@ -1,22 +1,19 @@
 """Exact match of greedy answers to addition problems, for every pair of operand lengths."""
 
 import argparse
-from collections.abc import Iterator
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.tasks.greedy import continuations
 from megatape.tasks.heat_map import Grid, draw_heat_map
-from megatape.tasks.task import Task
-
-if TYPE_CHECKING:
-    from megatape.hf.loading import LoadedModel
+from megatape.tasks.model import EvaluationModel
+from megatape.tasks.task import Measure, Sample, Task
 
 BATCH_SIZE = 512  # prompts per call of generate
 
@@ -77,6 +74,24 @@ class AdditionGrid:
         beyond = "" if self.beyond is None else f", beyond {self.beyond:.2%}"
         return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
 
+    @property
+    def measures(self) -> list[Measure]:
+        """The means, whose standard errors are those of their cells' fractions."""
+        size, trained = len(self.correct), self.trained_digits
+        cells = [(a, b) for a in range(size) for b in range(size)]
+        parts = {
+            "trained lengths": [cell for cell in cells if max(cell) < trained],
+            "beyond": [cell for cell in cells if max(cell) >= trained],
+            "all lengths": cells,
+        }
+        return [self._measure(f"{name} (%)", part) for name, part in parts.items() if part]
+
+    def _measure(self, name: str, cells: list[tuple[int, int]]) -> Measure:
+        problems = [self.problems[a][b] for a, b in cells]
+        shares = [self.correct[a][b] / self.problems[a][b] for a, b in cells]
+        variances = (share * (1 - share) / number for share, number in zip(shares, problems, strict=True))
+        return Measure(name, 100 * fmean(shares), 100 * math.sqrt(sum(variances)) / len(cells), sum(problems))
+
     def draw(self, title: str, path: Path) -> None:
         """Write a PNG of the grid, with a frame around the trained lengths."""
         labels = "digits of the second operand", "digits of the first operand"
@@ -89,78 +104,99 @@ class AdditionGrid:
 
 
 @dataclass(frozen=True)
-class Addition(Task):
-    """The addition task of `megatape evaluate`; its fields are arguments of `evaluate_addition`."""
+class Asked:
+    """A problem of the cell with operands of so many digits, in tokens: the prompt, and the answer with the end token."""
+
+    digits: tuple[int, int]
+    problem: Problem
+    prompt: list[int]
+    answer: list[int]
+
+
+@dataclass(frozen=True)
+class Addition(Task[Asked, AdditionGrid]):
+    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits (None: twice the trained
+    digits). data: the directory the model was trained on."""
 
     data: Path
-    max_digits: int | None
+    max_digits: int | None = None
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--data", type=Path, required=True, help="folder that `megatape prepare addition` wrote")
+        parser.add_argument("--data", type=Path, required=True, help="data directory; for addition the one of training")
         parser.add_argument(
             "--max-digits", type=int, metavar="M", help="longest operands to test (default: twice the trained digits)"
         )
 
-    def evaluate(self, loaded: "LoadedModel") -> AdditionGrid:
-        return evaluate_addition(loaded, self.data, self.max_digits)
+    def batches(self, model: EvaluationModel) -> list[list[Asked]]:
+        """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
+
+        Raises ValueError if `data` does not hold addition data, if its tokenizer is not the model's, or if the longest problem
+        exceeds the model's maximum positions."""
+        task, size = AdditionTask.of(self.data), self._size()
+        tokenizer = _tokenizer(model, self.data)
+        _check_lengths(model, size)
+        batches = []
+        for total in range(2, 2 * size + 1):
+            asked = [
+                Asked(
+                    (a, total - a),
+                    problem,
+                    [*tokenizer.begin, *tokenizer.encode(problem.prompt)],
+                    [*tokenizer.encode(problem.answer), tokenizer.eos_id],
+                )
+                for a in range(max(1, total - size), min(size, total - 1) + 1)
+                for problem in task.test_problems(a, total - a)
+            ]
+            batches += [asked[begin : begin + BATCH_SIZE] for begin in range(0, len(asked), BATCH_SIZE)]
+        return batches
+
+    def run(self, model: EvaluationModel, batch: list[Asked]) -> list[Sample]:
+        """Greedy answers, in ids: a tokenizer of digits shows less."""
+        found = model.continuations([asked.prompt for asked in batch], max(len(asked.answer) for asked in batch))
+        return [
+            {
+                "digits": asked.digits,
+                "prompt": asked.problem.prompt,
+                "prediction": ids[: len(asked.answer)],
+                "reference": asked.answer,
+                "correct": ids[: len(asked.answer)] == asked.answer,
+            }
+            for asked, ids in zip(batch, found, strict=True)
+        ]
+
+    def result(self, model: EvaluationModel, samples: list[Sample]) -> AdditionGrid:
+        size = self._size()
+        problems, correct = ([[0] * size for _ in range(size)] for _ in range(2))
+        for sample in samples:
+            a, b = sample["digits"]
+            problems[a - 1][b - 1] += 1
+            correct[a - 1][b - 1] += sample["correct"]
+        return AdditionGrid(AdditionTask.of(self.data).digits, problems, correct)
+
+    def _size(self) -> int:
+        return 2 * AdditionTask.of(self.data).digits if self.max_digits is None else self.max_digits
 
 
-def evaluate_addition(loaded: "LoadedModel", data: Path, max_digits: int | None = None) -> AdditionGrid:
-    """Test a model on the problems of every cell up to `max_digits` digits (None: twice the trained digits).
-
-    data: the directory the model was trained on. Raises ValueError if it does not hold addition data, if its tokenizer is
-    not the model's, or if the longest problem exceeds the model's maximum positions."""
-    task = AdditionTask.of(data)
-    size = 2 * task.digits if max_digits is None else max_digits
-    tokenizer = _tokenizer(loaded, data)
-    _check_lengths(loaded, size)
-    problems: dict[tuple[int, int], list[Problem]] = {
-        (a, b): task.test_problems(a, b) for a in range(1, size + 1) for b in range(1, size + 1)
-    }
-    right = dict.fromkeys(problems, 0)
-    # Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
-    for total in range(2, 2 * size + 1):
-        asked = [(cell, problem) for cell, known in problems.items() if sum(cell) == total for problem in known]
-        for begin in range(0, len(asked), BATCH_SIZE):
-            batch = asked[begin : begin + BATCH_SIZE]
-            for (cell, _), exact in zip(batch, _answer(loaded, tokenizer, [problem for _, problem in batch]), strict=True):
-                right[cell] += exact
-    cells = [[(a, b) for b in range(1, size + 1)] for a in range(1, size + 1)]
-    return AdditionGrid(
-        trained_digits=task.digits,
-        problems=[[len(problems[cell]) for cell in row] for row in cells],
-        correct=[[right[cell] for cell in row] for row in cells],
-    )
-
-
-def _answer(loaded: "LoadedModel", tokenizer: Tokenizer, problems: list[Problem]) -> Iterator[bool]:
-    """Whether each problem is answered exactly. All prompts must have the same number of tokens."""
-    prompts = [[*tokenizer.begin, *tokenizer.encode(problem.prompt)] for problem in problems]
-    expected = [[*tokenizer.encode(problem.answer), tokenizer.eos_id] for problem in problems]
-    for answer, found in zip(expected, continuations(loaded, prompts, max(map(len, expected))), strict=True):
-        yield found[: len(answer)] == answer
-
-
-def _tokenizer(loaded: "LoadedModel", data: Path) -> Tokenizer:
+def _tokenizer(model: EvaluationModel, data: Path) -> Tokenizer:
     """The data's tokenizer. Raises ValueError if the model has another one."""
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
-    ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], loaded.tokenizer(text)["input_ids"]
-    if len(loaded.tokenizer) != tokenizer.vocab_size or theirs != ours:
+    ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], model.tokenizer(text)["input_ids"]
+    if len(model.tokenizer) != tokenizer.vocab_size or theirs != ours:
         raise ValueError(
-            f"the tokenizer of {loaded.name} ({len(loaded.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
+            f"the tokenizer of {model.name} ({len(model.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
             f"({tokenizer.vocab_size} tokens, {text!r} is {ours}): give a model that was trained on this data"
         )
     return tokenizer
 
 
-def _check_lengths(loaded: "LoadedModel", size: int) -> None:
+def _check_lengths(model: EvaluationModel, size: int) -> None:
     if size < 1:
         raise ValueError(f"--max-digits is {size}: give at least 1")
-    needed, limit = longest_document(size) - 1, loaded.model.config.max_position_embeddings
+    needed, limit = longest_document(size) - 1, model.max_positions
     if needed > limit:
         raise ValueError(
-            f"problems of {size} digits need {needed} positions, but {loaded.name} has {limit} (model.max_positions): lower "
+            f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "
             "--max-digits, or train with more positions"
         )

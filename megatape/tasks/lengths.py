@@ -1,4 +1,4 @@
-"""--lengths of the tasks."""
+"""--lengths of the tasks, in tokens."""
 
 import argparse
 
@@ -9,3 +9,8 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     if 0 in lengths or list(lengths) != sorted(set(lengths)):
         raise argparse.ArgumentTypeError(f"{text!r}: give lengths above 0 in ascending order, such as 1024,2048")
     return lengths
+
+
+def usual_lengths(limit: int) -> tuple[int, ...]:
+    """Powers of two from 256 to `limit`, or `limit` alone if that is less."""
+    return tuple(2**power for power in range(8, limit.bit_length()) if 2**power <= limit) or (limit,)

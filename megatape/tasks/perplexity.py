@@ -2,32 +2,51 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from megatape.data.dataset import TokenDataset
-from megatape.tasks.lengths import parse_lengths
-from megatape.tasks.task import Task
-
-if TYPE_CHECKING:
-    from megatape.hf.loading import LoadedModel
+from megatape.tasks.lengths import parse_lengths, usual_lengths
+from megatape.tasks.model import EvaluationModel
+from megatape.tasks.task import Measure, Sample, Task
 
 MAX_TOKENS = 2**15  # of the text of `evaluate_perplexity`
 AUTHORS_STRIDE = 256
 NUM_POSITIONS = 64  # points of the curve over positions
+BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
+
+# Table 4 of the paper: Llama 2 7B, from 4096 to 8192 tokens, at PAPER_LENGTHS.
+PAPER_LENGTHS = (1024, 2048, 4096, 8192)
+PAPER = {
+    "Proof-pile": {
+        "LoRA": (3.828, 3.369, 3.064, 2.867),
+        "LongLoRA": (3.918, 3.455, 3.153, 2.956),
+        "Theta": (3.864, 3.415, 3.121, 2.934),
+        "TAPE": (3.641, 3.196, 2.901, 2.708),
+    },
+    "PG19": {
+        "LoRA": (9.791, 9.098, 8.572, 8.199),
+        "LongLoRA": (9.989, 9.376, 8.948, 8.645),
+        "Theta": (9.257, 8.640, 8.241, 7.999),
+        "TAPE": (8.226, 7.642, 7.278, 7.063),
+    },
+}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Windows of `size` tokens at `begins`, each of which predicts the `size` tokens from its second one on; the last
-    `num_scored` predictions count."""
+class Window:
+    """tokens, int64 [N + 1], of which N are predicted, from the token number `begin` of the text on; the last `num_scored`
+    predictions count. length: the context length that it belongs to."""
 
-    size: int
-    begins: range
+    length: int
+    begin: int
+    tokens: np.ndarray
     num_scored: int
 
 
@@ -35,12 +54,14 @@ class Plan:
 class LengthScore:
     """Results at one length.
 
-    nats: mean loss of a token. nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score
+    nats: mean loss of a token. error: its standard error, from the means of the windows; None where these overlap.
+    nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score
     a token more than once. by_position: mean loss at the positions of the windows that count, in NUM_POSITIONS ranges."""
 
     length: int
     tokens: int
     nats: float
+    error: float | None
     nats_per_byte: float | None
     by_position: list[float]
 
@@ -63,8 +84,21 @@ class PerplexityScores:
         parts = (f"{score.length} tokens {score.perplexity:.4g}" for score in self.scores)
         return f"perplexity ({self.mode}): {', '.join(parts)}"
 
+    @property
+    def measures(self) -> list[Measure]:
+        """Perplexity and, where every token counts once, nats per byte at each length."""
+        found = []
+        for score in self.scores:
+            error = None if score.error is None else score.perplexity * score.error
+            found.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
+        for score in self.scores:
+            if score.nats_per_byte is not None:
+                error = None if score.error is None else score.nats_per_byte / score.nats * score.error
+                found.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
+        return found
+
     def describe(self) -> dict[str, Any]:
-        """All results, for a JSON file."""
+        """The results of each length."""
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
     def draw(self, title: str, path: Path) -> None:
@@ -87,14 +121,17 @@ class PerplexityScores:
 
 
 @dataclass(frozen=True)
-class Perplexity(Task):
-    """The perplexity task of `megatape evaluate`; its fields are arguments of `measure`."""
+class Perplexity(Task[Window, PerplexityScores]):
+    """The perplexity task of `megatape evaluate`.
+
+    data: a data directory, a text file or a .bin file. lengths: context lengths in tokens, ascending; None: usual_lengths.
+    mode: one of _MODES. stride: tokens that sliding windows move by; None: 256. max_tokens: of the text."""
 
     data: Path
-    lengths: tuple[int, ...]
-    mode: str
-    stride: int | None
-    max_tokens: int
+    lengths: tuple[int, ...] | None = None
+    mode: str = "disjoint"
+    stride: int | None = None
+    max_tokens: int = 2**17
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,9 +140,15 @@ class Perplexity(Task):
             type=Path,
             required=True,
             metavar="PATH",
-            help="data directory (its validation split), text file, or .bin file of token ids (uint16, as nanoGPT has them)",
+            help="data directory; perplexity takes its validation split, or a text file, or a .bin file of token ids (uint16, "
+            "as nanoGPT has them)",
         )
-        parser.add_argument("--lengths", type=parse_lengths, required=True, metavar="L,L,...", help="context lengths in tokens")
+        parser.add_argument(
+            "--lengths",
+            type=parse_lengths,
+            metavar="L,L,...",
+            help="context lengths in tokens (default: powers of two from 256 to the model's maximum)",
+        )
         parser.add_argument(
             "--mode",
             choices=tuple(_MODES),
@@ -122,39 +165,54 @@ class Perplexity(Task):
             help="use the first N tokens of the text (default %(default)s)",
         )
 
-    def evaluate(self, loaded: "LoadedModel") -> PerplexityScores:
-        return measure(loaded, self.data, self.lengths, self.mode, self.stride, self.max_tokens)
+    def batches(self, model: EvaluationModel) -> list[list[Window]]:
+        """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
+
+        Raises FileNotFoundError, or ValueError for a text that is too short or not in the model's tokens, lengths that do not
+        divide the longest in mode "disjoint", and a stride elsewhere than in mode "sliding" or above
+        a length."""
+        if self.stride is not None and self.mode != "sliding":
+            raise ValueError(f"--stride has no effect with --mode {self.mode}: leave it out, or choose sliding")
+        lengths, tokens = self._lengths(model), read_tokens(model, self.data, self.max_tokens)
+        if tokens.size <= max(lengths):
+            raise ValueError(
+                f"--lengths {max(lengths)}: {self.data} has {tokens.size} tokens (--max-tokens {self.max_tokens}), and one "
+                "more than the longest length is needed: give shorter lengths, or more text"
+            )
+        windows = []
+        for length in lengths:
+            windows += _batched(_MODES[self.mode](length, max(lengths), tokens, self.stride or AUTHORS_STRIDE))
+        return windows
+
+    def run(self, model: EvaluationModel, batch: list[Window]) -> list[Sample]:
+        """The sum of the losses (nats) of each window, in up to NUM_POSITIONS ranges of positions."""
+        samples = []
+        for window, losses in zip(batch, _losses(model, batch), strict=True):
+            parts = np.array_split(losses, min(NUM_POSITIONS, losses.size))
+            said = {"length": window.length, "begin": window.begin, "size": window.tokens.size - 1, "scored": window.num_scored}
+            samples.append(said | {"losses": [float(part.sum()) for part in parts]})
+        return samples
+
+    def result(self, model: EvaluationModel, samples: list[Sample]) -> PerplexityScores:
+        tokens = read_tokens(model, self.data, self.max_tokens)
+        scores = [_score(model, tokens, list(group)) for _, group in groupby(samples, lambda sample: sample["length"])]
+        return PerplexityScores(self.mode, scores)
+
+    def paper(self) -> dict[str, dict[str, float]]:
+        """Table 4, which has other texts than most evaluations: both of its sets."""
+        if self.mode != "authors":
+            return {}
+        return {
+            f"{row}, Llama 2 7B on {text}": {_name(length): value for length, value in zip(PAPER_LENGTHS, values, strict=True)}
+            for text, rows in PAPER.items()
+            for row, values in rows.items()
+        }
+
+    def _lengths(self, model: EvaluationModel) -> tuple[int, ...]:
+        return self.lengths or usual_lengths(model.max_positions)
 
 
-def measure(
-    loaded: "LoadedModel",
-    data: Path,
-    lengths: tuple[int, ...],
-    mode: str = "disjoint",
-    stride: int | None = None,
-    max_tokens: int = 2**17,
-) -> PerplexityScores:
-    """Measure a model at ascending lengths, on the same scored tokens (but for mode "authors").
-
-    data, mode, stride, max_tokens: as the command's options. Raises FileNotFoundError, or ValueError for a text that is too
-    short or not in the model's tokens, lengths that do not divide the longest in mode "disjoint", and a stride elsewhere than
-    in mode "sliding" or above a length."""
-    if stride is not None and mode != "sliding":
-        raise ValueError(f"--stride has no effect with --mode {mode}: leave it out, or choose sliding")
-    tokens = read_tokens(loaded, data, max_tokens)
-    if tokens.size <= max(lengths):
-        raise ValueError(
-            f"--lengths {max(lengths)}: {data} has {tokens.size} tokens (--max-tokens {max_tokens}), and one more than the "
-            "longest length is needed: give shorter lengths, or more text"
-        )
-    scores = []
-    for length in lengths:
-        plan = _MODES[mode](length, max(lengths), tokens.size, stride or AUTHORS_STRIDE)
-        scores.append(_score(loaded, tokens, length, plan))
-    return PerplexityScores(mode, scores)
-
-
-def evaluate_perplexity(loaded: "LoadedModel", data: Path, length: int, longest: int) -> float:
+def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest: int) -> float:
     """Exponential of the mean loss (nats) on the start of the validation split, in disjoint windows of `length` tokens.
 
     Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
@@ -162,10 +220,11 @@ def evaluate_perplexity(loaded: "LoadedModel", data: Path, length: int, longest:
     than `longest`."""
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
-    return math.exp(_losses(loaded, tokens, _disjoint(length, longest, tokens.size, 0)).mean())
+    windows = _batched(_disjoint(length, longest, tokens, 0))
+    return math.exp(fmean(float(losses.mean()) for batch in windows for losses in _losses(model, batch)))
 
 
-def read_tokens(loaded: "LoadedModel", path: Path, max_tokens: int) -> np.ndarray:
+def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarray:
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
     Raises FileNotFoundError, or ValueError for ids that are not the model's."""
@@ -173,7 +232,7 @@ def read_tokens(loaded: "LoadedModel", path: Path, max_tokens: int) -> np.ndarra
         size = TokenDataset(path, "validation", 1).num_tokens
         dataset = TokenDataset(path, "validation", min(size, max_tokens) - 1)
         tokens = dataset.tokens(0)
-        _check_tokenizer(loaded, dataset, tokens)
+        _check_tokenizer(model, dataset, tokens)
     elif path.suffix == ".bin":
         tokens = np.fromfile(path, np.uint16, max_tokens).astype(np.int64)
     else:
@@ -181,70 +240,92 @@ def read_tokens(loaded: "LoadedModel", path: Path, max_tokens: int) -> np.ndarra
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"--data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
-        tokens = np.array(loaded.tokenizer(text)["input_ids"][:max_tokens], np.int64)
-    if tokens.size and tokens.max() >= loaded.model.config.vocab_size:
+        tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
+    if tokens.size and tokens.max() >= model.vocab_size:
         raise ValueError(
-            f"--data {path} has the token id {tokens.max()}, but {loaded.name} has {loaded.model.config.vocab_size} tokens: "
+            f"--data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
             "give text of the model's tokenizer"
         )
     return tokens
 
 
-def _check_tokenizer(loaded: "LoadedModel", dataset: TokenDataset, tokens: np.ndarray) -> None:
+def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.ndarray) -> None:
     """Raise ValueError if the data's tokenizer is not the model's, by the first document of the text."""
     own = tokens[1:] if tokens[0] == dataset.bos_id else tokens
     ends = np.flatnonzero(own == dataset.eos_id)
     ours = own[: ends[0] if ends.size else own.size].tolist()
     tokenizer = dataset.tokenizer()
-    theirs = loaded.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
+    theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
         raise ValueError(
-            f"--data was prepared with another tokenizer than that of {loaded.name}, which gives its text other ids: give a "
+            f"--data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
             "text file, or data that was prepared with the model's"
         )
 
 
-def _disjoint(length: int, longest: int, num_tokens: int, stride: int) -> Plan:
+def _disjoint(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if longest % length:
         raise ValueError(
             f"--lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
             "divide the longest, or --mode sliding"
         )
-    return Plan(length, range(0, (num_tokens - 1) // longest * longest, length), length)
+    return _windows(length, tokens, range(0, (tokens.size - 1) // longest * longest, length), length, length)
 
 
-def _sliding(length: int, longest: int, num_tokens: int, stride: int) -> Plan:
+def _sliding(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if not 1 <= stride <= length:
         raise ValueError(f"--stride is {stride}: give 1 to the shortest of --lengths ({length} is less)")
     # Blocks of `stride` targets that every length has the whole context of: they end at tokens longest, longest + stride, ...
-    return Plan(length, range(longest - length, num_tokens - length, stride), stride)
+    return _windows(length, tokens, range(longest - length, tokens.size - length, stride), length, stride)
 
 
-def _authors(length: int, longest: int, num_tokens: int, stride: int) -> Plan:
+def _authors(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     # L tokens make L - 1 predictions.
-    return Plan(length - 1, range(0, num_tokens - length + 1, AUTHORS_STRIDE), length - 1)
+    return _windows(length, tokens, range(0, tokens.size - length + 1, AUTHORS_STRIDE), length - 1, length - 1)
 
 
-# (length, longest, number of tokens, stride) -> windows
-_MODES: dict[str, Callable[[int, int, int, int], Plan]] = {"disjoint": _disjoint, "sliding": _sliding, "authors": _authors}
+# (length, longest, tokens of the text, stride) -> windows
+_MODES: dict[str, Callable[[int, int, np.ndarray, int], list[Window]]] = {
+    "disjoint": _disjoint,
+    "sliding": _sliding,
+    "authors": _authors,
+}
 
 
-def _score(loaded: "LoadedModel", tokens: np.ndarray, length: int, plan: Plan) -> LengthScore:
-    losses, num_windows = _losses(loaded, tokens, plan), len(plan.begins)
-    first, last = plan.begins[0] + plan.size - plan.num_scored + 1, plan.begins[-1] + plan.size + 1
-    nats_per_byte = None
-    if num_windows * plan.num_scored == last - first:  # each token once
-        text = loaded.tokenizer.decode(tokens[first:last].tolist(), skip_special_tokens=True)
-        nats_per_byte = float(losses.sum()) * num_windows / len(text.encode())
-    curve = [float(part.mean()) for part in np.array_split(losses, min(NUM_POSITIONS, losses.size))]
-    return LengthScore(length, num_windows * plan.num_scored, float(losses.mean()), nats_per_byte, curve)
+def _windows(length: int, tokens: np.ndarray, begins: range, size: int, num_scored: int) -> list[Window]:
+    return [Window(length, begin, tokens[begin : begin + size + 1], num_scored) for begin in begins]
 
 
-def _losses(loaded: "LoadedModel", tokens: np.ndarray, plan: Plan) -> np.ndarray:
-    """The mean loss at each scored position of the windows, in nats, float64 [num_scored]."""
-    from megatape.tasks.losses import window_losses
+def _batched(windows: list[Window]) -> list[list[Window]]:
+    most = max(1, BATCH_TOKENS // windows[0].length)
+    return [windows[first : first + most] for first in range(0, len(windows), most)]
 
-    total = np.zeros(plan.num_scored)
-    for losses in window_losses(loaded, tokens, plan.begins, plan.size):
-        total += losses[:, plan.size - plan.num_scored :].double().sum(0).numpy()
-    return total / len(plan.begins)
+
+def _losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]:
+    """The losses that count, float64 [num_scored], of each window of a batch."""
+    import torch
+
+    losses = model.losses(torch.from_numpy(np.stack([window.tokens for window in batch])))
+    for window, row in zip(batch, losses.double().numpy(), strict=True):
+        yield row[row.size - window.num_scored :]
+
+
+def _score(model: EvaluationModel, tokens: np.ndarray, samples: list[Sample]) -> LengthScore:
+    sample = samples[0]
+    size, num_scored = sample["size"], sample["scored"]
+    sums = np.array([sample["losses"] for sample in samples])
+    nats = float(sums.sum()) / (len(samples) * num_scored)
+    first, last = (samples[end]["begin"] + size + 1 for end in (0, -1))
+    nats_per_byte = error = None
+    if len(samples) * num_scored == last - first + num_scored:  # each token once
+        text = model.tokenizer.decode(tokens[first - num_scored : last].tolist(), skip_special_tokens=True)
+        nats_per_byte = float(sums.sum()) / len(text.encode())
+        if len(samples) > 1:
+            error = float(sums.sum(1).std(ddof=1)) / num_scored / math.sqrt(len(samples))
+    sizes = [part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])]
+    curve = [float(value) for value in sums.mean(0) / sizes]
+    return LengthScore(sample["length"], len(samples) * num_scored, nats, error, nats_per_byte, curve)
+
+
+def _name(length: int) -> str:
+    return f"perplexity at {length}"

@@ -30,7 +30,7 @@ from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
 from megatape.study.runs import RunsFailed
 from megatape.study.variants import Variant, parse_variants, with_scaling
-from megatape.tasks import losses, perplexity
+from megatape.tasks import perplexity
 from megatape.tasks.addition import AdditionGrid
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
@@ -85,7 +85,7 @@ class Unigrams:
 @pytest.mark.parametrize("max_tokens", [2**15, 300])
 def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
     monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
-    monkeypatch.setattr(losses, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
     longest = 64
     dataset = TokenDataset(data_directory, "validation", longest)
     count = min(dataset.num_samples, max_tokens // longest)
@@ -240,7 +240,7 @@ def test_scaling_reaches_the_model_that_adds(
     config = parse_config(raw_config, "test")
     cells = [[1] * 4] * 4
     monkeypatch.setattr(measure, "load_trained", load)
-    monkeypatch.setattr(measure, "evaluate_addition", lambda loaded, data: AdditionGrid(2, cells, cells))
+    monkeypatch.setattr(measure, "evaluate", lambda task, loaded: AdditionGrid(2, cells, cells))
     for scaling in (None, "linear"):
         measure._addition(config, tmp_path, scaling)
     assert asked == [(tmp_path, None), (tmp_path, ScalingConfig(kind="linear", factor=16 / 11))]

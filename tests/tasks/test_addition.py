@@ -13,7 +13,8 @@ from torch import Tensor
 from megatape.data.addition import AdditionTask, character_tokenizer, prepare_addition
 from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
-from megatape.tasks.addition import evaluate_addition
+from megatape.tasks.addition import Addition, AdditionGrid
+from megatape.tasks.evaluation import evaluate
 from tests.conftest import Command
 from tests.workers import Workers
 
@@ -61,6 +62,10 @@ class CharacterTokenizer:
 
 def loaded(corrupt: Callable[[int, int, list[int]], list[int]] = lambda a, b, answer: answer, **options: Any) -> LoadedModel:
     return LoadedModel("calculator", Calculator(corrupt, **options), CharacterTokenizer())
+
+
+def evaluate_addition(model: LoadedModel, data: Path, max_digits: int | None = None) -> AdditionGrid:
+    return evaluate(Addition(data, max_digits), model)
 
 
 @pytest.mark.parametrize("batch_size", [512, 7])
@@ -152,14 +157,14 @@ def test_commands(command: Command, data: Path, tmp_path: Path, encoding: str) -
         status, printed, errors = command("evaluate", "addition", model, "--data", data, "--output", evaluated / model.name)
         assert status == 0, errors
         assert "all 4 x 4 lengths" in printed
-        assert (evaluated / model.name / "addition.png").read_bytes().startswith(b"\x89PNG")
-        tables.append(json.loads((evaluated / model.name / "addition.json").read_text()))
-    assert tables[0].pop("model") == str(checkpoint) and tables[1].pop("model") == str(exported)
+        out = evaluated / model.name / "addition" / model.name
+        assert (out / "addition.png").read_bytes().startswith(b"\x89PNG")
+        tables.append(json.loads((out / "results.json").read_text()))
+    assert [table.pop("model")["name"] for table in tables] == [str(checkpoint), str(exported)]
     assert tables[0] == tables[1]
-    assert [len(row) for row in tables[0]["accuracy"]] == [4] * 4
+    assert [len(row) for row in tables[0]["details"]["accuracy"]] == [4] * 4
 
     for given, folder, message in [
-        (checkpoint, "step-00000020", "exists: remove it or choose another name"),
         (tmp_path / "nowhere", "new", "nowhere: no such folder"),
     ]:
         status, _, errors = command("evaluate", "addition", given, "--data", data, "--output", evaluated / folder)

@@ -15,7 +15,9 @@ from torch import Tensor
 from megatape.data.tokenizer_sentencepiece import train_tokenizer
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel
-from megatape.tasks.passkey import AUTHORS_LENGTHS, DEPTHS, GARBAGE, PAPER, TASK, authors_question, evaluate_passkey
+from megatape.tasks.evaluation import evaluate
+from megatape.tasks.passkey import PAPER, Passkey
+from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, DEPTHS, GARBAGE, TASK, authors_question
 from tests.conftest import Command
 from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
 
@@ -73,7 +75,7 @@ def test_right_answers_count() -> None:
     """A model that reads everything is always right, one that repeats the last number of an earlier question never; questions
     of several lengths are answered together."""
     model = Reader()
-    result = evaluate_passkey(loaded(model), lengths=(1000, 2000))
+    result = evaluate(Passkey(lengths=(1000, 2000)), loaded(model))
     assert [(score.tokens, score.correct, score.trials) for score in result.scores] == [
         (1 + CHARACTERS[number] / 20, 20, 20) for number in (0, 1)
     ]
@@ -82,10 +84,11 @@ def test_right_answers_count() -> None:
     }
     assert all(batch * size <= 2**15 for batch, size in model.batches)
     wrong = Reader(lambda prompt, key: str(int(key) + 1))
-    assert [score.correct for score in evaluate_passkey(loaded(wrong), lengths=(1000,)).scores] == [0]
+    assert [score.correct for score in evaluate(Passkey(lengths=(1000,)), loaded(wrong)).scores] == [0]
     short = Reader(lambda prompt, key: key[:-1])
-    assert [score.correct for score in evaluate_passkey(loaded(short), lengths=(1000,)).scores] == [0]
-    assert result.describe()["paper"] == PAPER and all(len(row) == len(AUTHORS_LENGTHS) for row in PAPER.values())
+    assert [score.correct for score in evaluate(Passkey(lengths=(1000,)), loaded(short)).scores] == [0]
+    assert all(len(row) == len(AUTHORS_LENGTHS) for row in PAPER.values())
+    assert Passkey().paper()["TAPE, Llama 2 7B"]["passkey at 7000 (%)"] == 95 and not Passkey("grid").paper()
 
 
 def test_grid() -> None:
@@ -94,14 +97,15 @@ def test_grid() -> None:
     def forgetful(prompt: str, key: str) -> str:
         return key if len(prompt) - prompt.index(key) < 500 else "0"
 
-    result = evaluate_passkey(loaded(Reader(forgetful)), "grid", (600, 1024), 10)
+    result = evaluate(Passkey("grid", (600, 1024), 10), loaded(Reader(forgetful)))
     assert [(score.length, score.depth) for score in result.scores] == [
         (length, depth) for length in (600, 1024) for depth in DEPTHS
     ]
     for score in result.scores:
         assert score.length - len(GARBAGE) - 1 < score.tokens + len(" 12345") <= score.length
     assert [score.accuracy for score in result.scores] == [1.0] * 5 + [0.0, 0.0, 1.0, 1.0, 1.0]
-    half = evaluate_passkey(loaded(Reader(lambda prompt, key: key if int(key) % 2 else "0")), "grid", (600,), 100).scores[0]
+    odd = loaded(Reader(lambda prompt, key: key if int(key) % 2 else "0"))
+    half = evaluate(Passkey("grid", (600,), 100), odd).scores[0]
     assert half.error == pytest.approx((half.accuracy * (1 - half.accuracy) / 100) ** 0.5) and 0.03 < half.error <= 0.05
 
 
@@ -116,7 +120,7 @@ def test_grid() -> None:
 )
 def test_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        evaluate_passkey(loaded(Reader(positions=1000)), *arguments)
+        evaluate(Passkey(*arguments), loaded(Reader(positions=1000)))
 
 
 def test_command(command: Command, tmp_path: Path) -> None:
@@ -129,8 +133,10 @@ def test_command(command: Command, tmp_path: Path) -> None:
     status, output, errors = command(*words, tmp_path / "out")
     assert status == 0, errors
     assert "passkey (grid): 700 tokens 0%" in output
-    content = json.loads((tmp_path / "out" / "passkey.json").read_text())
-    assert [(cell["depth"], cell["correct"]) for cell in content["cells"]] == [(depth, 0) for depth in DEPTHS]
-    assert (tmp_path / "out" / "passkey.png").stat().st_size > 1000
+    out = tmp_path / "out" / "passkey" / "exported"
+    content = json.loads((out / "results.json").read_text())
+    assert [(cell["depth"], cell["correct"]) for cell in content["details"]["cells"]] == [(depth, 0) for depth in DEPTHS]
+    assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10}]
+    assert (out / "passkey.png").stat().st_size > 1000
     with pytest.raises(SystemExit):
         command(*words[:6], "700,x", "--output", tmp_path / "none")

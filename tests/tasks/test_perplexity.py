@@ -16,11 +16,16 @@ from megatape.data.index import load_index
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
-from megatape.tasks.perplexity import AUTHORS_STRIDE, measure
+from megatape.tasks.evaluation import evaluate
+from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import VOCAB_SIZE, Command
 from tests.hf.checkpoint import memory_checkpoint
+
+
+def measure(loaded: LoadedModel, data: Path, *settings: Any, **named: Any) -> PerplexityScores:
+    return evaluate(Perplexity(data, *settings, **named), loaded)
 
 
 class Pieces:
@@ -167,7 +172,8 @@ def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None
         *("--max-tokens", "500", "--output", tmp_path / "out"),
     )
     assert status == 0 and "perplexity (disjoint): 16 tokens " in output, errors
-    found = json.loads((tmp_path / "out" / "perplexity.json").read_text())["lengths"]
+    out = tmp_path / "out" / "perplexity" / "exported"
+    found = json.loads((out / "results.json").read_text())["details"]["lengths"]
     tokens = torch.from_numpy(TokenDataset(data_directory, "validation", 499).tokens(0))
     model = load_exported(tmp_path / "exported").model
     for entry in found:
@@ -178,4 +184,4 @@ def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None
                 log_probabilities = model(window[:, :-1]).logits.double().log_softmax(-1)
             losses.append(-log_probabilities.gather(2, window[:, 1:, None]).flatten())
         assert_close([entry["perplexity"]], [float(torch.cat(losses).mean().exp())], bounds.PERPLEXITY)
-    assert (tmp_path / "out" / "perplexity.png").stat().st_size > 1000
+    assert (out / "perplexity.png").stat().st_size > 1000

@@ -1,0 +1,31 @@
+"""What evaluation tasks ask of a model, whatever code runs it."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class EvaluationModel(Protocol):
+    """A trained model. B texts, N tokens.
+
+    name: where it comes from, for messages. tokenizer: as transformers has it."""
+
+    name: str
+    tokenizer: Any
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def max_positions(self) -> int:
+        """The longest text in tokens."""
+
+    def losses(self, samples: "Tensor") -> "Tensor":
+        """Losses in nats, float32 [B, N] on the CPU, of ids [B, N + 1]: of each but the first, from those before it."""
+
+    def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+        """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
+
+        All prompts have the same number of ids."""

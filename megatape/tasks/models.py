@@ -1,0 +1,77 @@
+"""Evaluates models by tasks: every model by each of them, with a table of all models for each task."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from megatape.hf.loading import load_trained
+from megatape.run_folder import write_atomically
+from megatape.tables import markdown
+from megatape.tasks.evaluation import Row, evaluate_in
+from megatape.tasks.identity import model_hash
+from megatape.tasks.ranks import Ranks
+from megatape.tasks.task import Task
+
+DIGITS = 4
+
+
+def evaluate_models(
+    tasks: dict[str, Task[Any, Any]],
+    models: list[Path],
+    output: Path,
+    ranks: Ranks,
+    trust_remote_code: bool = False,
+    base: Path | None = None,
+) -> str:
+    """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
+
+    trust_remote_code, base: as load_trained takes them. Collective over all ranks. Returns the summaries and tables. Raises
+    ValueError if a model is given twice, and what load_trained and evaluate_in raise."""
+    labels = name_models(models)
+    rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
+    for folder, label in zip(models, labels, strict=True):
+        with load_trained(folder, trust_remote_code=trust_remote_code, base=base) as model:
+            origin = {"name": model.name, "sha256": ranks.on_main(partial(model_hash, folder))}
+            for name, task in tasks.items():
+                rows[name][label] = evaluate_in(output / name / label, name, task, model, origin, ranks)
+    texts = []
+    for name, task in tasks.items():
+        text = table(rows[name], task.paper())
+        if ranks.is_main:
+            write_atomically(output / name / "results.md", f"{text}\n".encode())
+        texts.append("\n".join([*(f"{label}: {row.summary}" for label, row in rows[name].items()), "", text, ""]))
+    return "\n".join([*texts, f"wrote {output}"])
+
+
+def name_models(models: list[Path]) -> list[str]:
+    """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
+
+    Raises ValueError if one is given twice."""
+    parts = [model.resolve().parts for model in models]
+    for number, part in enumerate(parts):
+        if part in parts[:number]:
+            raise ValueError(f"{models[number]} is given twice")
+    names = []
+    for part in parts:
+        size = 1
+        while sum(other[-size:] == part[-size:] for other in parts) > 1:
+            size += 1
+        names.append("_".join(part[-size:]))
+    return names
+
+
+def table(rows: dict[str, Row], paper: dict[str, dict[str, float]]) -> str:
+    """A Markdown table with a row for each model, and below them those of the paper as far as they have its columns."""
+    names = list(dict.fromkeys(measure.name for row in rows.values() for measure in row.measures))
+    cells = []
+    for label, row in rows.items():
+        found = {measure.name: measure for measure in row.measures}
+        cells.append([label, *(_cell(found[name].value, found[name].error) if name in found else "" for name in names)])
+    for label, values in paper.items():
+        if any(name in values for name in names):
+            cells.append([f"paper: {label}", *(_cell(values[name], None) if name in values else "" for name in names)])
+    return markdown(["model", *names], cells)
+
+
+def _cell(value: float, error: float | None) -> str:
+    return f"{value:.{DIGITS}g}" if error is None else f"{value:.{DIGITS}g} ± {error:.2g}"

@@ -1,0 +1,154 @@
+"""The frame of `megatape evaluate`: folders, tables, evaluations that were stopped, and ranks that divide the work."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.hf.export import export
+from megatape.registry import TASKS
+from megatape.tasks.models import name_models
+from megatape.tasks.perplexity import Perplexity
+from tests.conftest import Command
+from tests.hf.checkpoint import memory_checkpoint
+from tests.workers import Workers
+
+Evaluate = Callable[..., tuple[int, str, str]]
+LENGTHS = ("--lengths", "32,64", "--max-tokens", "1500", "--mode", "sliding", "--stride", "4")
+BATCHES = 3 + 6  # at most 4096 tokens each, of 359 windows of each length
+
+
+@pytest.fixture(scope="module")
+def model(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "exported"
+    checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model")
+    export(checkpoint, folder)
+    return folder
+
+
+@pytest.fixture
+def evaluate(command: Command, data_directory: Path, tmp_path: Path) -> Evaluate:
+    def run(*models: Path, settings: tuple[object, ...] = LENGTHS) -> tuple[int, str, str]:
+        return command("evaluate", "perplexity", *models, "--data", data_directory, *settings, "--output", tmp_path / "out")
+
+    return run
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".png"}
+
+
+def test_one_that_was_stopped_goes_on(
+    evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after every batch, each time with a last line that is torn: every batch is answered once, the results are equal."""
+    folder, run = tmp_path / "out" / "perplexity" / model.name, Perplexity.run
+    answered: list[tuple[int, int]] = []
+    assert evaluate(model)[0] == 0
+    whole = content(folder)
+    shutil.rmtree(tmp_path / "out")
+
+    def stopping(self: Perplexity, model: Any, batch: Any) -> Any:
+        if stop.pop():
+            raise KeyboardInterrupt
+        answered.append((batch[0].length, batch[0].begin))
+        return run(self, model, batch)
+
+    monkeypatch.setattr(Perplexity, "run", stopping)
+    statuses: list[int] = []
+    while 0 not in statuses:
+        stop = [True, False] if len(answered) < BATCHES else []
+        statuses.append(evaluate(model)[0])
+        if statuses[-1]:
+            assert not (folder / "results.json").exists()
+            with (folder / "samples-0.jsonl").open("a") as file:
+                file.write('\n{"example": 0, "length')
+    assert statuses == [130] * (BATCHES - 1) + [0]  # after the last one it does not come to a stop
+    assert len(set(answered)) == len(answered) == BATCHES
+    assert content(folder) == whole and len(whole["samples.jsonl"].splitlines()) == 2 * len(range(0, 1500 - 64, 4))
+
+    stop = []  # nothing is left to answer
+    assert evaluate(model)[0] == 0 and content(folder) == whole
+
+
+def test_only_with_the_same_settings(evaluate: Evaluate, model: Path, tmp_path: Path) -> None:
+    settings = ("--lengths", "32", "--max-tokens", "500")
+    assert evaluate(model, settings=settings)[0] == 0
+    folder = tmp_path / "out" / "perplexity" / model.name
+    before = content(folder)
+    code, _, errors = evaluate(model, settings=("--lengths", "32", "--max-tokens", "600"))
+    assert code == 2 and "settings.max_tokens is 500 there and 600 here: choose another --output" in errors
+    changed = tmp_path / "changed" / model.name
+    shutil.copytree(model, changed)
+    (changed / "generation_config.json").write_text("{}")
+    code, _, errors = evaluate(changed, settings=settings)
+    assert code == 2 and f'model.name is "{model}" there and "{changed}" here' in errors
+    assert content(folder) == before
+    (folder / "settings.json").write_text("no JSON")
+    assert "says of no evaluation what it is" in evaluate(model, settings=settings)[2]
+
+
+def test_several_models_and_tasks(command: Command, data_directory: Path, model: Path, tmp_path: Path) -> None:
+    """A row for each model, those of the paper where they have its columns, and samples with everything that was said."""
+    other = tmp_path / "other"
+    checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model", encoding="rope")
+    export(checkpoint, other)
+    words = ("--data", data_directory, "--lengths", "64", "--mode", "authors", "--max-tokens", 1000)
+    status, printed, errors = command("evaluate", "perplexity", model, other, *words, "--output", tmp_path / "out")
+    assert status == 0, errors
+    rows = (tmp_path / "out" / "perplexity" / "results.md").read_text().splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["exported", "other"] and all(row in printed for row in rows)
+    found = [json.loads((tmp_path / "out" / "perplexity" / name / "results.json").read_text()) for name in ("exported", "other")]
+    assert found[0]["model"]["sha256"] != found[1]["model"]["sha256"]
+    assert found[0]["settings"] == {
+        **{"data": str(data_directory), "lengths": [64], "mode": "authors", "stride": None, "max_tokens": 1000}
+    }
+    assert found[0]["measures"][0]["n"] == 63 * 4 and set(found[0]["versions"]) > {"transformers"}
+    assert found[0]["paper"]["TAPE, Llama 2 7B on PG19"]["perplexity at 8192"] == 7.063
+
+    status, _, errors = command("evaluate", "perplexity,passkey", model, *words, "--output", tmp_path / "both")
+    assert status == 2 and "--lengths 64 is too short for --protocol authors" in errors
+    assert (tmp_path / "both" / "perplexity" / "exported" / "results.json").exists()  # which was evaluated first
+
+
+@pytest.mark.parametrize("tasks", ["perplexity,perplexity", "perplexity,nonsense", ""])
+def test_unknown_tasks(command: Command, tasks: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command("evaluate", tasks, "a", "--output", "b")
+    assert "give some of perplexity, passkey" in capfd.readouterr().err
+
+
+def test_all_tasks_share_their_options(command: Command, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command("evaluate", ",".join(TASKS), "--help")
+    assert "--lengths" in capfd.readouterr().out
+
+
+def test_names() -> None:
+    runs = [Path(f"/runs/{name}/checkpoints/step-00000010") for name in ("tape", "rope")]
+    assert name_models([*runs, Path("/exported")]) == [
+        "tape_checkpoints_step-00000010",
+        "rope_checkpoints_step-00000010",
+        "exported",
+    ]
+    with pytest.raises(ValueError, match="/exported is given twice"):
+        name_models([Path("/exported"), Path("/a/../exported")])
+
+
+def test_ranks_agree(evaluate: Evaluate, model: Path, data_directory: Path, tmp_path: Path) -> None:
+    """2 and 4 ranks give the results of one, to the last bit; and an error of all is told by one."""
+    assert evaluate(model)[0] == 0
+    expected = content(tmp_path / "out" / "perplexity" / model.name)
+    for num_ranks in (2, 4):
+        out = tmp_path / f"out{num_ranks}"
+        words = ["evaluate", "perplexity", str(model), "--data", str(data_directory), *LENGTHS, "--output", str(out)]
+        with Workers(words, num_ranks, tmp_path / f"workers{num_ranks}") as workers:
+            assert workers.statuses() == [0] * num_ranks, workers.logs()
+        assert content(out / "perplexity" / model.name) == expected
+    words[words.index("1500")] = "1501"
+    with Workers(words, 2, tmp_path / "workers") as workers:
+        assert workers.statuses() == [2, 2]
+        assert workers.logs().count("max_tokens is 1500 there and 1501 here") == 1
