@@ -44,16 +44,19 @@ def run(args: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from megatape.tasks.models import evaluate_models
-    from megatape.tasks.ranks import launched_ranks
+    from megatape.tasks.ranks import FailedElsewhere, launched_ranks
 
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
     kinds = {name: TASKS[name].load() for name in args.tasks}
     tasks = {name: kind(**{field.name: getattr(given, field.name) for field in fields(kind)}) for name, kind in kinds.items()}
-    with launched_ranks() as ranks:
-        text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base)
-        if ranks.is_main:
-            print(text)
+    try:
+        with launched_ranks() as ranks:
+            text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base)
+            if ranks.is_main:
+                print(text)
+    except FailedElsewhere:
+        return 2
     return 0
 
 

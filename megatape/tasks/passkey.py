@@ -104,8 +104,8 @@ class PasskeyScores:
 class Passkey(Task[Prompt, PasskeyScores]):
     """The passkey task of `megatape evaluate`.
 
-    protocol: one of PROTOCOLS. lengths: in tokens, for `authors` of Llama 2. trials: questions of each length and depth. None: as
-    the protocol has it."""
+    protocol: one of PROTOCOLS. lengths: in tokens, for `authors` of Llama 2. trials: questions of each length and depth. None:
+    as the protocol has it."""
 
     protocol: str = "authors"
     lengths: tuple[int, ...] | None = None

@@ -12,6 +12,10 @@ from megatape.runtime.topology import Topology
 Value = TypeVar("Value")
 
 
+class FailedElsewhere(Exception):
+    """An error that all processes know of, on those that leave it to the main one to tell."""
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The processes that divide the batches: this one has those of number `share` of `shares`.
@@ -19,7 +23,7 @@ class Ranks:
     topology: of all processes; None if this one is alone. writes: whether it writes the samples of its share, which it may have
     in common with others that hold parts of the same model.
 
-    An error that all processes know of is raised by the main one; the others exit with its status."""
+    An error that all processes know of is raised by the main one; the others raise FailedElsewhere."""
 
     topology: Topology | None = None
     share: int = 0
@@ -40,7 +44,7 @@ class Ranks:
         except (ValueError, OSError):
             if self.is_main:
                 raise
-            raise SystemExit(2) from None
+            raise FailedElsewhere from None
 
     def together(self, work: Callable[[], None]) -> None:
         """Wait until all processes have done their work. Raises a ValueError with the first fault of any."""
@@ -55,7 +59,7 @@ class Ranks:
         if faults and self.is_main:
             raise ValueError(faults[0])
         if faults:
-            raise SystemExit(2)
+            raise FailedElsewhere
         return None
 
 

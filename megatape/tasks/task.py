@@ -48,8 +48,8 @@ Found = TypeVar("Found", bound=Result)
 
 
 class Task(ABC, Generic[Example, Found]):
-    """Base of evaluation tasks, with the types of their examples and results. A task is a dataclass whose fields are the arguments
-    it declares.
+    """Base of evaluation tasks, with the types of their examples and results. A task is a dataclass whose fields are the
+    arguments it declares.
 
     A batch is what a rank answers at a time, and what an evaluation that was stopped begins again with. It is the same in every
     process and after a restart, so the results do not depend on either."""

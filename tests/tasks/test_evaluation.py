@@ -10,8 +10,11 @@ import pytest
 
 from megatape.hf.export import export
 from megatape.registry import TASKS
+from megatape.runtime.topology import Topology
+from megatape.tasks import ranks
 from megatape.tasks.models import name_models
 from megatape.tasks.perplexity import Perplexity
+from megatape.tasks.ranks import FailedElsewhere
 from tests.conftest import Command
 from tests.hf.checkpoint import memory_checkpoint
 from tests.workers import Workers
@@ -41,9 +44,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".png"}
 
 
-def test_one_that_was_stopped_goes_on(
-    evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_was_stopped_goes_on(evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after every batch, each time with a last line that is torn: every batch is answered once, the results are equal."""
     folder, run = tmp_path / "out" / "perplexity" / model.name, Perplexity.run
     answered: list[tuple[int, int]] = []
@@ -101,10 +102,16 @@ def test_several_models_and_tasks(command: Command, data_directory: Path, model:
     assert status == 0, errors
     rows = (tmp_path / "out" / "perplexity" / "results.md").read_text().splitlines()
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["exported", "other"] and all(row in printed for row in rows)
-    found = [json.loads((tmp_path / "out" / "perplexity" / name / "results.json").read_text()) for name in ("exported", "other")]
+    found = [
+        json.loads((tmp_path / "out" / "perplexity" / name / "results.json").read_text()) for name in ("exported", "other")
+    ]
     assert found[0]["model"]["sha256"] != found[1]["model"]["sha256"]
     assert found[0]["settings"] == {
-        **{"data": str(data_directory), "lengths": [64], "mode": "authors", "stride": None, "max_tokens": 1000}
+        "data": str(data_directory),
+        "lengths": [64],
+        "mode": "authors",
+        "stride": None,
+        "max_tokens": 1000,
     }
     assert found[0]["measures"][0]["n"] == 63 * 4 and set(found[0]["versions"]) > {"transformers"}
     assert found[0]["paper"]["TAPE, Llama 2 7B on PG19"]["perplexity at 8192"] == 7.063
@@ -139,7 +146,7 @@ def test_names() -> None:
 
 
 def test_ranks_agree(evaluate: Evaluate, model: Path, data_directory: Path, tmp_path: Path) -> None:
-    """2 and 4 ranks give the results of one, to the last bit; and an error of all is told by one."""
+    """2 and 4 ranks give the results of one, to the last bit."""
     assert evaluate(model)[0] == 0
     expected = content(tmp_path / "out" / "perplexity" / model.name)
     for num_ranks in (2, 4):
@@ -148,7 +155,14 @@ def test_ranks_agree(evaluate: Evaluate, model: Path, data_directory: Path, tmp_
         with Workers(words, num_ranks, tmp_path / f"workers{num_ranks}") as workers:
             assert workers.statuses() == [0] * num_ranks, workers.logs()
         assert content(out / "perplexity" / model.name) == expected
-    words[words.index("1500")] = "1501"
-    with Workers(words, 2, tmp_path / "workers") as workers:
-        assert workers.statuses() == [2, 2]
-        assert workers.logs().count("max_tokens is 1500 there and 1501 here") == 1
+
+
+def test_the_main_rank_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    for rank, error in ((0, ValueError), (1, FailedElsewhere)):
+        monkeypatch.setattr(ranks, "exchange", lambda fault, topology: ["", fault or "the disk is full"])
+        for work in (fail, lambda: None):  # this process, or only the other
+            with pytest.raises(error, match="the disk is full" if rank == 0 else ""):
+                ranks.Ranks(Topology(rank, 2, rank), rank, 2).together(work)
