@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from megatape.commands.options import add_base, add_trust
+from megatape.commands.options import add_adapter, add_base, add_trust
 from megatape.registry import TASKS
 
 
@@ -32,6 +32,7 @@ def arguments(tasks: list[str]) -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder for the results; an evaluation that was stopped goes on in the same",
     )
+    add_adapter(parser)
     add_base(parser)
     add_trust(parser)
     return parser
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = {name: kind(**{field.name: getattr(given, field.name) for field in fields(kind)}) for name, kind in kinds.items()}
     try:
         with launched_ranks() as ranks:
-            text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base)
+            text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base, given.adapter)
             if ranks.is_main:
                 print(text)
     except FailedElsewhere:

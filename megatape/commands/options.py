@@ -157,6 +157,16 @@ def add_base(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_adapter(parser: argparse.ArgumentParser) -> None:
+    """--adapter: an adapter to merge into the model before it is run."""
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        metavar="DIR",
+        help="adapter that `megatape export --adapter` wrote, to merge into the model that it was trained on",
+    )
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add --trust-remote-code. Without it nothing in a model folder is run."""
     parser.add_argument(

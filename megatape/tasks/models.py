@@ -22,16 +22,18 @@ def evaluate_models(
     ranks: Ranks,
     trust_remote_code: bool = False,
     base: Path | None = None,
+    adapter: Path | None = None,
 ) -> str:
     """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
 
-    trust_remote_code, base: as load_trained takes them. Collective over all ranks. Returns the summaries and tables. Raises
+    trust_remote_code, base, adapter: as load_trained takes them. Collective over all ranks. Returns the summaries and tables. Raises
     ValueError if a model is given twice, and what load_trained and evaluate_in raise."""
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
     for folder, label in zip(models, labels, strict=True):
-        with load_trained(folder, trust_remote_code=trust_remote_code, base=base) as model:
-            origin = {"name": model.name, "sha256": ranks.on_main(partial(model_hash, folder))}
+        with load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter) as model:
+            parts = [folder] if adapter is None else [folder, adapter]
+            origin = {"name": model.name, "sha256": [ranks.on_main(partial(model_hash, part)) for part in parts]}
             for name, task in tasks.items():
                 rows[name][label] = evaluate_in(output / name / label, name, task, model, origin, ranks)
     texts = []
