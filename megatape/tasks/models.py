@@ -26,8 +26,8 @@ def evaluate_models(
 ) -> str:
     """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
 
-    trust_remote_code, base, adapter: as load_trained takes them. Collective over all ranks. Returns the summaries and tables. Raises
-    ValueError if a model is given twice, and what load_trained and evaluate_in raise."""
+    trust_remote_code, base, adapter: as load_trained takes them. Collective over all ranks. Returns the summaries and tables.
+    Raises ValueError if a model is given twice, and what load_trained and evaluate_in raise."""
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
     for folder, label in zip(models, labels, strict=True):
