@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from megatape.commands import evaluate
 from megatape.commands.main import COMMANDS as NAMED
 from megatape.commands.main import parser
 from megatape.config import Config, load_config
@@ -99,6 +100,8 @@ def test_command_parses(commands: argparse.ArgumentParser, command: Command, wor
     except SystemExit as end:
         assert end.code == 0, f"{command} is refused"  # --help
         return
+    if rest := getattr(args, "rest", None):  # what follows the tasks of evaluate
+        evaluate.arguments(args.tasks).parse_args(rest)
     config = getattr(args, "config", None)
     if config is not None:
         load_config(ROOT / config, getattr(args, "set", []))
