@@ -157,6 +157,9 @@ BACKENDS: dict[str, Entry] = {
 TASKS: dict[str, Entry] = {
     "perplexity": Entry("megatape.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": Entry("megatape.tasks.passkey:Passkey", "retrieval of a number from a long text"),
+    "scrolls": Entry(
+        "megatape.tasks.scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
+    ),
     "addition": Entry(
         "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
     ),

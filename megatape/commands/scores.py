@@ -1,4 +1,4 @@
-"""megatape scores: megatape scores predictions.json --data scrolls --set qasper"""
+"""megatape scores: megatape scores predictions.json --scrolls scrolls --set qasper"""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON file {id: answer}, as SCROLLS takes it")
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="FOLDER", help="folder of SCROLLS' sets, as folders or zip files"
+        "--scrolls", type=Path, required=True, metavar="FOLDER", help="the sets as SCROLLS publishes them, folders or zip files"
     )
     parser.add_argument("--set", required=True, metavar="NAME", help="the set, or NAME=METRIC (docs/evaluation.md)")
     parser.add_argument("--split", default="validation", metavar="NAME", help="split of the set (default %(default)s)")
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = parse_set(args.set)
     predictions = read_predictions(args.predictions)
-    questions = read_set(args.data, chosen.name, args.split, encode=lambda text: [])
+    questions = read_set(args.scrolls, chosen.name, args.split, encode=lambda text: [])
     check_coverage(predictions, questions, args.predictions)
     found = mean_scores([score(chosen.metric, predictions[each.id], each.references) for each in questions])
     rows = [(name, f"{mean:.4f}", "" if error is None else f"± {error:.4f}") for name, (mean, error) in found.items()]

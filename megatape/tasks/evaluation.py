@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from megatape.run_folder import write_atomically
 from megatape.tasks.identity import software
 from megatape.tasks.journal import Journal
 from megatape.tasks.model import EvaluationModel
@@ -73,6 +74,8 @@ def evaluate_in(
         result = task.result(model, samples)
         measures = [asdict(measure) for measure in result.measures]
         found_out = {"measures": measures, "paper": task.paper(), "details": result.describe()}
+        for file, text in task.files(samples).items():
+            write_atomically(folder / file, text.encode())
         journal.complete(samples, settings | {"versions": software()} | found_out)
         result.draw(f"{model.name}\n{result.summary}", folder / f"{name}.png")
         return [result.summary, measures]

@@ -11,6 +11,6 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return lengths
 
 
-def usual_lengths(limit: int) -> tuple[int, ...]:
-    """Powers of two from 256 to `limit`, or `limit` alone if that is less."""
-    return tuple(2**power for power in range(8, limit.bit_length()) if 2**power <= limit) or (limit,)
+def usual_lengths(limit: int, first: int = 256) -> tuple[int, ...]:
+    """Powers of two from `first`, which is one, to `limit`; or `limit` alone if that is less."""
+    return tuple(2**power for power in range(first.bit_length() - 1, limit.bit_length())) or (limit,)

@@ -2,19 +2,27 @@
 
 import argparse
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from megatape.tasks.batching import equal_lengths
 from megatape.tasks.heat_map import Grid, draw_heat_map
 from megatape.tasks.lengths import parse_lengths
 from megatape.tasks.model import EvaluationModel
-from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, PROTOCOLS, Cell
+from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, Cell, Lengths, authors, grid
+from megatape.tasks.ruler_questions import ruler
 from megatape.tasks.task import Measure, Sample, Task
 
-BATCH_TOKENS = 2**15  # of prompts that are answered together
+# --protocol -> (model, lengths, questions of each length and depth) -> cells
+PROTOCOLS: dict[str, Callable[[EvaluationModel, Lengths, int | None], Iterator[Cell]]] = {
+    "authors": authors,
+    "grid": grid,
+    "ruler": ruler,
+}
 
 # Figure 5 of the paper: Llama-2-7B at AUTHORS_LENGTHS, of 20 prompts each.
 PAPER = {
@@ -27,7 +35,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question in the model's tokens, with the number of tokens that the answer has there."""
+    """A question in the model's tokens. answer_size: how many the answer may have. alone: the number must be all of them."""
 
     length: int
     depth: float | None
@@ -35,6 +43,7 @@ class Prompt:
     key: str
     tokens: list[int]
     answer_size: int
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -117,20 +126,21 @@ class Passkey(Task[Prompt, PasskeyScores]):
             "--protocol",
             choices=tuple(PROTOCOLS),
             default="authors",
-            help="the paper's prompts, or prompts of exact lengths with the number at five depths (default %(default)s)",
+            help="the paper's prompts, prompts of exact lengths with the number at five depths, or RULER's single needle "
+            "(default %(default)s)",
         )
         parser.add_argument(
             "--lengths",
             type=parse_lengths,
             metavar="L,L,...",
             help="text lengths in tokens, for passkeys of `authors` those of Llama 2 (default for those: 1000,2000,...,8000; "
-            "else powers of two from 256 to the model's maximum)",
+            "else powers of two from 256, for `ruler` 4096, to the model's maximum)",
         )
         parser.add_argument(
             "--trials",
             type=int,
             metavar="N",
-            help="questions of each length and depth (default for authors: 20; for grid: 100)",
+            help="questions of each length and depth (default for authors: 20; else 100)",
         )
 
     def batches(self, model: EvaluationModel) -> list[list[Prompt]]:
@@ -142,21 +152,19 @@ class Passkey(Task[Prompt, PasskeyScores]):
             raise ValueError(f"--trials is {self.trials}: give at least 1")
         batches = []
         for cell in PROTOCOLS[self.protocol](model, self.lengths, self.trials):
-            prompts = sorted(_prompts(model, cell), key=lambda prompt: len(prompt.tokens))
-            for size, group in groupby(prompts, lambda prompt: len(prompt.tokens)):
-                equal, most = list(group), max(1, BATCH_TOKENS // size)
-                batches += [equal[begin : begin + most] for begin in range(0, len(equal), most)]
+            batches += equal_lengths(_prompts(model, cell), lambda prompt: len(prompt.tokens))
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Prompt]) -> list[Sample]:
-        """Greedy answers. One is right if its text is the number, in as many tokens as that has."""
+        """Greedy answers. One is right if its text is the number, in as many tokens as that has; for `ruler` if it has it."""
         found = model.continuations([prompt.tokens for prompt in batch], max(prompt.answer_size for prompt in batch))
         samples = []
         for prompt, ids in zip(batch, found, strict=True):
-            answer = model.tokenizer.decode(ids[: prompt.answer_size]).strip()
+            answer = model.tokenizer.decode(ids[: prompt.answer_size], skip_special_tokens=not prompt.alone).strip()
+            correct = answer == prompt.key if prompt.alone else prompt.key in answer
             cell = {"length": prompt.length, "depth": prompt.depth, "tokens": len(prompt.tokens)}
             said = {"prompt": prompt.text, "prediction": answer, "reference": prompt.key}
-            samples.append(cell | said | {"correct": answer == prompt.key})
+            samples.append(cell | said | {"correct": correct})
         return samples
 
     def result(self, model: EvaluationModel, samples: list[Sample]) -> PasskeyScores:
@@ -185,12 +193,14 @@ def _prompts(model: EvaluationModel, cell: Cell) -> list[Prompt]:
     prompts = []
     for question in cell.questions:
         tokens = model.tokenizer(question.prompt)["input_ids"]
-        # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
-        size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
+        size = question.within
+        if size is None:
+            # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
+            size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
         if len(tokens) + size > model.max_positions:
             raise ValueError(
                 f"--lengths {cell.length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
                 f"{model.max_positions} positions (model.max_positions): give shorter --lengths"
             )
-        prompts.append(Prompt(cell.length, cell.depth, question.prompt, question.key, tokens, size))
+        prompts.append(Prompt(cell.length, cell.depth, question.prompt, question.key, tokens, size, question.within is None))
     return prompts

@@ -26,10 +26,13 @@ Lengths = tuple[int, ...] | None  # of --lengths
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and the number that the model must continue it with, after a space."""
+    """A prompt, and the number that the model must continue it with, after a space.
+
+    within: tokens that the model may write, in which the number may stand anywhere; None: it must write the number alone."""
 
     prompt: str
     key: str
+    within: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def authors(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Ite
 def grid(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Iterator[Cell]:
     """Questions of exact lengths at five depths: 100 of each, unless `trials` says otherwise."""
     for length in lengths or usual_lengths(model.max_positions):
-        num_sentences = _sentences_that_fit(model, length)
+        num_sentences = most_that_fit(lambda count: grid_tokens(model, count), length, model)
         for depth in DEPTHS:
             yield Cell(
                 length,
@@ -88,17 +91,15 @@ def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
     return Question("\n".join([TASK, *(" ".join(part) for part in parts if part), QUESTION]), key)
 
 
-def _sentences_that_fit(model: EvaluationModel, length: int) -> int:
-    """How often the garbage can be repeated in a prompt of at most `length` tokens with its answer."""
-    shortest = grid_tokens(model)
+def most_that_fit(tokens: Callable[[int], int], length: int, model: EvaluationModel) -> int:
+    """How often the garbage can be repeated in at most `length` tokens. tokens: how many a question has with so much of it.
+
+    Raises ValueError if it does not fit once."""
+    shortest = tokens(1)
     if shortest > length:
         raise ValueError(f"--lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
-    few, many = 1, length // max(1, grid_tokens(model, 2) - shortest) + 2
+    few, many = 1, length // max(1, tokens(2) - shortest) + 2
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if grid_tokens(model, middle) <= length else (few, middle)
+        few, many = (middle, many) if tokens(middle) <= length else (few, middle)
     return few
-
-
-# --protocol -> (model, lengths, questions of each length and depth) -> cells
-PROTOCOLS: dict[str, Callable[[EvaluationModel, Lengths, int | None], Iterator[Cell]]] = {"authors": authors, "grid": grid}

@@ -29,7 +29,8 @@ class TextSet:
     metric: Metric
 
     def __str__(self) -> str:
-        return self.name
+        """As `parse_set` reads it."""
+        return self.name if self.name in SETS else f"{self.name}={self.metric}"
 
 
 SETS: dict[str, TextSet] = {
@@ -129,7 +130,7 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
         except BadZipFile as error:
             raise ValueError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
-        raise FileNotFoundError(f"--data {data}: no such folder")
+        raise FileNotFoundError(f"--scrolls {data}: no such folder")
     found = {
         str(data): sorted(path.name for path in data.iterdir()),
         str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
@@ -137,7 +138,7 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
     }
     listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in found.items() if names) or "it is empty"
     raise FileNotFoundError(
-        f"--data {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
+        f"--scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
         f"{listed}"
     )
 

@@ -71,6 +71,10 @@ class Task(ABC, Generic[Example, Found]):
     def result(self, model: EvaluationModel, samples: list[Sample]) -> Found:
         """The results, from the samples of all examples in their order."""
 
+    def files(self, samples: list[Sample]) -> dict[str, str]:
+        """Texts to write beside the results, by the name of their file."""
+        return {}
+
     def paper(self) -> dict[str, dict[str, float]]:
         """Published figures: row -> name of a measure -> value."""
         return {}

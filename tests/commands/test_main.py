@@ -34,7 +34,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "export": (["nowhere", "out"], "nowhere: no such folder"),
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
-    "scores": (["nowhere", "--data", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
+    "scores": (["nowhere", "--scrolls", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),

@@ -18,12 +18,16 @@ from megatape.hf.loading import LoadedModel
 from megatape.tasks.evaluation import evaluate
 from megatape.tasks.passkey import PAPER, Passkey
 from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, DEPTHS, GARBAGE, TASK, authors_question
+from megatape.tasks.ruler_questions import ruler_question
 from tests.conftest import Command
 from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
 
 # Of what the authors' eval_retrieval.py (VITA-Group/TAPE at 466d9e6) gives for its eight lengths and seeds 0 to 19.
 SHA256 = "09cbb7fb008725518a6abdf66cda1516294ae680bb0062fd49b15daadcb60882"
 CHARACTERS = (66374, 148292, 209734, 291654, 373568, 435006, 516932, 598854)
+
+# Of what RULER's scripts/data/synthetic/niah.py (NVIDIA/RULER at c3f5e3b) writes with the same words, numbers and lines.
+RULER_SHA256 = "40f29727d945c122c9b51573f5ec8c35a5719f0ecfb105851debd32e80b54e93"
 
 
 class Letters:
@@ -32,8 +36,8 @@ class Letters:
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [1, *map(ord, text)]}
 
-    def decode(self, ids: list[int]) -> str:
-        return "".join(map(chr, ids))
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(chr(token) for token in ids if token > 1 or not skip_special_tokens)
 
 
 class Reader:
@@ -109,11 +113,33 @@ def test_grid() -> None:
     assert half.error == pytest.approx((half.accuracy * (1 - half.accuracy) / 100) ** 0.5) and 0.03 < half.error <= 0.05
 
 
+def test_ruler() -> None:
+    """Prompts are those of RULER's code; they and 128 tokens fill a length; the number may stand anywhere in the answer."""
+    digest = hashlib.sha256()
+    for num_lines, seed in ((1, 0), (5, 1), (40, 2), (7, 99)):
+        question = ruler_question(num_lines, seed)
+        digest.update(f"{question.prompt}\0{question.key}\n".encode())
+    assert digest.hexdigest() == RULER_SHA256
+    wordy = Reader(lambda prompt, key: f" the one for you is {key[:7]}, I think")
+    result = evaluate(Passkey("ruler", (1000, 3000)), loaded(wordy))
+    assert [(score.depth, score.correct, score.trials) for score in result.scores] == [(None, 100, 100)] * 2
+    for length, score in zip((1000, 3000), result.scores, strict=True):
+        assert length - 2 * len(GARBAGE) < score.tokens + 128 <= length
+    assert all(size + 128 <= 3000 for _, size in wordy.batches)
+    late = Reader(lambda prompt, key: "." * 122 + key)
+    assert [score.correct for score in evaluate(Passkey("ruler", (1000,)), loaded(late)).scores] == [0]
+    assert [score.length for score in evaluate(Passkey("ruler", trials=1), loaded(Reader(positions=9000))).scores] == [
+        4096,
+        8192,
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("authors", (100,), None), "--lengths 100 is too short for --protocol authors: give at least 274"),
         (("grid", (200,), None), "--lengths 200: the shortest question has "),
+        (("ruler", (500,), None), "--lengths 500: the shortest question has "),
         (("grid", (600,), 0), "--trials is 0: give at least 1"),
         (("authors", (8000,), None), "but a model has 1000 positions"),
     ],

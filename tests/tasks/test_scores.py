@@ -44,7 +44,7 @@ def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> N
     write_set(tmp_path / "sets", name, lines())
     predictions = tmp_path / "predictions.json"
     predictions.write_text(json.dumps({f"q{number}": text for number, text in reversed(list(enumerate(PREDICTIONS)))}))
-    status, printed, errors = command("scores", predictions, "--data", tmp_path / "sets", "--set", name)
+    status, printed, errors = command("scores", predictions, "--scrolls", tmp_path / "sets", "--set", name)
     assert status == 0, errors
     first, *rows = printed.splitlines()
     assert first == f"{name}, validation: 3 questions"
@@ -90,7 +90,7 @@ def test_bad_predictions(content: str, message: str, command: Command, tmp_path:
     write_set(tmp_path / "sets", "qasper", lines())
     path = tmp_path / "predictions.json"
     path.write_text(content)
-    status, printed, errors = command("scores", path, "--data", tmp_path / "sets", "--set", "qasper")
+    status, printed, errors = command("scores", path, "--scrolls", tmp_path / "sets", "--set", "qasper")
     assert (status, printed) == (2, "") and f"{path}: {message}" in errors
 
 
