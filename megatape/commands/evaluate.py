@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from megatape.commands.options import add_adapter, add_base, add_trust
+from megatape.commands.options import add_adapter, add_base, add_trust, silence_deepspeed
 from megatape.registry import TASKS
 
 
@@ -35,6 +35,18 @@ def arguments(tasks: list[str]) -> argparse.ArgumentParser:
     add_adapter(parser)
     add_base(parser)
     add_trust(parser)
+    parser.add_argument(
+        "--training-code",
+        action="store_true",
+        help="run the model by the code that trains it, without an export and without a cache: slow where texts are generated",
+    )
+    parser.add_argument(
+        "--tp",
+        type=int,
+        default=1,
+        metavar="T",
+        help="processes that divide one model, which the training code then runs (default %(default)s)",
+    )
     return parser
 
 
@@ -47,13 +59,15 @@ def run(args: argparse.Namespace) -> int:
     from megatape.tasks.models import evaluate_models
     from megatape.tasks.ranks import FailedElsewhere, launched_ranks
 
+    silence_deepspeed()
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
     kinds = {name: TASKS[name].load() for name in args.tasks}
     tasks = {name: kind(**{field.name: getattr(given, field.name) for field in fields(kind)}) for name, kind in kinds.items()}
     try:
-        with launched_ranks() as ranks:
-            text = evaluate_models(tasks, given.models, given.output, ranks, given.trust_remote_code, given.base, given.adapter)
+        with launched_ranks(given.tp) as ranks:
+            how = (given.trust_remote_code, given.base, given.adapter, given.training_code or given.tp > 1)
+            text = evaluate_models(tasks, given.models, given.output, ranks, *how)
             if ranks.is_main:
                 print(text)
     except FailedElsewhere:

@@ -63,6 +63,38 @@ def parameter(
     return made
 
 
+@dataclass(frozen=True)
+class Share:
+    """The block of a whole parameter that a tensor-parallel rank holds: `rows` x `columns`, of
+    which the last rows may be padding."""
+
+    rows: slice
+    columns: slice
+
+    @property
+    def width(self) -> int:
+        return self.columns.stop - self.columns.start
+
+
+def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a parameter, where a vector is a matrix of one column."""
+    assert len(shape) in (1, 2)
+    return shape if len(shape) == 2 else (shape[0], 1)
+
+
+def share_of(made: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Share:
+    """The block of a parameter that this rank of `axis` holds. local_shape: of the block."""
+    rows, columns = matrix(local_shape)
+    divided = getattr(made, "partition_dim", None)
+    row, column = (axis.rank * size if dim == divided else 0 for dim, size in enumerate((rows, columns)))
+    return Share(slice(row, row + rows), slice(column, column + columns))
+
+
+def whole_shape(made: nn.Parameter, local_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a whole parameter, of which this rank may hold a block. local_shape: of the block."""
+    return tuple(getattr(made, "global_shape", None) or local_shape)
+
+
 def settings(made: nn.Parameter) -> Settings:
     """The settings of a parameter that `parameter` made."""
     found: Settings = made.settings  # type: ignore[attr-defined]

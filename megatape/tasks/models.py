@@ -1,5 +1,6 @@
 """Evaluates models by tasks: every model by each of them, with a table of all models for each task."""
 
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from megatape.run_folder import write_atomically
 from megatape.tables import markdown
 from megatape.tasks.evaluation import Row, evaluate_in
 from megatape.tasks.identity import model_hash
+from megatape.tasks.model import EvaluationModel
 from megatape.tasks.ranks import Ranks
 from megatape.tasks.task import Task
 
@@ -23,17 +25,27 @@ def evaluate_models(
     trust_remote_code: bool = False,
     base: Path | None = None,
     adapter: Path | None = None,
+    training_code: bool = False,
 ) -> str:
     """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
 
-    trust_remote_code, base, adapter: as load_trained takes them. Collective over all ranks. Returns the summaries and tables.
-    Raises ValueError if a model is given twice, and what load_trained and evaluate_in raise."""
+    trust_remote_code, base, adapter: as load_trained takes them. training_code: run the model by load_divided instead.
+    Collective over all ranks. Returns the summaries and tables. Raises ValueError if a model is given twice, and what the
+    loading and evaluate_in raise."""
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
     for folder, label in zip(models, labels, strict=True):
-        with load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter) as model:
+        loading: AbstractContextManager[EvaluationModel]
+        if training_code:
+            from megatape.tasks.divided import load_divided  # with DeepSpeed, which takes seconds to import
+
+            loading = load_divided(folder, ranks.tensor, base, adapter)
+        else:
+            loading = load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter)
+        with loading as model:
             parts = [folder] if adapter is None else [folder, adapter]
-            origin = {"name": model.name, "sha256": [ranks.on_main(partial(model_hash, part)) for part in parts]}
+            hashes = [ranks.on_main(partial(model_hash, part)) for part in parts]
+            origin = {"name": model.name, "sha256": hashes, "training_code": training_code, "tp": ranks.tensor.size}
             for name, task in tasks.items():
                 rows[name][label] = evaluate_in(output / name / label, name, task, model, origin, ranks)
     texts = []

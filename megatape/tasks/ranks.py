@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.launchers import discover
 from megatape.runtime.topology import Topology
@@ -20,15 +21,20 @@ class FailedElsewhere(Exception):
 class Ranks:
     """The processes that divide the batches: this one has those of number `share` of `shares`.
 
-    topology: of all processes; None if this one is alone. writes: whether it writes the samples of its share, which it may have
-    in common with others that hold parts of the same model.
+    topology: of all processes; None if this one is alone. tensor: those that divide the model, and have the same share of the
+    batches.
 
     An error that all processes know of is raised by the main one; the others raise FailedElsewhere."""
 
     topology: Topology | None = None
     share: int = 0
     shares: int = 1
-    writes: bool = True
+    tensor: Axis = SINGLE
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the samples of its share, which it has in common with those of its axis `tensor`."""
+        return self.tensor.rank == 0
 
     @property
     def is_main(self) -> bool:
@@ -67,9 +73,16 @@ ALONE = Ranks()
 
 
 @contextmanager
-def launched_ranks() -> Iterator[Ranks]:
-    """The processes that a launcher started. Collective over them. Raises ValueError for variables that make no sense."""
+def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
+    """The processes that a launcher started, of which `num_tensor` each divide a model. Collective over them.
+
+    Raises ValueError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
     topology = discover()
+    if num_tensor < 1 or topology.world_size % num_tensor:
+        raise ValueError(
+            f"--tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
+            f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
+        )
     if topology.world_size == 1:
         yield ALONE
         return
@@ -77,6 +90,7 @@ def launched_ranks() -> Iterator[Ranks]:
 
     initialize_distributed(topology)
     try:
-        yield Ranks(topology, topology.rank, topology.world_size)
+        mesh = make_mesh(topology, num_tensor)
+        yield Ranks(topology, mesh.data.rank, mesh.data.size, mesh.tensor)
     finally:
         shut_down()

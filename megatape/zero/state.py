@@ -7,7 +7,6 @@ The layouts below are internals of the pinned DeepSpeed version; tests/training 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.parallel.mesh import Mesh
+from megatape.parallel.parameters import Share, matrix, share_of, whole_shape
 from megatape.registry import OptimizerEntry
 from megatape.runtime.topology import Topology
 
@@ -23,19 +23,6 @@ WEIGHT = "weight"
 
 # Reads some rows and columns of a whole parameter: (kind, name, shape, rows, columns) -> float32 [rows, columns].
 Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
-
-
-@dataclass(frozen=True)
-class Share:
-    """The block of a whole parameter that a tensor-parallel rank holds: `rows` x `columns`, of
-    which the last rows may be padding."""
-
-    rows: slice
-    columns: slice
-
-    @property
-    def width(self) -> int:
-        return self.columns.stop - self.columns.start
 
 
 class ZeroState:
@@ -64,14 +51,13 @@ class ZeroState:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the whole parameter, even if this rank holds only a share."""
-        parameter = self.parameters[name]
-        return tuple(getattr(parameter, "global_shape", None) or self._local_shape(name))
+        return whole_shape(self.parameters[name], self._local_shape(name))
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""
         shape, share = self.shape(name), self._share(name)
         start, piece = self.piece(name, kind)
-        whole = torch.zeros(_matrix(shape), dtype=torch.float32, device=self.engine.device)
+        whole = torch.zeros(matrix(shape), dtype=torch.float32, device=self.engine.device)
         if piece.numel() and self._contributes(name):
             first, last = start // share.width, -(-(start + piece.numel()) // share.width)
             block = torch.zeros((last - first) * share.width, dtype=torch.float32, device=self.engine.device)
@@ -147,10 +133,7 @@ class ZeroState:
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
     def _share(self, name: str) -> Share:
-        rows, columns = _matrix(self._local_shape(name))
-        divided = getattr(self.parameters[name], "partition_dim", None)
-        row, column = (self.mesh.tensor.rank * size if dim == divided else 0 for dim, size in enumerate((rows, columns)))
-        return Share(slice(row, row + rows), slice(column, column + columns))
+        return share_of(self.parameters[name], self._local_shape(name), self.mesh.tensor)
 
     def _contributes(self, name: str) -> bool:
         """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
@@ -176,8 +159,3 @@ class ZeroState:
                 _, piece = self.piece(name, WEIGHT)
                 parameter.ds_tensor.data.zero_()
                 parameter.ds_tensor.data.narrow(0, 0, piece.numel()).copy_(piece)
-
-
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    assert len(shape) in (1, 2)
-    return shape if len(shape) == 2 else (shape[0], 1)

@@ -1,0 +1,150 @@
+"""A trained model run by the training code, whole or divided over tensor-parallel ranks.
+
+It needs no export, and a model that fits no single GPU can be evaluated. It has no cache: each token of a continuation takes a
+forward pass over all tokens before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+
+from megatape.checkpoint.manifest import MANIFEST
+from megatape.config import ModelConfig
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_files import load_tokenizer
+from megatape.hf.adopt.architecture import read_architecture
+from megatape.hf.adopt.record import IMPORT, open_import, read_record
+from megatape.hf.adopt.weights import find_weights
+from megatape.hf.families.family import stored_dtype
+from megatape.hf.folder import read_tokenizer
+from megatape.hf.merge import merge_adapter
+from megatape.hf.tokenizer import special_tokens, write_tokenizer
+from megatape.model.transformer import Transformer
+from megatape.parallel.collectives import every_rank
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import matrix, share_of, whole_shape
+from megatape.training.start import CheckpointWeights, Source, check_fits
+from megatape.zero.state import WEIGHT
+
+
+@dataclass
+class DividedModel:
+    """An evaluation model (megatape/tasks/model.py) whose weights the ranks of `axis` divide: its methods are collective."""
+
+    name: str
+    tokenizer: Any
+    model: Transformer
+    axis: Axis
+    device: torch.device
+    end_ids: set[int]
+    padding_id: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self.model.config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """The longest text in tokens."""
+        return self.model.config.max_positions
+
+    def losses(self, samples: Tensor) -> Tensor:
+        """As EvaluationModel.losses."""
+        logits, targets = self._logits(samples[:, :-1]), samples[:, 1:].to(self.device)
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
+
+    def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+        """As EvaluationModel.continuations."""
+        tokens = torch.tensor(prompts)
+        ended = torch.zeros(len(prompts), dtype=torch.bool)
+        for _ in range(num_tokens):
+            chosen = self._logits(tokens)[:, -1].argmax(-1).cpu().masked_fill(ended, self.padding_id)
+            tokens = torch.cat([tokens, chosen[:, None]], 1)
+            ended |= torch.isin(chosen, torch.tensor(sorted(self.end_ids)))
+            if ended.all():
+                break
+        found: list[list[int]] = tokens[:, len(prompts[0]) :].tolist()
+        return found
+
+    @torch.no_grad()
+    def _logits(self, tokens: Tensor) -> Tensor:
+        """Float32 [B, N, V] of ids [B, N]."""
+        length = tokens.shape[1]
+        tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        parts = every_rank(self.model(tokens, positions), self.axis)  # [T, B, N, ceil(V / T)]
+        return parts.movedim(0, 2).flatten(2)[:, :length, : self.vocab_size].float()
+
+
+@contextmanager
+def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None) -> Iterator[DividedModel]:
+    """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share, in the
+    precision that an export of it has.
+
+    base, adapter: as load_trained takes them. Raises FileNotFoundError or ValueError as that does, and for a model that the
+    ranks cannot divide or whose positions depend on a run's seed."""
+    with TemporaryDirectory() as temporary:
+        name, found = str(folder), folder
+        if adapter is not None:
+            name, found = f"{folder} with {adapter}", Path(temporary) / "merged"
+            merge_adapter(adapter, open_import(folder).directory if (folder / IMPORT).is_file() else folder, found)
+        source, dtype, tokenizer = _opened(found, base)
+        source.verify(axis.rank, axis.size)
+        check_fits(source, source.model)
+        check_divisible(source.model, axis.size, name)
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        model = _filled(Transformer(source.model, axis=axis), source, axis, dtype, device)
+        files = Path(temporary) / "tokenizer"
+        files.mkdir()
+        write_tokenizer(tokenizer, source.model.max_positions, files)
+        special = special_tokens(tokenizer)
+        ends = special.eos if isinstance(special.eos, list) else [special.eos]
+        padding = ends[0] if special.pad is None else special.pad
+        yield DividedModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
+
+
+def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
+    """Raise ValueError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model, or if its positions are
+    drawn."""
+    for field in ("num_heads", "num_kv_heads", "mlp_size"):
+        if getattr(model, field) % num_ranks:
+            raise ValueError(
+                f"--tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
+                "divisor"
+            )
+    if model.encoding == "randpe":
+        raise ValueError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out --tp")
+
+
+def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Tokenizer]:
+    if (folder / MANIFEST).is_file():
+        checkpoint = CheckpointWeights(folder, base)
+        return checkpoint, stored_dtype(checkpoint.config), checkpoint.tokenizer()
+    if base is not None:
+        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+    if (folder / IMPORT).is_file():
+        weights = open_import(folder)
+        return weights, getattr(torch, read_record(folder).dtype), load_tokenizer(weights.directory)
+    weights, dtype = find_weights(folder, read_architecture(folder))
+    return weights, getattr(torch, dtype), load_tokenizer(folder)
+
+
+def _filled(model: Transformer, source: Source, axis: Axis, dtype: torch.dtype, device: torch.device) -> Transformer:
+    """The model with this rank's rows and columns of every weight; rows of padding are zero."""
+    for name, parameter in model.named_parameters():
+        local = tuple(parameter.shape)
+        whole, share = whole_shape(parameter, local), share_of(parameter, local, axis)
+        block = torch.zeros(matrix(local), dtype=dtype)
+        rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
+        if rows.start < rows.stop:
+            block[: rows.stop - rows.start] = source.read(WEIGHT, name, whole, rows, share.columns)
+        parameter.data = block.view(local).to(device)
+    return model.eval()
