@@ -5,7 +5,7 @@ B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 noth
 
 from torch import Tensor
 
-from megatape.parallel.collectives import all_to_all, paired
+from megatape.parallel.collectives import all_to_all, every_rank, paired
 from megatape.parallel.mesh import Axis
 
 
@@ -19,6 +19,11 @@ def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
     rows = ids - axis.rank * num_rows
     held = (rows >= 0) & (rows < num_rows) & (ids >= 0)
     return rows.where(held, 0), held
+
+
+def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
+    """From each rank's logits [B, N, ceil(V / T)] to those of all ranks [B, N, V], without a gradient."""
+    return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
 
 def divide_by_channels(e: Tensor, axis: Axis) -> Tensor:

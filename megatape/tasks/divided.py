@@ -27,7 +27,7 @@ from megatape.hf.folder import read_tokenizer
 from megatape.hf.merge import merge_adapter
 from megatape.hf.tokenizer import special_tokens, write_tokenizer
 from megatape.model.transformer import Transformer
-from megatape.parallel.collectives import every_rank
+from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import matrix, share_of, whole_shape
 from megatape.training.start import CheckpointWeights, Source, check_fits
@@ -80,8 +80,7 @@ class DividedModel:
         length = tokens.shape[1]
         tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
-        parts = every_rank(self.model(tokens, positions), self.axis)  # [T, B, N, ceil(V / T)]
-        return parts.movedim(0, 2).flatten(2)[:, :length, : self.vocab_size].float()
+        return whole_vocabulary(self.model(tokens, positions), self.vocab_size, self.axis)[:, :length].float()
 
 
 @contextmanager
