@@ -1,33 +1,181 @@
 """megatape generate: megatape generate exported --prompt "Once upon a time" """
 
 import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from megatape.commands.options import add_base, add_trust
+from megatape.commands.options import add_adapter, add_base, add_trust
+from megatape.files import parse_json
+
+if TYPE_CHECKING:
+    from megatape.hf.generation import Sampling
+    from megatape.hf.loading import LoadedModel
+
+BATCH_TOKENS = 2**14  # of prompts and continuations that are generated together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", type=Path, metavar="MODEL_DIR", help="exported model or checkpoint")
-    parser.add_argument("--prompt", required=True, help="text to continue")
+    parser.add_argument(
+        "folder", type=Path, metavar="MODEL_DIR", help="exported model, checkpoint, import, or pretrained model of transformers"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", help="text to continue")
+    source.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="texts to continue: one per line of a .txt, or `prompt` in a line of a .jsonl",
+    )
+    source.add_argument("--interactive", action="store_true", help="read texts to continue from the terminal, one per line")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="with --prompts: JSON lines to write (default: standard output)"
+    )
     parser.add_argument(
         "--max-new-tokens", type=int, default=64, metavar="N", help="maximum number of new tokens (default %(default)s)"
     )
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature; 0 is greedy (default 0)"
     )
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
+    parser.add_argument("--top-p", type=float, metavar="P", help="sample from the fewest tokens of probability P together")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end a text in front of this string; repeatable"
+    )
+    parser.add_argument("--samples", type=int, default=1, metavar="K", help="samples of each prompt (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default %(default)s)")
+    add_adapter(parser)
     add_base(parser)
     add_trust(parser)
-    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the prompt and its continuation."""
+    """Print the prompt and its continuation as it comes, answer line by line, or write a file."""
+    import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.hf.generation import generate_text
+    from megatape.hf.generation import Sampling, check_text
+    from megatape.hf.loading import load_trained
 
     disable_progress_bar()
-    wanted = (args.prompt, args.max_new_tokens, args.temperature, args.seed)
-    print(generate_text(args.folder, *wanted, trust_remote_code=args.trust_remote_code, base=args.base))
+    sampling = Sampling(
+        args.max_new_tokens, args.temperature, args.top_k, args.top_p, tuple(args.stop), args.samples, args.seed
+    )
+    if args.output is not None and args.prompts is None:
+        raise ValueError("--output is for the texts of --prompts: give --prompts, or leave it out")
+    if args.output is not None and args.output.exists():
+        raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
+    if args.prompt is not None:
+        check_text(args.prompt, "--prompt")
+    records = [] if args.prompts is None else read_prompts(args.prompts)
+    with load_trained(args.folder, trust_remote_code=args.trust_remote_code, base=args.base, adapter=args.adapter) as loaded:
+        torch.manual_seed(sampling.seed)
+        if args.prompts is not None:
+            _write(loaded, records, sampling, args.output)
+        elif args.interactive:
+            for line in _typed_lines():
+                check_text(line, "a line")
+                _print(loaded, line, sampling, repeat=False)
+        else:
+            _print(loaded, args.prompt, sampling, repeat=True)
     return 0
+
+
+def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """The lines of a .jsonl file, each an object with a `prompt`, or those of a .txt file as such objects.
+
+    Raises FileNotFoundError, or ValueError naming the line that has no prompt."""
+    from megatape.hf.generation import check_text
+
+    if path.suffix not in (".jsonl", ".txt"):
+        raise ValueError(f"--prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+    try:
+        text = path.read_text(encoding="utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--prompts {path} is not UTF-8 text ({error}): convert it") from None
+    if not text:
+        raise ValueError(f"--prompts {path} is empty: give at least one prompt")
+    records = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        place = f"--prompts {path}:{number}"
+        try:
+            record = {"prompt": line} if path.suffix == ".txt" else parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{place}: not JSON ({error})") from None
+        if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
+            raise ValueError(f'{place}: no object with a text "prompt": {line[:80]}')
+        check_text(record["prompt"], f"{place}: the prompt")
+        records.append(record)
+    return records
+
+
+def _print(loaded: "LoadedModel", prompt: str, sampling: "Sampling", repeat: bool) -> None:
+    """Samples one after the other. repeat: print the prompt before each."""
+    from megatape.hf.generation import continue_prompts, prompt_ids, too_long
+
+    ids = prompt_ids(loaded, prompt)
+    _warn(too_long(loaded, len(ids), sampling))
+    for number in range(1, sampling.samples + 1):
+        if sampling.samples > 1:
+            _show(f"--- {number} ---\n")
+        if repeat:
+            _show(prompt)
+        continue_prompts(loaded, [ids], replace(sampling, samples=1), _show)
+        _show("\n")
+
+
+def _write(loaded: "LoadedModel", records: list[dict[str, Any]], sampling: "Sampling", output: Path | None) -> None:
+    """A line per sample, a batch at a time, so that what is there when the command is interrupted is whole."""
+    from megatape.hf.generation import continue_prompts, prompt_ids, too_long
+
+    prompts = [prompt_ids(loaded, record["prompt"]) for record in records]
+    _warn(too_long(loaded, max(map(len, prompts)), sampling))
+    with nullcontext(sys.stdout) if output is None else output.open("x", encoding="utf-8") as file:
+        for begin, end in _batches([len(prompt) for prompt in prompts], sampling):
+            found = continue_prompts(loaded, prompts[begin:end], sampling)
+            for record, continuations in zip(records[begin:end], found, strict=True):
+                for number, continuation in enumerate(continuations):
+                    line = record | {"sample": number, "continuation": continuation.text, "end": continuation.end}
+                    print(json.dumps(line, ensure_ascii=False), file=file)
+            file.flush()
+
+
+def _batches(lengths: list[int], sampling: "Sampling") -> Iterator[tuple[int, int]]:
+    """Begin and end of consecutive prompts of these lengths that are padded to at most BATCH_TOKENS, if one alone is not
+    longer."""
+    begin, longest = 0, 0
+    for end, length in enumerate(lengths):
+        longest = max(longest, length)
+        if end > begin and (end + 1 - begin) * sampling.samples * (longest + sampling.max_new_tokens) > BATCH_TOKENS:
+            yield begin, end
+            begin, longest = end, length
+    yield begin, len(lengths)
+
+
+def _typed_lines() -> Iterator[str]:
+    """Lines of standard input that are not empty, asked for by "> " on a terminal."""
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"standard input is not UTF-8 text ({error})") from None
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _show(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        print(warning, file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.data.tokenizer_files import load_tokenizer
 from megatape.hf.export import export
-from megatape.hf.generation import generate_text
+from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import load_exported
 from megatape.hf.tokenizer import special_tokens
 from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
@@ -62,8 +62,8 @@ def test_generation_ends_at_every_end_token(tmp_path: Path) -> None:
         checkpoint.weights["head.weight"] = torch.zeros(640, 32)
         checkpoint.weights["head.weight"][end] = 1
         export(checkpoint, tmp_path / str(end))
-        assert generate_text(tmp_path / str(end), "The fox", 20, 0.0, 0) == "The fox"
         loaded = load_exported(tmp_path / str(end))
+        assert continue_prompts(loaded, [[600, 5, 6]], Sampling()) == [[Continuation("", "end token")]]
         prompt = torch.tensor([[600, 5, 6]])
         found = loaded.model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20)
         assert found[0].tolist() == [600, 5, 6, end]

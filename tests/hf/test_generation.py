@@ -2,15 +2,13 @@
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, StaticCache
+from transformers import DynamicCache, PreTrainedModel, StaticCache
 
-from megatape.hf.generation import generate_text
 from tests import bounds
 from tests.bounds import assert_close, relative_difference
 from tests.hf.checkpoint import VOCAB_SIZE
@@ -171,32 +169,3 @@ def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]) 
     assert torch.equal(embedded, generate(model, tokens))
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         model(attention_mask=torch.ones_like(tokens))
-
-
-@pytest.mark.parametrize("encoding", ["tape", "rope"])
-def test_generate_text(exported: Callable[..., Exported], encoding: str) -> None:
-    folder = exported("plain", encoding).folder
-    text = generate_text(folder, "The fox", max_new_tokens=20, temperature=0, seed=0)
-    assert text.startswith("The fox") and len(text) > 7
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model = exported("plain", encoding).load()
-    expected = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
-    assert text == tokenizer.decode(expected, skip_special_tokens=True)
-    sampled = [generate_text(folder, "The fox", max_new_tokens=20, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
-    assert sampled[0] == sampled[1] != sampled[2]
-
-
-def test_generate_text_explains_wrong_arguments(exported: Callable[..., Exported], tmp_path: Path) -> None:
-    folder = exported("plain").folder
-    with pytest.raises(ValueError, match="--prompt is empty"):
-        generate_text(folder, "", 1, 0, 0)
-    with pytest.raises(ValueError, match="--max-new-tokens is 0: give at least 1"):
-        generate_text(folder, "a", 0, 0, 0)
-    with pytest.raises(ValueError, match="--temperature is -1"):
-        generate_text(folder, "a", 1, -1, 0)
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
-        generate_text(tmp_path / "nowhere", "a", 1, 0, 0)
-    with pytest.raises(FileNotFoundError, match="no config.json: give a folder that"):
-        generate_text(tmp_path, "a", 1, 0, 0)
-    with pytest.raises(ValueError, match="is no checkpoint that holds only what was trained: leave out --base"):
-        generate_text(folder, "a", 1, 0, 0, base=tmp_path)

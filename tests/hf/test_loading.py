@@ -15,6 +15,7 @@ from megatape.hf.loading import load_exported, load_trained
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
 from tests.adopted import write_llama3
+from tests.conftest import Command
 from tests.hf.test_lora import CASES, TOKENS, adapted
 from tests.hf.tiny import save_tiny
 
@@ -48,7 +49,7 @@ def test_models_of_others_and_imports(name: str, tmp_path: Path) -> None:
         logits(tmp_path / "import")
 
 
-def test_an_adapter_is_merged(sentencepiece_model: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_merged(sentencepiece_model: Path, tmp_path: Path, command: Command) -> None:
     checkpoint, ours = adapted(sentencepiece_model, **CASES["tape"])
     export_adapter(checkpoint, tmp_path / "adapter")
     export(checkpoint, tmp_path / "merged")
@@ -59,5 +60,10 @@ def test_an_adapter_is_merged(sentencepiece_model: Path, tmp_path: Path) -> None
     assert torch.equal(logits(tmp_path / "base", tmp_path / "adapter"), logits(tmp_path / "merged"))
     with load_trained(tmp_path / "base", adapter=tmp_path / "adapter") as loaded:
         assert loaded.name == f"{tmp_path / 'base'} with {tmp_path / 'adapter'}"
+    texts = [
+        command("generate", tmp_path / folder, "--prompt", "The fox", "--max-new-tokens", 20, *words)[1]
+        for folder, *words in (("merged",), ("base", "--adapter", tmp_path / "adapter"), ("base",))
+    ]
+    assert texts[0] == texts[1] != texts[2]
     with pytest.raises(ValueError, match="merged is not the base of"):
         logits(tmp_path / "merged", tmp_path / "adapter")
