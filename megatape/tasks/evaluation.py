@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from megatape.run_folder import write_atomically
-from megatape.tasks.identity import software
+from megatape.tasks.identity import examples_hash, software
 from megatape.tasks.journal import Journal
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.ranks import ALONE, Ranks
@@ -41,7 +41,13 @@ def evaluate_in(
     num_examples = sum(map(len, batches))
     if not num_examples:
         raise ValueError(f"{name}: there is not one example: give data that has some")
-    settings = {"format": FORMAT, "task": name, "settings": vars(task), "model": origin}
+    settings = {
+        "format": FORMAT,
+        "task": name,
+        "settings": vars(task),
+        "examples": {"n": num_examples, "sha256": examples_hash(batches)},
+        "model": origin,
+    }
 
     def begin() -> list[int]:
         journal.open(settings)

@@ -3,6 +3,9 @@
 import hashlib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.runtime.software import source_hash, versions
@@ -22,6 +25,14 @@ def model_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name} {describe(path)['sha256']}\n".encode())
+    return digest.hexdigest()
+
+
+def examples_hash(batches: list[list[Any]]) -> str:
+    """sha256 of all examples as JSON, so of the data that they were made from."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        digest.update(orjson.dumps(batch, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
     return digest.hexdigest()
 
 

@@ -1,9 +1,12 @@
 """Evaluates models by tasks: every model by each of them, with a table of all models for each task."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from megatape.hf.loading import load_trained
 from megatape.run_folder import write_atomically
@@ -42,7 +45,7 @@ def evaluate_models(
             loading = load_divided(folder, ranks.tensor, base, adapter)
         else:
             loading = load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter)
-        with loading as model:
+        with _full_gpu_named(folder), loading as model:
             parts = [folder] if adapter is None else [folder, adapter]
             hashes = [ranks.on_main(partial(model_hash, part)) for part in parts]
             origin = {"name": model.name, "sha256": hashes, "training_code": training_code, "tp": ranks.tensor.size}
@@ -55,6 +58,18 @@ def evaluate_models(
             write_atomically(output / name / "results.md", f"{text}\n".encode())
         texts.append("\n".join([*(f"{label}: {row.summary}" for label, row in rows[name].items()), "", text, ""]))
     return "\n".join([*texts, f"wrote {output}"])
+
+
+@contextmanager
+def _full_gpu_named(folder: Path) -> Iterator[None]:
+    """Turn torch's error of a full GPU into a ValueError that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{folder} with its texts does not fit on the GPU ({str(error).splitlines()[0]}): divide it over several processes "
+            "with --tp, give shorter --lengths, or end what else runs there"
+        ) from None
 
 
 def name_models(models: list[Path]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from megatape.hf.export import export
 from megatape.registry import TASKS
@@ -90,6 +91,24 @@ def test_only_with_the_same_settings(evaluate: Evaluate, model: Path, tmp_path: 
     assert content(folder) == before
     (folder / "settings.json").write_text("no JSON")
     assert "says of no evaluation what it is" in evaluate(model, settings=settings)[2]
+
+
+def test_only_with_the_same_text(evaluate: Evaluate, command: Command, model: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    for content, status in (("some words. " * 40, 0), ("other words. " * 40, 2)):
+        text.write_text(content)
+        code, _, errors = command("evaluate", "perplexity", model, "--data", text, "--lengths", "32", "--output", out)
+        assert code == status, errors
+    assert "settings: examples." in errors
+
+
+def test_a_full_gpu(evaluate: Evaluate, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nMore")
+
+    monkeypatch.setattr(Perplexity, "run", run)
+    code, _, errors = evaluate(model)
+    assert code == 2 and "does not fit on the GPU (CUDA out of memory. Tried to allocate 2 GiB): divide it" in errors
 
 
 def test_several_models_and_tasks(command: Command, data_directory: Path, model: Path, tmp_path: Path) -> None:
