@@ -37,7 +37,7 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
             return run.engine.sum_over_ranks(interrupt.requested) > 0
 
         ranks = f"{run.topology.world_size} rank{'s' * (run.topology.world_size > 1)} on {run.engine.device.type}"
-        metrics.record("resumed" if run.origin else "started", f"{ranks}, from {run.origin}" if run.origin else ranks)
+        metrics.begin(ranks, run.origin)
         if run.step >= steps:
             metrics.say(
                 f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to continue"

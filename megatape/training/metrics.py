@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from megatape.config import Config
-from megatape.run_folder import RunFolder
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.topology import Topology
 from megatape.training.events import Event, append_event
 from megatape.training.output import say
@@ -28,7 +29,7 @@ class Metrics:
         self._speed = Speed(config, topology.world_size)
         self._sinks: list[Sink] = []
         self._warned: set[str] = set()
-        self._events, self._step = folder.events, start_step
+        self._folder, self._step = folder, start_step
         if topology.is_main:
             self._try(lambda: self._sinks.append(JsonLines(folder.metrics, start_step)))
             self._try(lambda: self._sinks.append(PositionViews(folder, start_step)))
@@ -53,10 +54,19 @@ class Metrics:
             if picked or sink.every_step:
                 self._try(partial(sink.write, metrics))
 
+    def begin(self, ranks: str, origin: Path | None) -> None:
+        """Record that this process begins, and which steps it makes again that were made after the checkpoint `origin`."""
+        if not self._is_main:
+            return
+        made = max(read_metrics(self._folder.metrics), default=0)
+        parts = [ranks, *([f"from {origin}"] if origin else [])]
+        parts += [f"steps {self._step + 1} to {made} are made again"] if made > self._step else []
+        self.record("resumed" if origin else "started", ", ".join(parts))
+
     def record(self, event: Event, detail: str = "") -> None:
         """Keep an event of the step that was last written."""
         if self._is_main:
-            self._try(lambda: append_event(self._events, event, self._step, detail))
+            self._try(lambda: append_event(self._folder.events, event, self._step, detail))
 
     def warn(self, text: str) -> None:
         """Print one line to the errors of the main rank."""

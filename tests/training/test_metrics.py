@@ -119,7 +119,9 @@ def test_events(raw_config: dict[str, Any]) -> None:
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
     with pytest.raises(TrainingDiverged), Metrics(config, folder, Topology(0, 1, 0), 7, 1.0) as metrics:
-        metrics.record("resumed", "1 rank")
+        folder.metrics.write_text('{"step": 9}\n')
+        metrics.begin("1 rank", Path("step-00000007"))
+        assert "1 rank, from step-00000007, steps 8 to 9 are made again" in folder.events.read_text()
         with folder.events.open("r+b") as file:
             file.truncate(20)
         metrics.record("checkpoint", "step-00000007")
