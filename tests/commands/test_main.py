@@ -35,6 +35,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "generate": (["nowhere", "--prompt", "a"], "nowhere: no such folder"),
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
     "scores": (["nowhere", "--scrolls", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
+    "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),

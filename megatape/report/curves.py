@@ -1,0 +1,118 @@
+"""Curves over steps: every run, or the mean of runs that differ only in their seed."""
+
+import json
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatape.report.load import Run
+
+MAX_POINTS = 400  # of a curve; more steps are averaged
+Series = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are one line in every chart."""
+
+    label: str
+    runs: list[Run]
+
+
+def grouped(runs: list[Run]) -> list[Group]:
+    """The runs, those together that differ only in training.seed and run.directory."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[_without_seed(run)].append(run)
+    labels = [_label(members) for members in groups.values()]
+    if len(set(labels)) < len(labels):
+        labels = [", ".join(run.name for run in members) for members in groups.values()]
+    return [Group(label, members) for label, members in zip(labels, groups.values(), strict=True)]
+
+
+def charts(groups: list[Group]) -> list[dict[str, Any]]:
+    """What charts.js draws. Numbers that are not finite are None."""
+    last = max(run.last_step for group in groups for run in group.runs)
+    width = -(-last // MAX_POINTS) or 1
+
+    def chart(title: str, unit: str, columns: dict[str, str], logarithmic: bool = False) -> dict[str, Any]:
+        series = [
+            _series(group, column, width) | {"group": number, "style": style}
+            for number, group in enumerate(groups)
+            for column, style in columns.items()
+        ]
+        kept = [one for one in series if one["x"]]
+        return {"title": title, "unit": unit, "log": logarithmic, "last": last, "series": kept, "lines": []}
+
+    loss = chart("Loss", "nats per target", {"loss": "line", "validation_loss": "points"}, logarithmic=True)
+    loss["lines"] = _entropies(groups)
+    return [
+        loss,
+        chart("Learning rate", "", {"lr": "line"}),
+        chart("Gradient norm", "before clipping", {"grad_norm": "line"}, logarithmic=True),
+        chart("Throughput", "tokens/s, all ranks", {"speed": "line"}),
+        chart("Peak memory", "GiB, the main rank's process", {"memory": "line"}),
+    ]
+
+
+def _series(group: Group, column: str, width: int) -> Series:
+    """Means over `width` steps; low and high: the extremes of one run, or of the means of several."""
+    curves = [_averaged(run.metrics["step"], _values(run, column), width) for run in group.runs]
+    points: Series = {"x": [], "y": [], "low": [], "high": []}
+    for number in sorted({number for curve in curves for number in curve}):
+        found = np.array([curve[number] for curve in curves if number in curve])
+        lowest, highest = found[:, 1:3].T if len(curves) == 1 else (found[:, 3], found[:, 3])
+        values = (found[:, 0].mean(), found[:, 3].mean(), lowest.min(), highest.max())
+        for name, value in zip(points, values, strict=True):
+            points[name].append(rounded(float(value)))
+    return points
+
+
+def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tuple[float, float, float, float]]:
+    """Number of the interval of `width` steps -> mean step, least, largest and mean value, of those that are finite.
+
+    Intervals without any are left out."""
+    finite = np.isfinite(values)
+    steps, values = steps[finite], values[finite]
+    numbers = ((steps - 1) // width).astype(int)
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    parts = zip(numbers[starts], np.split(steps, starts[1:]), np.split(values, starts[1:]), strict=True) if steps.size else ()
+    return {int(number): (own.mean(), part.min(), part.max(), part.mean()) for number, own, part in parts}
+
+
+def _values(run: Run, column: str) -> np.ndarray:
+    if column == "speed":
+        seconds = np.where(run.metrics["seconds"] > 0, run.metrics["seconds"], np.nan)
+        return run.config.training.global_batch_size * run.config.data.sequence_length / seconds
+    if column == "memory":
+        return run.metrics["peak_memory"] / 2**30
+    return run.metrics[column]
+
+
+def _entropies(groups: list[Group]) -> list[dict[str, Any]]:
+    """The unigram entropy of each data directory: a loss above it has learned no context."""
+    found = {run.config.data.path: run.unigram_entropy for group in groups for run in group.runs if run.data}
+    return [{"label": f"unigram entropy of {path}", "y": rounded(entropy)} for path, entropy in found.items()]
+
+
+def rounded(value: float) -> float | None:
+    """A number with six digits for JSON, None if it is not finite."""
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def _without_seed(run: Run) -> str:
+    config = run.config.model_dump()
+    del config["run"], config["training"]["seed"]
+    return json.dumps(config)
+
+
+def _label(runs: list[Run]) -> str:
+    if len(runs) == 1:
+        return runs[0].name
+    words = os.path.commonprefix([re.split(r"([\W_]+)", run.name) for run in runs])
+    common = re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(words))
+    return f"{common or runs[0].name} ({len(runs)} seeds)"

@@ -1,0 +1,85 @@
+"""Results of evaluations: a table for each task and its settings, with the paper's figures below, and their pictures."""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from megatape.files import read_json
+from megatape.tasks.task import Measure
+
+RESULTS = "results.json"
+MAX_PICTURE_BYTES = 2**20
+
+
+class Model(BaseModel):
+    """The model of an evaluation."""
+
+    name: str
+
+
+class Results(BaseModel):
+    """What the report reads of a results.json (megatape/tasks/evaluation.py)."""
+
+    format: Literal[1]
+    task: str
+    model: Model
+    settings: dict[str, Any]
+    measures: list[Measure]
+    paper: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models that were evaluated alike. rows: name -> measure -> value. pictures: (caption, base64 of a PNG)."""
+
+    task: str
+    settings: dict[str, Any]
+    rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
+    paper: dict[str, dict[str, float]] = field(default_factory=dict)
+    pictures: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the measures, in the order of the first model that has them."""
+        names = [name for _, measures in self.rows for name in measures]
+        return list(dict.fromkeys([*names, *(name for row in self.paper.values() for name in row)]))
+
+
+def find_results(folders: list[Path]) -> list[Path]:
+    """Every results.json below the folders, once. Raises FileNotFoundError if there is no such folder."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
+    return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS))))
+
+
+def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
+    """The results by task and settings. A file that is none of ours adds a line to `notes`."""
+    found: dict[tuple[str, str], Comparison] = {}
+    for path in paths:
+        try:
+            results = Results.model_validate(read_json(path))
+        except (OSError, ValueError) as error:
+            reason: object = error
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            notes.append(f"{path} is not shown: it holds no results of an evaluation ({reason})")
+            continue
+        key = (results.task, json.dumps(results.settings, sort_keys=True))
+        comparison = found.setdefault(key, Comparison(results.task, results.settings))
+        comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
+        comparison.paper.update(results.paper)
+        comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent))
+    return sorted(found.values(), key=lambda comparison: comparison.task)
+
+
+def _pictures(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.png")):
+        if path.stat().st_size <= MAX_PICTURE_BYTES:
+            yield base64.b64encode(path.read_bytes()).decode()

@@ -1,0 +1,54 @@
+"""What happened to a run: starts, checkpoints, failures, steps that were made again."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from megatape.report.load import Run
+
+QUIET = ("checkpoint",)  # events of which many in a row are one line
+
+
+@dataclass(frozen=True)
+class Line:
+    """One event, or several of a kind in a row. time, steps, detail: as text."""
+
+    time: str
+    event: str
+    steps: str
+    detail: str
+
+
+def history(run: Run) -> list[Line]:
+    """The events of a run, in order."""
+    spans: list[list[dict]] = []
+    for event in run.events:
+        if spans and event["event"] in QUIET and spans[-1][0]["event"] == event["event"]:
+            spans[-1].append(event)
+        else:
+            spans.append([event])
+    return [_line(span) for span in spans]
+
+
+def kept(run: Run) -> str:
+    """The checkpoints that are there, and what an earlier start left."""
+    names = [path.name for path in reversed(run.folder.list_checkpoints())]
+    aside = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
+    parts = [f"Checkpoints kept: {', '.join(names)}." if names else "No checkpoint is kept."]
+    if aside:
+        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(aside)}.")
+    return " ".join(parts)
+
+
+def _line(span: list[dict]) -> Line:
+    first, last = span[0], span[-1]
+    if len(span) == 1:
+        return Line(_clock(first["time"]), first["event"], f"{first['step']:,}", first["detail"])
+    steps = f"{first['step']:,} to {last['step']:,}"
+    return Line(f"{_clock(first['time'])} to {_clock(last['time'])}", f"{len(span)} {first['event']}s", steps, "")
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "?"

@@ -1,0 +1,112 @@
+"""What the folders of runs hold: read once, whatever a run was doing at that moment."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.config import Config, load_config
+from megatape.data.index import Index, load_index
+from megatape.files import read_json
+from megatape.run_folder import RunFolder, read_lines
+
+COLUMNS = ("step", "loss", "validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "tokens")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run, which may still be training.
+
+    name     unique among the runs of a report
+    metrics  [steps] float64 for each of COLUMNS, by step; NaN where nothing was recorded
+    events   objects of events.jsonl, in the order of their lines
+    data     of its data directory; None if that is not there
+    ranks    that wrote its newest checkpoint; None if there is none"""
+
+    name: str
+    folder: RunFolder
+    config: Config
+    metrics: dict[str, np.ndarray]
+    events: list[dict[str, Any]]
+    data: Index | None
+    ranks: int | None
+
+    @property
+    def last_step(self) -> int:
+        """The last step that is recorded, 0 if there is none."""
+        return int(self.metrics["step"][-1]) if self.metrics["step"].size else 0
+
+    @property
+    def unigram_entropy(self) -> float:
+        """Nats per target of a model that knows only the tokens' frequencies; NaN if the data are not there."""
+        if self.data is None:
+            return np.nan
+        return (self.data.answers or self.data.splits)["train"].unigram_entropy
+
+    def last(self, column: str) -> float:
+        """The last value that was recorded, NaN if there is none."""
+        recorded = self.metrics[column][~np.isnan(self.metrics[column])]
+        return float(recorded[-1]) if recorded.size else np.nan
+
+
+def load_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read the runs. Raises FileNotFoundError without a folder, and ValueError if it holds no run or is given twice."""
+    resolved = [directory.resolve() for directory in directories]
+    for number, directory in enumerate(resolved):
+        if directory in resolved[:number]:
+            raise ValueError(f"{directories[number]} is given twice")
+    return [_load(RunFolder(directory), name) for directory, name in zip(resolved, _names(resolved), strict=True)]
+
+
+def _load(folder: RunFolder, name: str) -> Run:
+    if not folder.directory.is_dir():
+        raise FileNotFoundError(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
+    if not folder.config.is_file():
+        raise ValueError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
+    config = load_config(folder.config)
+    return Run(name, folder, config, _metrics(folder.metrics), _events(folder.events), _data(config), _ranks(folder))
+
+
+def _names(directories: Sequence[Path]) -> list[str]:
+    """The folders' paths as far as they differ."""
+    if len(directories) == 1:
+        return [directories[0].name]
+    common = os.path.commonpath(directories)
+    return [os.path.relpath(directory, common) for directory in directories]
+
+
+def _metrics(path: Path) -> dict[str, np.ndarray]:
+    entries = {entry["step"]: entry for _, entry in read_lines(path) if _is_step(entry.get("step"))}
+    return {name: np.array([_number(entries[step].get(name)) for step in sorted(entries)]) for name in COLUMNS}
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    kinds = {"time": int | float, "event": str, "step": int, "detail": str}
+    return [entry for _, entry in read_lines(path) if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())]
+
+
+def _data(config: Config) -> Index | None:
+    try:
+        return load_index(Path(config.data.path))
+    except (OSError, ValueError):
+        return None
+
+
+def _ranks(folder: RunFolder) -> int | None:
+    for checkpoint in folder.list_checkpoints():
+        try:
+            return int(read_json(checkpoint / "state.json")["world_size"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**53
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else np.nan

@@ -1,0 +1,56 @@
+"""One page about runs: everything in it, nothing loaded from elsewhere."""
+
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from megatape.files import new_folder
+from megatape.report import curves, evaluations, events, positions, runs
+from megatape.report.load import load_runs
+
+PAGE = "index.html"
+ASSETS = files("megatape.report") / "assets"
+
+
+def write_report(directories: list[Path], evaluated: list[Path], output: Path) -> tuple[Path, list[str]]:
+    """Write index.html into the new folder `output`; returns its path, and what could not be shown.
+
+    evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
+    FileNotFoundError or ValueError if a folder is not what it should be."""
+    with new_folder(output) as folder:
+        text, notes = render(directories, evaluated)
+        (folder / PAGE).write_text(text, encoding="utf-8")
+    return output / PAGE, notes
+
+
+def render(directories: list[Path], evaluated: list[Path]) -> tuple[str, list[str]]:
+    """The page, and what could not be shown."""
+    notes: list[str] = []
+    loaded = load_runs(directories)
+    groups = curves.grouped(loaded)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["short"] = runs.short
+    template = environment.from_string((ASSETS / "page.html").read_text(encoding="utf-8"))
+    text = template.render(
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        groups=groups,
+        overview=runs.overview(loaded),
+        data=runs.data_table(loaded),
+        differing=runs.differing(loaded),
+        runs=loaded,
+        charts=curves.charts(groups),
+        histories=[(run.name, events.history(run), events.kept(run)) for run in loaded],
+        comparisons=evaluations.compared(evaluations.find_results([*directories, *evaluated]), notes),
+        views=positions.position_views(loaded, notes),
+        notes=notes,
+        style=_asset("page.css"),
+        scripts=[_asset("charts.js"), _asset("positions.js")],
+    )
+    return text, notes
+
+
+def _asset(name: str) -> Markup:
+    return Markup((ASSETS / name).read_text(encoding="utf-8"))

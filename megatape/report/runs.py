@@ -1,0 +1,95 @@
+"""What was trained on what: a table of runs, a table of their data, and where their configurations differ."""
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from megatape.config.section import fields
+from megatape.model.accounting import count_parameters
+from megatape.report.load import Run
+from megatape.units import size
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text. rows: a label and its cells."""
+
+    header: list[str]
+    rows: list[tuple[str, list[str]]]
+
+    @classmethod
+    def of_columns(cls, corner: str, columns: dict[str, dict[str, str]]) -> Self:
+        """From name -> row -> cell, with the same rows in each; rows of nothing but empty cells are left out."""
+        rows = [row for row in next(iter(columns.values())) if any(cells[row] for cells in columns.values())]
+        return cls([corner, *columns], [(row, [cells[row] for cells in columns.values()]) for row in rows])
+
+
+def overview(runs: list[Run]) -> Table:
+    """A column for each run."""
+    return Table.of_columns("", {run.name: _overview(run) for run in runs})
+
+
+def _overview(run: Run) -> dict[str, str]:
+    model, training = run.config.model, run.config.training
+    count, length = count_parameters(model), run.config.data.sequence_length
+    written = datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC) if run.last_step else None
+    return {
+        "encoding": model.encoding,
+        "parameters": f"{count.total:,}",
+        "of embedding and head": f"{count.embedding:,}",
+        "of the position encoding": f"{count.position:,}",
+        "shape": f"{model.num_layers} layers of width {model.hidden_size:,}, {model.num_heads} heads",
+        "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.precision}",
+        "steps": f"{run.last_step:,} of {training.steps:,}",
+        "tokens seen": f"{run.last_step * training.global_batch_size * length:,}",
+        "ranks": "" if run.ranks is None else f"{run.ranks:,}",
+        "last loss": _nats(run.last("loss")),
+        "last validation loss": _nats(run.last("validation_loss")),
+        "last step written": "" if written is None else f"{written:%Y-%m-%d %H:%M} UTC",
+        "folder": str(run.folder.directory),
+    }
+
+
+def data_table(runs: list[Run]) -> Table:
+    """A column for each data directory."""
+    users: dict[str, list[Run]] = {}
+    for run in runs:
+        users.setdefault(run.config.data.path, []).append(run)
+    return Table.of_columns("", {path: _data(of) for path, of in users.items()})
+
+
+def _data(users: list[Run]) -> dict[str, str]:
+    index = users[0].data
+    rows = dict.fromkeys(("source", "training", "validation", "vocabulary", "unigram entropy"), "")
+    rows["runs"] = ", ".join(run.name for run in users)
+    if index is None:
+        return rows | {"source": "not found here"}
+    for name, split in {"training": index.splits["train"], "validation": index.splits["validation"]}.items():
+        rows[name] = f"{split.documents:,} documents, {split.tokens:,} tokens, {size(split.text_bytes)}"
+    return rows | {
+        "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
+        "vocabulary": f"{index.tokenizer.vocab_size:,}",
+        "unigram entropy": _nats(users[0].unigram_entropy),
+    }
+
+
+def differing(runs: list[Run]) -> Table:
+    """The configuration's fields on which the runs differ, and their values."""
+    values = [{path: value for path, _, value in fields(run.config)} for run in runs]
+    paths = [path for path in values[0] if any(one[path] != values[0][path] for one in values) and path != "run.directory"]
+    return Table(["field", *(run.name for run in runs)], [(path, [_plain(one[path]) for one in values]) for path in paths])
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=lambda section: section.model_dump())
+
+
+def _nats(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4f} nats"
+
+
+def short(value: float) -> str:
+    """A number with four digits; nothing for NaN."""
+    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -1,0 +1,56 @@
+"""Folders of runs as training writes them, without training."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from megatape.config import parse_config, save_config
+from megatape.run_folder import RunFolder
+from megatape.tasks.task import Measure
+from megatape.training.evaluation import Validation
+from megatape.training.events import append_event
+from megatape.training.sinks import JsonLines, PositionViews, Sink
+from megatape.training.step import StepMetrics
+from tests.conftest import small_config
+from tests.training.test_position_view import some_view
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+def make_run(
+    directory: Path, data: Path, steps: int = 20, evaluated: int = 5, encoding: str = "tape", seed: int = 1234, **model: Any
+) -> RunFolder:
+    """A run whose loss falls with the steps and rises with the seed, with a position view at each evaluation."""
+    raw = small_config(data, directory)
+    raw["model"] |= {"encoding": encoding, **model}
+    raw["training"] |= {"steps": steps, "seed": seed}
+    config, folder = parse_config(raw, "test"), RunFolder(directory)
+    directory.mkdir(parents=True)
+    save_config(config, folder.config)
+    sinks: list[Sink] = [JsonLines(folder.metrics, 0), PositionViews(folder, 0)]
+    append_event(folder.events, "started", 0, "1 rank on cpu")
+    for step in range(1, steps + 1):
+        loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
+        view = (
+            some_view(config.model.num_layers, 16, config.model.num_heads, scale=step / steps) if encoding == "tape" else None
+        )
+        validation = Validation(loss + 0.2, view) if step % evaluated == 0 else None
+        metrics = StepMetrics(step, loss, 1 + 1 / step, 1e-3, 256 * step, 8 * step, 0.1, 2**30, validation)
+        for sink in sinks:
+            sink.write(metrics)
+        if validation:
+            append_event(folder.events, "checkpoint", step, f"step-{step:08d}")
+    for sink in sinks:
+        sink.close()
+    return folder
+
+
+def make_results(folder: Path, task: str, model: str, measures: list[Measure], **more: Any) -> Path:
+    """A results.json of `megatape evaluate`."""
+    folder.mkdir(parents=True)
+    content = {"format": 1, "task": task, "model": {"name": model}, "settings": {}, "measures": list(map(asdict, measures))}
+    path = folder / "results.json"
+    path.write_text(json.dumps(content | {"paper": {}} | more))
+    return path
