@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
-    "OMP_NUM_THREADS": "1",
+os.environ |= {  # before torch is imported
+    "OMP_NUM_THREADS": "1",  # with tensors this small, more threads only wait
     "MEGATAPE_THREADS": "1",
-}  # before torch is imported; with tensors this small, more threads only wait
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for GPUs must not keep the fork server's children from using them
+}
 
 import pytest
 

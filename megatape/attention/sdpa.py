@@ -11,6 +11,9 @@ from megatape.attention.backend import Backend, Need, Sizes
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import rotate
 
+# Heads up to which one call takes values of twice the width. Beyond it cuDNN takes the forward pass and has no backward pass.
+WIDEST_JOINED = 64
+
 
 class Sdpa(Backend):
     """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]."""
@@ -37,9 +40,12 @@ class Sdpa(Backend):
 
 
 def sdpa_moving_attention(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One call over [v | e]; arguments and results as in Backend.attend_and_move."""
-    values = torch.cat([v, e.to(v.dtype)], dim=-1)
-    out = sdpa_attention(rotate(q, e).to(v.dtype), rotate(k, e).to(v.dtype), values, None, document_starts)
+    """One call over [v | e], or one over each; arguments and results as in Backend.attend_and_move."""
+    q, k, e = rotate(q, e).to(v.dtype), rotate(k, e).to(v.dtype), e.to(v.dtype)
+    if v.shape[-1] > WIDEST_JOINED:
+        content, attended_positions = (sdpa_attention(q, k, values, None, document_starts) for values in (v, e))
+        return content, attended_positions
+    out = sdpa_attention(q, k, torch.cat([v, e], dim=-1), None, document_starts)
     return out[..., : v.shape[-1]], out[..., v.shape[-1] :]
 
 
@@ -49,7 +55,8 @@ def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, docu
     groups, length = q.shape[2] // k.shape[2], q.shape[1]
     # [B, heads, N, .]; keys and values are repeated because not every SDPA kernel supports grouped queries.
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-    keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    if groups > 1:
+        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     mask = None if document_starts is None else visible(document_starts)[:, None]
     if bias is not None:
         if mask is None:

@@ -7,12 +7,18 @@ import torch
 from torch import Tensor
 
 from megatape.attention.blocked import BLOCK, blocked_attention
-from megatape.attention.sdpa import sdpa_moving_attention, visible
+from megatape.attention.sdpa import WIDEST_JOINED, sdpa_moving_attention, visible
 from tests import bounds
 from tests.bounds import assert_close
 
 # B, N, H, L, R: lengths below, at and above a block's; groups; an odd number of planes
-SHAPES = [(2, 40, 4, 4, 8), (1, BLOCK, 2, 1, 4), (2, 2 * BLOCK + 44, 6, 2, 10), (3, 1, 2, 2, 2)]
+SHAPES = [
+    (2, 40, 4, 4, 8),
+    (1, BLOCK, 2, 1, 4),
+    (2, 2 * BLOCK + 44, 6, 2, 10),
+    (3, 1, 2, 2, 2),
+    (2, 24, 4, 2, 2 * WIDEST_JOINED),
+]
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
