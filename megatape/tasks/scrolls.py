@@ -156,7 +156,7 @@ class Scrolls(Task[Asked, ScrollsScores]):
     def run(self, model: EvaluationModel, batch: list[Asked]) -> list[Sample]:
         """Greedy answers, up to their end token."""
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
-        found = model.continuations([asked.question.prompt for asked in batch], batch[0].num_tokens)
+        found = model.continuations([list(asked.question.prompt) for asked in batch], batch[0].num_tokens)
         samples = []
         for asked, ids in zip(batch, found, strict=True):
             question, answer = asked.question, tokenizer.decode(ids).strip()

@@ -5,6 +5,7 @@ several references has a line for each.
 """
 
 import re
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,10 +50,10 @@ SETS: dict[str, TextSet] = {
 
 @dataclass(frozen=True)
 class Question:
-    """A question or a text to summarize. prompt: its tokens."""
+    """A question or a text to summarize. prompt: its tokens, in an array because a set has millions of them."""
 
     id: str
-    prompt: list[int]
+    prompt: "array[int]"
     references: list[str] = field(default_factory=list)
 
 
@@ -93,7 +94,7 @@ def read_set(
             if key not in questions:
                 if max_questions is not None and len(questions) == max_questions:
                     continue
-                questions[key] = Question(key, encode(text))
+                questions[key] = Question(key, array("i", encode(text)))
             output = record.get("output")
             if isinstance(output, str) and output.strip():
                 questions[key].references.append(output)

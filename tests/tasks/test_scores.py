@@ -96,7 +96,7 @@ def test_bad_predictions(content: str, message: str, command: Command, tmp_path:
 
 def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[str, list[int], list[str]]]:
     found = read_set(data, "qasper", split, lambda text: [len(text)], **options)
-    return [(each.id, each.prompt, each.references) for each in found]
+    return [(each.id, list(each.prompt), each.references) for each in found]
 
 
 def test_layouts(tmp_path: Path) -> None:

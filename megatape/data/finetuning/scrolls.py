@@ -20,16 +20,16 @@ class Scrolls(PromptFormat):
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
         text, answer = text_of(record, "input"), text_of(record, "output")
-        return self.prompt(first_words(text, MAX_WORDS)) if text.strip() else "", answer
+        return self.prompt(text) if text.strip() else "", answer
 
     def prompt(self, text: str) -> str:
         """The prompt with an input."""
-        return text
+        return first_words(text, MAX_WORDS)
 
     def question(self, text: str) -> list[int]:
         """The prompt that evaluation gives for an input: the tokens of training up to the separator."""
         assert self._max_prompt is not None  # so the prompts of training do not depend on their answers either
-        return self._cut(self._whole(self.prompt(first_words(text, MAX_WORDS))), self._max_prompt)
+        return self._cut(self._whole(self.prompt(text)), self._max_prompt)
 
     @property
     def answer_tokens(self) -> int:
@@ -52,7 +52,7 @@ class Summarizing(Scrolls):
     instruction: ClassVar[str] = "\n Please summarize this report:"
 
     def prompt(self, text: str) -> str:
-        return f"Context:\n{text}{self.instruction}"
+        return f"Context:\n{super().prompt(text)}{self.instruction}"
 
 
 def first_words(text: str, count: int) -> str:
