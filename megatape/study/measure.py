@@ -131,12 +131,18 @@ def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measur
     return {f"perplexity at {length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
 
 
+def main(words: list[str]) -> int:
+    """Write the outcome of a run. Returns the exit status."""
+    folder, scaling = RunFolder(Path(words[0])), words[1] if len(words) > 1 else None
+    try:
+        measure(folder, scaling).write(folder.outcome(scaling))
+    except (ValueError, OSError) as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
     disable_progress_bar()
     set_verbosity_error()  # transformers warns about scaling factors that do not cover all of max_positions
-    folder, kind = RunFolder(Path(sys.argv[1])), sys.argv[2] if len(sys.argv) > 2 else None
-    try:
-        measure(folder, kind).write(folder.outcome(kind))
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(main(sys.argv[1:]))

@@ -20,6 +20,8 @@ from tests.model.builder import random_model, tokens_and_positions
 from tests.training.test_trainable import tensors
 from tests.workers import run_workers
 
+pytestmark = pytest.mark.numerics
+
 LENGTH, GROUPS = 48, 3  # groups of 16: they begin at 0, 16, 32, and at 0, 8, 24, 40
 BEGINS = ([0] * 16 + [16] * 16 + [32] * 16, [0] * 8 + [8] * 16 + [24] * 16 + [40] * 8)
 

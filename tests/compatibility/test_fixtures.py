@@ -27,6 +27,8 @@ from tests import bounds
 from tests.bounds import assert_close
 from tests.workers import run_workers
 
+pytestmark = pytest.mark.numerics
+
 FIXTURES = Path(__file__).parent / "fixtures"
 DATA, RUN, EXPORT = FIXTURES / "data", FIXTURES / "run", FIXTURES / "export"
 FIRST, LAST = RUN / "checkpoints" / "step-00000002", RUN / "checkpoints" / "step-00000004"

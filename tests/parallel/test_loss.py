@@ -17,6 +17,8 @@ from tests import bounds
 from tests.bounds import assert_close, assert_within, relative_difference
 from tests.workers import run_workers
 
+pytestmark = pytest.mark.numerics
+
 VOCAB, HIDDEN = 301, 16
 # Elements of the logits that a rank computes at a time: one token, a number that does not divide the tokens, all.
 CHUNKS = (1, 5 * VOCAB, 10**9)

@@ -12,7 +12,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.run import Run
 
-WARM_UP = 3  # steps until DeepSpeed has seen the order of the modules twice and prefetches
+WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches
 
 
 def configure(base: dict[str, Any], name: str, changes: dict[str, Any]) -> Config:
@@ -33,7 +33,7 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
     run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP if config.zero.stage == 3 else 1):
         run.engine.train_step(run.next_batches(), 1e-3)
     batches = run.next_batches()
     with CountTraffic(run.mesh.tensor, run.mesh.data) as counted:

@@ -163,7 +163,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> 
 @pytest.mark.slow
 def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATAPE_THREADS", "1")  # in a model this small, more threads only wait
-    raw_config["training"]["steps"] = 40
+    raw_config["training"]["steps"] = 30
     raw_config["model"]["max_positions"] = 128
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))
@@ -179,13 +179,13 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         _, errors = stopped.communicate(timeout=100)
     assert stopped.returncode == 130 and "run the same command again to continue" in errors, errors
     saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
-    assert 3 <= saved < 40 and len(steps(first)) == saved  # it saved a checkpoint, and no process is still training
+    assert 3 <= saved < 30 and len(steps(first)) == saved  # it saved a checkpoint, and no process is still training
     assert not other.exists() and not (out / "comparison.md").exists()
 
-    printed = run(file, out, encodings, 1, jobs=2)
+    printed = run(file, out, encodings, 1, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
     assert "2 runs, 2 of them to do" in printed
     assert "resumed from" in (first / "log.txt").read_text()
-    assert [entry["step"] for entry in steps(first)] == list(range(1, 41))
+    assert [entry["step"] for entry in steps(first)] == list(range(1, 31))
     # Same samples and initial weights: until its gains learn, TAPE equals RoPE.
     assert_close([steps(first)[0]["loss"]], [steps(other)[0]["loss"]], bounds.TRAINED)
     assert steps(first)[-1]["loss"] != pytest.approx(steps(other)[-1]["loss"], rel=10 * bounds.TRAINED.limit)
@@ -194,12 +194,19 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
     assert outcomes[0].figures["validation loss"] == steps(other)[-1]["validation_loss"]
 
-    # Another seed: existing outcomes stay, even without checkpoints, and the new run sees other samples.
+
+@pytest.mark.usefixtures("quick_children")
+def test_goes_on_with_another_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Outcomes that exist stay, also without checkpoints; the new run sees other samples; other settings are refused."""
+    file, out = tmp_path / "config.json", tmp_path / "out"
+    file.write_text(json.dumps(raw_config))
+    first, second = (out / "rope" / f"seed-{seed}" for seed in (1234, 1235))
+    assert "1 runs, 1 of them to do" in run(file, out, "rope", 1)
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
-    printed = run(file, out, "rope", 2, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
+    printed = run(file, out, "rope", 2)
     assert "2 runs, 1 of them to do" in printed and (first / "outcome.json").stat().st_mtime_ns == before
-    assert steps(out / "rope" / "seed-1235")[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
+    assert steps(second)[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
 
     with pytest.raises(ValueError, match="was trained with optimizer.learning_rate 0.01, now it is 0.5"):
         run(file, out, "rope", 1, "optimizer.learning_rate=0.5")
@@ -207,6 +214,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         run(file, out, "rope", 1, "model.norm_eps=0.1")
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
     data = tmp_path / "addition"
     prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)

@@ -18,7 +18,6 @@ from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.model.trainable import count_trainable
 from megatape.study import extension
-from megatape.study.children import Children
 from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome
 from megatape.tasks.passkey import Passkey, PasskeyScores, Score
@@ -28,10 +27,9 @@ from tests.bounds import assert_close
 from tests.conftest import Command
 from tests.hf.tiny import save_tiny
 from tests.study.cells import cells
-from tests.workers import Workers
 
 LENGTH = 32  # that the base is made for
-RECIPE = ("training.global_batch_size=4", "training.micro_batch_size=2", "evaluation.samples=8", "optimizer.learning_rate=0.01")
+RECIPE = ("training.global_batch_size=4", "training.micro_batch_size=4", "evaluation.samples=8", "optimizer.learning_rate=0.01")
 
 Study = Callable[..., tuple[int, str, str]]
 
@@ -43,22 +41,6 @@ def base(tmp_path: Path, data_directory: Path) -> Path:
     save_tiny("llama", folder, max_position_embeddings=LENGTH)
     write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, folder)
     return folder
-
-
-@pytest.fixture
-def quick_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children are forks of the test server or functions of this process: they import nothing."""
-
-    def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
-        if "pretrain" not in words:
-            return extension.main(words[3:])
-        with Workers(words[words.index("pretrain") :], 1, log.parent / "workers") as workers:
-            (status,) = workers.statuses()
-            log.write_text(workers.logs())
-        assert status is not None
-        return status
-
-    monkeypatch.setattr(Children, "run", run)
 
 
 @pytest.fixture
@@ -153,8 +135,9 @@ def test_passkey_at_the_lengths_with_room(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_all_methods_in_processes_of_their_own(study: Study, tmp_path: Path) -> None:
-    code, printed, errors = study("--methods", ",".join(METHODS), "--jobs", 2)
+@pytest.mark.usefixtures("quick_children")
+def test_all_methods(study: Study, tmp_path: Path) -> None:
+    code, printed, errors = study("--methods", ",".join(METHODS))
     assert code == 0, errors
     found = {name: Outcome.read(tmp_path / "out" / name / "outcome.json") for name in METHODS}
     assert all(f"`{name}`" in printed for name in (BASE, *METHODS))
@@ -164,6 +147,14 @@ def test_all_methods_in_processes_of_their_own(study: Study, tmp_path: Path) -> 
     assert_close([first[name] for name in same], [first["full"]] * len(same), bounds.TRAINED)
     assert len(set(first.values())) > 1
     assert len({outcome.figures["last loss"] for outcome in found.values()}) == len(METHODS)
+
+
+@pytest.mark.slow
+def test_two_processes_at_a_time(study: Study, tmp_path: Path) -> None:
+    code, printed, errors = study("--methods", "tape,longlora", "--jobs", 2)
+    assert code == 0, errors
+    assert "3 runs, 3 of them to do, 2 at a time" in printed
+    assert all(f"`{name}`" in printed for name in (BASE, "tape", "longlora"))
 
 
 def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:

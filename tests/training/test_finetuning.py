@@ -15,7 +15,6 @@ from megatape.data.example_dataset import ExampleDataset
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
-from tests import bounds  # noqa: F401 (marks these tests as numerical)
 from tests.conftest import Command
 from tests.training.test_stages import compare
 from tests.workers import run_workers

@@ -26,7 +26,7 @@ DIVIDED: dict[str, dict[str, Any]] = {
 def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Three steps with dropout, two tensor-parallel ranks and every stage equal those of one process; only adapters change."""
     raw_config["model"]["lora"] = {"rank": 3, "alpha": 6.0, "dropout": 0.3, "targets": TARGETS}
-    raw_config["training"] |= {"steps": 3, "trainable": ["adapters"]}
+    raw_config["training"] |= {"steps": 3, "micro_batch_size": 2, "trainable": ["adapters"]}
     raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
     raw_config["checkpoint"] = {"interval": 1, "keep": 4}
     raw_config["evaluation"]["interval"] = 100

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     raw_config["run"]["directory"] = str(folder)
-    raw_config["training"]["steps"] = 3
+    raw_config["training"] |= {"steps": 3, "micro_batch_size": 2}
     raw_config["optimizer"]["eps"] = EPS
     raw_config["model"]["vocab_size"] = 301  # divides by no number of ranks
     if not (folder / "plain").exists():
@@ -73,8 +73,7 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
     """All encodings and ablations on 2 data x 2 tensor ranks at stage 3 equal one plain process; RESUMED go on from a
     checkpoint bit for bit. With grouped queries, and masked documents for every second one."""
-    config["training"]["steps"] = 2
-    config["checkpoint"] = {"interval": 1, "keep": 2}
+    config["training"] |= {"steps": 2, "global_batch_size": 4}
     options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in ENCODINGS}
     options["tape_yarn"] = {"model.scaling": {"kind": "yarn", "factor": 4.0, "original_length": 16}}
     plain, divided, resumed = [], [], []
@@ -83,9 +82,10 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
         plain.append({"name": f"one/{option}", "set": shared | STAGES["stage0"]})
         four = {"name": f"four/{option}", "set": shared | STAGES["stage3"] | {"parallel.tp": 2}}
         first = folder / "four" / option / "checkpoints" / "step-00000001"
-        divided.append(four)
         if option in RESUMED:
             resumed.append(four | {"name": f"resumed/{option}", "resume": str(first)})
+            four["set"] |= {"checkpoint.interval": 1, "checkpoint.keep": 2}
+        divided.append(four)
     for world_size, cases in ((1, plain), (4, divided + resumed)):
         results = run_workers(
             CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
@@ -99,6 +99,7 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
             assert all(torch.equal(other[name], tensor) for name, tensor in straight.items()), (option, kind)
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize(
     ("world_size", "tensor_size"),
     [pytest.param(*sizes, marks=[pytest.mark.slow] * (sizes != (4, 2))) for sizes in TOPOLOGIES],
