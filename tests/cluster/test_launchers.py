@@ -10,30 +10,15 @@ from tests.cluster.hosts import Hosts
 PRETRAIN = ("launch/pretrain.py", "--config")
 
 
-def hostfile(folder: Path, slots: int) -> str:
-    path = folder / "hostfile"
-    path.write_text(f"n1 slots={slots}\nn2 slots={slots}\n")
-    return str(path)
-
-
-def test_hostfile_stage_3_tensor_ranks_inside(
+def test_hostfile_tensor_ranks_inside(
     hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
 ) -> None:
-    """Two ranks on each host: T = 2 inside a host, data parallel across hosts, stage 3."""
+    """Two ranks on each host: T = 2 inside a host, data parallel across hosts, stage 3. The interface is set in .deepspeed_env:
+    DeepSpeed passes on only that."""
     config = write_config(tmp_path, cluster_config, parallel={"tp": 2}, zero={"stage": 3})
-    command = ("deepspeed", "--hostfile", hostfile(tmp_path, 2), "--launcher", "pdsh", *PRETRAIN, str(config))
-    done = hosts.run("n1", *command)
-    assert done.returncode == 0, done.stdout
-    check_losses(tmp_path / "run", one_host)
-
-
-def test_hostfile_tensor_ranks_across(
-    hosts: Hosts, cluster_config: dict[str, Any], one_host: list[float], tmp_path: Path
-) -> None:
-    """One rank on each host, T = 2 across hosts. The interface is set in .deepspeed_env: DeepSpeed passes on only that."""
-    config = write_config(tmp_path, cluster_config, parallel={"tp": 2})
+    (tmp_path / "hostfile").write_text("n1 slots=2\nn2 slots=2\n")
     (tmp_path / "env").write_text("GLOO_SOCKET_IFNAME=eth0\n")
-    command = ("deepspeed", "--hostfile", hostfile(tmp_path, 1), "--launcher", "pdsh", "--master_addr", "10.77.0.11")
+    command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "--master_addr", "10.77.0.11")
     done = hosts.run("n1", *command, *PRETRAIN, str(config), variables={"DS_ENV_FILE": str(tmp_path / "env")})
     assert done.returncode == 0, done.stdout
     check_losses(tmp_path / "run", one_host)

@@ -86,41 +86,42 @@ def test_preflight(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path)
     ]
 
 
-def test_stopped_twice_and_requeued(
+def test_stopped_three_times_and_requeued(
     slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
 ) -> None:
-    """Signaled as before a time limit, then preempted: the run continues bit for bit; edits after submission change nothing."""
+    """Signaled as before a time limit, then preempted, then everything on a node dies at once, and the job waits for the node:
+    the run continues bit for bit; edits after submission change nothing."""
     config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
     wait_for_steps(slurm, job, run, 7)
     assert slurm.run("scancel", "--signal=USR1", job).returncode == 0  # what Slurm does --checkpoint-seconds before the limit
     batch, main = run / "logs" / f"tiny-{job}.log", run / "logs" / f"tiny-{job}-rank0.log"
-    wait_for(lambda: "resumed from" in main.read_text(), "the second start", 120, lambda: explain(slurm, job, run))
+
+    def wait_for_start(number: int) -> None:
+        wait_for(
+            lambda: main.read_text().count("resumed from") == number - 1,
+            f"start {number}",
+            120,
+            lambda: explain(slurm, job, run),
+        )
+
+    wait_for_start(2)
     wait_for_steps(slurm, job, run, 12)
     urgent = slurm.run("srun", "--partition=urgent", "--nodes=2", "--ntasks-per-node=4", "true")
     assert urgent.returncode == 0, urgent.stdout
-    wait_until_completed(slurm, job, run)
-    assert [f"start {number}, on n[1-2]" in batch.read_text() for number in (1, 2, 3, 4)] == [True, True, True, False]
-    assert batch.read_text().count("stopped before its end; requeued") == 2
+    wait_for_start(3)
+    wait_for_steps(slurm, job, run, len(losses(run)) + 6)
     assert main.read_text().count("stopped on request after step") == 2
-    assert losses(run) == uninterrupted
-    assert (run / "logs" / f"tiny-{job}-rank1.log").exists()
-
-
-def test_node_lost_under_a_job(
-    slurm: Slurm, cluster_config: dict[str, Any], uninterrupted: list[float], tmp_path: Path
-) -> None:
-    """Everything on a node dies at once: the job is requeued, waits for the node, and resumes from its last checkpoint."""
-    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
-    job = submit(slurm, config, *TWO_NODES)
-    wait_for_steps(slurm, job, run, 12)
+    assert batch.read_text().count("stopped before its end; requeued") == 2
     slurm.hosts.kill("n2")
     slurm.wait_for_state(job, "PENDING")
     slurm.hosts.start_sshd("n2")
     slurm.start_slurmd("n2")
     wait_until_completed(slurm, job, run)
+    assert [f"start {number}, on n[1-2]" in batch.read_text() for number in (1, 2, 3, 4, 5)] == [True] * 4 + [False]
     assert losses(run) == uninterrupted
+    assert (run / "logs" / f"tiny-{job}-rank1.log").exists()
 
 
 def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[floa
     config = write_config(tmp_path, cluster_config)
     study = tmp_path / "study"
     study.write_text("# learning rates\ntraining.seed=1234\noptimizer.learning_rate=1e-3 training.steps=2\n")
-    job = submit(slurm, config, "--nodes", "1", "--cpu-ranks-per-node", "2", "--study", str(study))
+    job = submit(slurm, config, "--nodes", "1", "--cpu-ranks-per-node", "1", "--study", str(study))
     for number, steps in ((0, 3), (1, 2)):
         wait_until_completed(slurm, f"{job}_{number}", tmp_path / "run")
         assert len(losses(tmp_path / "run" / str(number))) == steps
