@@ -117,7 +117,7 @@ def test_slider(browser: "Chrome", page: Path) -> None:
         slider.send_keys(Keys.ARROW_LEFT)
     for kind in zip(*seen, strict=True):
         assert len(set(kind)) == 4
-    assert values(browser, "document.querySelector('#maps figcaption').textContent") == " layer 1, norm 1, scale ±1"
+    assert values(browser, "document.querySelector('#maps figcaption').textContent") == " layer 1: norm 1, scale ±1"
     browser.execute_script("document.querySelector('#maps canvas').dispatchEvent(new PointerEvent('pointermove'))")
     assert browser.find_element(By.ID, "pointed").text.startswith('layer 1: token 0 "<0>"')
     Select(browser.find_element(By.ID, "view-run")).select_by_visible_text("deep")

@@ -68,7 +68,7 @@
     matrices.forEach((matrix, layer) => {
       paint(canvases[layer], matrix);
       const number = view.layers[layer];
-      canvases[layer].nextSibling.lastChild.textContent = ` layer ${number}, norm ${short(view.norms[index][number - 1])}, scale ±${short(view.limits[layer])}`;
+      canvases[layer].nextSibling.lastChild.textContent = ` layer ${number}: norm ${short(view.norms[index][number - 1])}, scale ±${short(view.limits[layer])}`;
     });
     showGains(view.gains[index]);
     chart.draw(undefined, step);
