@@ -85,7 +85,7 @@ class Hosts:
         self, host: str, *command: str, variables: dict[str, str] | None = None, **settings: Any
     ) -> subprocess.Popen[str]:
         """Start a command on a host, in its own process group."""
-        files = {f"hosts-{host}": "hosts", "ssh_config": "ssh/ssh_config"}
+        files = {f"hosts-{host}": "hosts", "nsswitch.conf": "nsswitch.conf", "ssh_config": "ssh/ssh_config"}
         mounts = " && ".join(f"mount --bind {self.folder / name} /etc/{place}" for name, place in files.items())
         script = f'hostname {host} && {mounts} && exec "$@"'
         entered = [
@@ -159,6 +159,8 @@ class Hosts:
             own = {host: "127.0.1.1"} if host in NODES else {}
             lines = [f"{address} {name}" for name, address in (addresses | own).items()]
             (self.folder / f"hosts-{host}").write_text("\n".join(lines) + "\n")
+        # Without a name server here, whoever asks for the name of an address would wait for it several times for five seconds.
+        (self.folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
         key, host_key = self.folder / "key", self.folder / "host_key"
         for path in (key, host_key):
             _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))

@@ -32,7 +32,7 @@ def test_command(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> N
     options = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", str(tmp_path / "x.json"))
     status, printed, errors = plan(*options)
     assert status == 0, errors
-    for text in ("2 nodes x 2", "8 = 2 micro x 2 data-parallel ranks x 2 accumulated", "fits", "all-to-all", "MFU", "assumed:"):
+    for text in ("2 nodes x 2", "8 = 4 micro x 2 data-parallel ranks x 1 accumulated", "fits", "all-to-all", "MFU", "assumed:"):
         assert text in printed, text
 
 
