@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from megatape.files import read_json
 from megatape.tasks.task import Measure
+from megatape.units import size
 
 RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20
@@ -75,11 +76,13 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
         comparison = found.setdefault(key, Comparison(results.task, results.settings))
         comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
         comparison.paper.update(results.paper)
-        comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent))
+        comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent, notes))
     return sorted(found.values(), key=lambda comparison: comparison.task)
 
 
-def _pictures(folder: Path) -> Iterator[str]:
+def _pictures(folder: Path, notes: list[str]) -> Iterator[str]:
     for path in sorted(folder.glob("*.png")):
         if path.stat().st_size <= MAX_PICTURE_BYTES:
             yield base64.b64encode(path.read_bytes()).decode()
+        else:
+            notes.append(f"{path} is not shown: it is larger than {size(MAX_PICTURE_BYTES)}")

@@ -44,7 +44,9 @@ def _line(span: list[dict]) -> Line:
     if len(span) == 1:
         return Line(_clock(first["time"]), first["event"], f"{first['step']:,}", first["detail"])
     steps = f"{first['step']:,} to {last['step']:,}"
-    return Line(f"{_clock(first['time'])} to {_clock(last['time'])}", f"{len(span)} {first['event']}s", steps, "")
+    begin, end = _clock(first["time"]), _clock(last["time"])
+    same_day = begin[:10] == end[:10]
+    return Line(f"{begin} to {end[11:] if same_day else end}", f"{len(span)} {first['event']}s", steps, "")
 
 
 def _clock(seconds: float) -> str:

@@ -52,10 +52,12 @@ class PositionView:
         return view
 
     def picture(self, magnified: int = 3) -> np.ndarray:
-        """The dot products of all layers side by side, [height, width, 3] uint8: red above zero, blue below."""
-        limit = float(np.quantile(np.abs(self.products.astype(np.float32)), 0.99)) or 1.0
-        shares = np.clip(self.products.astype(np.float32) / limit, -1, 1)
-        shares = np.pad(shares, ((0, 0), (0, 0), (0, 1))).transpose(1, 0, 2).reshape(len(self.tokens), -1)
+        """The dot products of all layers side by side, each at its own scale: red above zero, blue below. [height, width, 3]
+        uint8."""
+        products = self.products.astype(np.float32)
+        limits = np.quantile(np.abs(products), 0.99, axis=(1, 2), keepdims=True)
+        shares = np.clip(products / np.where(limits, limits, 1), -1, 1)
         fading = 1 - np.abs(shares)
         colours = np.stack([np.where(shares > 0, 1, fading), fading, np.where(shares < 0, 1, fading)], -1)
-        return (255 * colours).astype(np.uint8).repeat(magnified, 0).repeat(magnified, 1)
+        beside = np.pad(colours, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=0.5).swapaxes(0, 1)  # a grey line between
+        return (255 * beside.reshape(len(self.tokens), -1, 3)).astype(np.uint8).repeat(magnified, 0).repeat(magnified, 1)
