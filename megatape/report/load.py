@@ -13,7 +13,7 @@ from megatape.data.index import Index, load_index
 from megatape.files import read_json
 from megatape.run_folder import RunFolder, read_lines
 
-COLUMNS = ("step", "loss", "validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "tokens")
+COLUMNS = ("step", "loss", "validation_loss", "lr", "grad_norm", "seconds", "peak_memory")
 
 
 @dataclass(frozen=True)
