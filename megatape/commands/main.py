@@ -41,6 +41,7 @@ COMMANDS = {
     "study attention": "plot dot products of the position tensors, and attention",
     "study compare": "train several encodings and seeds, and compare them in a table and a plot",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",
+    "study serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
     "study precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
     "study loss": "measure the peak memory of the loss, chunked and with all logits at once",
     "study memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",

@@ -28,23 +28,30 @@ def spread(values: list[float]) -> Spread:
     return Spread(median, low, high)
 
 
-def interleaved(actions: dict[Name, Callable[[], object]], rounds: int, device: torch.device) -> dict[Name, list[float]]:
-    """Seconds of every action in every round. A round runs each action once; a first, untimed round warms up."""
+def interleaved(
+    actions: dict[Name, Callable[[], object]],
+    rounds: int,
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Name, list[float]]:
+    """Seconds of every action in every round. A round runs each action once; a first, untimed round warms up.
+
+    clock: of a CPU."""
     seconds: dict[Name, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():
-            taken = timed(action, device)
+            taken = timed(action, device, clock)
             if number:
                 seconds[name].append(taken)
     return seconds
 
 
-def timed(action: Callable[[], object], device: torch.device) -> float:
+def timed(action: Callable[[], object], device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds that an action takes: on a GPU between two events on its stream, elsewhere by the clock."""
     if device.type != "cuda":
-        started = time.perf_counter()
+        started = clock()
         action()
-        return time.perf_counter() - started
+        return clock() - started
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize(device)
     first.record()

@@ -40,6 +40,7 @@ COMMON = {
 def test_files(exported: Callable[..., Exported]) -> None:
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
     model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "encoding_name.py", "model_encoding.py"}
+    model |= {"growing_cache.py", "wide_attention.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"encoding_tape.py", "rotary.py"}
     assert {path.name for path in exported("grouped", "fire").folder.iterdir()} == COMMON | model | {"encoding_fire.py"}
     vector = {path.name for path in exported("grouped", "tape_vector").folder.iterdir()}

@@ -109,6 +109,8 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
         "encoding.py",
         "encoding_name.py",
         "model_encoding.py",
+        "growing_cache.py",
+        "wide_attention.py",
         f"{FILE}.py",
     }
     model = Transformer(checkpoint.config.model)

@@ -47,7 +47,7 @@ def test_shared_weights_are_shared() -> None:
 def test_rounds_run_all_actions_in_turn_and_drop_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     clock = iter([9.0, 9.0, 1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(timing, "timed", lambda action, device: (action(), next(clock))[1])
+    monkeypatch.setattr(timing, "timed", lambda action, *_: (action(), next(clock))[1])
     seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2, CPU)
     assert order == ["a", "b"] * 3
     assert seconds == {"a": [1.0, 3.0], "b": [2.0, 4.0]}

@@ -54,7 +54,7 @@ class TapeUpdate(StateUpdate):
 
     def gained(self, attended_positions: Tensor, gain: Tensor) -> Tensor:
         """Sum over each channel's heads of g (A e): [B, N, L, H/L, W] -> [B, N, L, W]."""
-        return (gain.view(self.channels, 1, -1) @ attended_positions).squeeze(3)
+        return torch.einsum("lg,bnlgw->bnlw", gain.view(self.channels, -1), attended_positions)
 
     def mixed(self, e: Tensor, active: Tensor) -> Tensor:
         """The feed-forward update of e, from active [B, N, I]."""

@@ -6,8 +6,8 @@ exported folder with this file needs only torch and transformers.
 Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the
 encoding's state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
 
-Generation needs no cache of its own: rotated keys and [v | e] as values are all that a later token needs, so any cache
-of transformers that lets values be wider than keys holds TAPE.
+Rotated keys and [v | e] as values are all that a later token needs, so any cache of transformers that lets values be wider than
+keys holds TAPE; the dynamic one is given room to grow (growing_cache.py).
 """
 
 from typing import Any
@@ -26,7 +26,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_tape import TapeConfig
 from .encoding import Encoding, LayerBias, StateUpdate
+from .growing_cache import give_room
 from .model_encoding import find_encoding
+from .wide_attention import Spans, find_spans, wide_attention
 
 
 def eager_attention(
@@ -76,7 +78,7 @@ class TapeMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+        return self.down_proj(F.silu(self.gate_proj(h)).mul_(self.up_proj(h)))
 
 
 class TapeAttention(nn.Module):
@@ -109,10 +111,11 @@ class TapeAttention(nn.Module):
         mask: Tensor | None,
         past_key_values: Cache | None,
         index: Tensor,
+        spans: Spans | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds. Returns the
-        output [B, N, C], the weights if the backend has them, and A e of every query head [B, N, H, W] if attention moves the
-        state."""
+        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds, spans as
+        wide_attention has them. Returns the output [B, N, C], the weights if the backend has them, and A e of every query head
+        [B, N, H, W] if attention moves the state."""
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -125,8 +128,11 @@ class TapeAttention(nn.Module):
             distance = index[:, None] - torch.arange(k.shape[2], device=k.device)
             bias = self.bias(distance.clamp(min=0), e)
             mask = biased_mask(bias, mask, distance, q.dtype).expand(q.shape[0], -1, -1, -1)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
+        if self.config._attn_implementation == "sdpa":
+            out, weights = wide_attention(self, q, k, value, mask, self.scaling, spans)
+        else:
+            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+            out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
         content, attended_positions = (out[..., : self.head_dim], out[..., self.head_dim :]) if self.moves else (out, None)
         return self.o_proj(content.flatten(2)), weights, attended_positions
 
@@ -150,9 +156,10 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
         mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         index: Tensor | None = None,
+        spans: Spans | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, N, C], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
-        attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, mask, past_key_values, index)
+        attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, mask, past_key_values, index, spans)
         x = x + attended
         m = self.mlp(self.post_attention_layernorm(x))
         if self.position is not None and not self.is_last:
@@ -218,15 +225,19 @@ class TapeModel(TapePreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        give_room(past_key_values)
         if position_ids is None:
             position_ids = self._positions(x, attention_mask, past_key_values)
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-        )
+        spans = self._spans(x, attention_mask, past_key_values)
+        mask = None
+        if spans is None:
+            mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                position_ids=position_ids,
+            )
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         index = torch.arange(x.shape[1], device=x.device) + past
         positions = self.encoding.positions(position_ids, position_length)
@@ -234,8 +245,18 @@ class TapeModel(TapePreTrainedModel):
         if e is not None:
             e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
         for layer in self.layers:
-            x, e = layer(x, e, mask, past_key_values=past_key_values, index=index)
+            x, e = layer(x, e, mask, past_key_values=past_key_values, index=index, spans=spans)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+
+    def _spans(self, x: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> Spans | None:
+        """Instead of a mask of all pairs of tokens: where each row's tokens lie between padding, if that says it all."""
+        if self.config._attn_implementation != "sdpa" or self.layers[0].self_attn.bias is not None:
+            return None
+        if torch.compiler.is_compiling() or attention_mask is None or attention_mask.shape != x.shape[:2]:
+            return None
+        if past_key_values is not None and past_key_values.get_seq_length():
+            return None
+        return find_spans(attention_mask)
 
     @staticmethod
     def _positions(x: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> Tensor:

@@ -56,4 +56,5 @@ def rotate(x: Tensor, e: Tensor) -> Tensor:
         c1, c2, s1, s2 = e.chunk(4, dim=-1)
     else:
         (c1, s1), (c2, s2) = e.chunk(2, dim=-1), e.chunk(2, dim=-1)
-    return torch.cat([x1 * c1 - x2 * s1, x2 * c2 + x1 * s2], dim=-1).flatten(2, 3).to(x.dtype)
+    rotated = torch.addcmul(x1 * c1, x2, s1, value=-1), torch.addcmul(x2 * c2, x1, s2)
+    return torch.cat(rotated, dim=-1).flatten(2, 3).to(x.dtype)

@@ -1,0 +1,73 @@
+"""Attention over values [v | e] that are wider than keys, in memory that grows with the tokens and not with their pairs.
+
+B batch, N new tokens, K keys (new and cached), H query heads, L key/value heads, R head size, W width of e.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+Spans = list[tuple[int, int]]
+
+
+def wide_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    spans: Spans | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' "sdpa" attention of query [B, H, N, R] over key [B, L, K, R] and value [B, L, K, R or R + W].
+
+    mask: as transformers makes it, [B, 1 or H, N, K], true or zero where a key is seen; None if nothing but later tokens is
+    hidden. spans: instead of a mask, where each row's tokens lie between its padding, if they are all that there are (N = K).
+    Returns the outputs [B, N, H, R or R + W], zero on padding, and no weights."""
+    extra = value.shape[-1] - key.shape[-1]
+    if extra and query.shape[2] == 1:
+        return one_query_attention(query, key, value, mask, scaling), None
+    if extra:
+        # PyTorch's flash kernels need keys as wide as values. Zeros change no score, and cost less than scoring twice.
+        query, key = F.pad(query, (0, extra)), F.pad(key, (0, extra))
+    if spans is None:
+        out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
+        return out, None
+    batch, heads, length, _ = query.shape
+    out = value.new_zeros(batch, length, heads, value.shape[-1])
+    for row, (first, end) in enumerate(spans):
+        if first < end:
+            part = slice(row, row + 1), slice(None), slice(first, end)
+            attended, _ = sdpa_attention_forward(module, query[part], key[part], value[part], None, scaling=scaling)
+            out[row, first:end] = attended[0]
+    return out, None
+
+
+def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """The same for N = 1: two products that read what is cached once, without a copy of it. Returns [B, 1, H, R + W]."""
+    query = (query * scaling).reshape(*key.shape[:2], -1, key.shape[-1])  # [B, L, H / L, R]
+    scores = query @ key.mT
+    if mask is not None:
+        mask = mask if mask.shape[1] == 1 else mask.reshape(scores.shape)
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).flatten(1, 2)[:, None]
+
+
+def find_spans(attention_mask: Tensor) -> Spans | None:
+    """First token of each row [B, N] of a mask that is not padding, and the one after the last.
+
+    None if nothing is padding, or some lies between the others."""
+    real = attention_mask.bool()
+    if real.all():
+        return None
+    first, count = real.long().argmax(1), real.sum(1)
+    index = torch.arange(real.shape[1], device=real.device)
+    between = (index >= first[:, None]) & (index < (first + count)[:, None])
+    if not torch.equal(between, real):
+        return None
+    return list(zip(first.tolist(), (first + count).tolist(), strict=True))
