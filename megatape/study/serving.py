@@ -110,7 +110,10 @@ def build(
         for name in encodings:
             size = with_encoding(config, name).position_size
             models[name] = TapeForCausalLM(TapeConfig(**fields, encoding=name, position_size=size, position_length=longest))
-    return {name: model.to(dtype).eval() for name, model in models.items()}
+    for model in models.values():
+        cast: torch.nn.Module = model.eval()
+        cast.to(dtype)
+    return models
 
 
 def report(

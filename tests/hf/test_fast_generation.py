@@ -110,8 +110,8 @@ def test_one_query(mask: str | None) -> None:
         "added": torch.randn(2, 1, 1, 11),
         "added by head": torch.randn(2, 6, 1, 11),
     }[mask]
-    repeated = (part.repeat_interleave(2, 1) for part in (key, value))
-    expected = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=given, scale=0.3)
+    keys, values = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=given, scale=0.3)
     assert_close(one_query_attention(query, key, value, given, 0.3), expected.transpose(1, 2), bounds.ATTENTION)
 
 
@@ -121,7 +121,7 @@ def operations(layer: DynamicLayer) -> list[Tensor]:
     held = []
     for step in (5, 1, 1, "reorder", 1, 1, "crop", 1, 200, 1, "repeat", 1, "select", 1, "reset", 3, 1):
         if step == "reorder":
-            layer.reorder_cache(torch.tensor([1, 1]))
+            layer.reorder_cache(torch.LongTensor([1, 1]))
         elif step == "crop":
             layer.crop(-2)
         elif step == "repeat":
@@ -131,7 +131,8 @@ def operations(layer: DynamicLayer) -> list[Tensor]:
         elif step == "reset":
             layer.reset()
         else:
-            rows = len(layer.keys) if layer.is_initialized else 2
+            assert isinstance(step, int)
+            rows = layer.keys.shape[0] if layer.keys is not None else 2
             made = [torch.randn(rows, 2, step, width, generator=generator) for width in (4, 8)]
             held += [tensor.clone() for tensor in layer.update(*made)]
     return held

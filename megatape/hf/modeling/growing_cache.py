@@ -31,6 +31,7 @@ class GrowingLayer(DynamicLayer):
         """key_states, value_states: [B, L, N, .] of the new tokens. Returns those of all tokens, [B, L, K, .]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
         self.keys = self.room_of_keys.append(self.keys, key_states)
         self.values = self.room_of_values.append(self.values, value_states)
         return self.keys, self.values
@@ -39,8 +40,8 @@ class GrowingLayer(DynamicLayer):
 class Room:
     """The longer tensor of keys or of values."""
 
-    def __init__(self) -> None:
-        self.filled: Tensor | None = None  # the part of the longer tensor that the cache holds, as last appended to
+    whole: Tensor
+    filled: Tensor | None = None  # the part of it that the cache holds, since a token was last appended
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """What the cache holds, [B, L, P, .] or empty, followed by [B, L, N, .].

@@ -201,6 +201,7 @@ class TapeModel(TapePreTrainedModel):
         # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
+        self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_init()
 
@@ -250,7 +251,7 @@ class TapeModel(TapePreTrainedModel):
 
     def _spans(self, x: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> Spans | None:
         """Instead of a mask of all pairs of tokens: where each row's tokens lie between padding, if that says it all."""
-        if self.config._attn_implementation != "sdpa" or self.layers[0].self_attn.bias is not None:
+        if self.config._attn_implementation != "sdpa" or self.has_bias:
             return None
         if torch.compiler.is_compiling() or attention_mask is None or attention_mask.shape != x.shape[:2]:
             return None
