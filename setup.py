@@ -50,6 +50,7 @@ setup(
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
         "plots": ["matplotlib>=3.9"],  # the pictures of `megatape study` and `megatape evaluate`
         "rouge": ["rouge_score>=0.1.2"],  # scores of summaries: `megatape evaluate scrolls`, `megatape scores`
+        "lm-eval": ["lm_eval>=0.4.13,<0.5"],  # `megatape evaluate lm-eval`
         "docs": ["mkdocs-material>=9.5"],  # the documentation as a site: make docs
         "dev": ["pre-commit>=4.0"],  # hooks that run before each commit
         "test": [
@@ -66,6 +67,7 @@ setup(
             "peft>=0.21",  # the reference of LoRA
             "selenium>=4.20",  # drives the browser that looks at reports
             "rouge_score>=0.1.2",
+            "lm_eval>=0.4.13,<0.5",
         ],
     },
 )

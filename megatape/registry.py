@@ -160,6 +160,7 @@ TASKS: dict[str, Entry] = {
     "scrolls": Entry(
         "megatape.tasks.scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
     ),
+    "lm-eval": Entry("megatape.tasks.lm_eval:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
     "addition": Entry(
         "megatape.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
     ),

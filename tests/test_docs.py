@@ -150,12 +150,12 @@ def test_links_exist() -> None:
 
 def test_make_targets_and_extras_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    extras = set(re.findall(r'^        "(\w+)": \[', (ROOT / "setup.py").read_text(), re.MULTILINE))
+    extras = set(re.findall(r'^        "([\w-]+)": \[', (ROOT / "setup.py").read_text(), re.MULTILINE))
     for command in COMMANDS:
         if command.words[0] == "make" and len(command.words) > 1:
             assert command.words[1] in targets, command
         for word in command.words:
-            for extra in re.findall(r"^-e\s*\.\[(\w+)|^\.\[(\w+)", word):
+            for extra in re.findall(r"^-e\s*\.\[([\w-]+)|^\.\[([\w-]+)", word):
                 assert next(filter(None, extra)) in extras, command
 
 

@@ -49,7 +49,7 @@ COMMANDS = {
     "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
-EXTRAS = {"matplotlib": "plots", "rouge_score": "rouge"}  # of setup.py, by the package that needs one
+EXTRAS = {"matplotlib": "plots", "rouge_score": "rouge", "lm_eval": "lm-eval"}  # of setup.py, by the package that needs one
 
 
 def parser() -> argparse.ArgumentParser:

@@ -58,7 +58,7 @@ class DividedModel:
 
     def losses(self, samples: Tensor) -> Tensor:
         """As EvaluationModel.losses."""
-        logits, targets = self._logits(samples[:, :-1]), samples[:, 1:].to(self.device)
+        logits, targets = self.logits(samples[:, :-1]), samples[:, 1:].to(self.device)
         return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
@@ -66,7 +66,7 @@ class DividedModel:
         tokens = torch.tensor(prompts)
         ended = torch.zeros(len(prompts), dtype=torch.bool)
         for _ in range(num_tokens):
-            chosen = self._logits(tokens)[:, -1].argmax(-1).cpu().masked_fill(ended, self.padding_id)
+            chosen = self.logits(tokens)[:, -1].argmax(-1).cpu().masked_fill(ended, self.padding_id)
             tokens = torch.cat([tokens, chosen[:, None]], 1)
             ended |= torch.isin(chosen, torch.tensor(sorted(self.end_ids)))
             if ended.all():
@@ -75,8 +75,8 @@ class DividedModel:
         return found
 
     @torch.no_grad()
-    def _logits(self, tokens: Tensor) -> Tensor:
-        """Float32 [B, N, V] of ids [B, N]."""
+    def logits(self, tokens: Tensor) -> Tensor:
+        """As EvaluationModel.logits."""
         length = tokens.shape[1]
         tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)

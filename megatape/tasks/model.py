@@ -22,6 +22,9 @@ class EvaluationModel(Protocol):
     def max_positions(self) -> int:
         """The longest text in tokens."""
 
+    def logits(self, tokens: "Tensor") -> "Tensor":
+        """Float32 [B, N, V] of ids [B, N], where the model is."""
+
     def losses(self, samples: "Tensor") -> "Tensor":
         """Losses in nats, float32 [B, N] on the CPU, of ids [B, N + 1]: of each but the first, from those before it."""
 

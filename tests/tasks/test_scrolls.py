@@ -53,6 +53,9 @@ class Reader:
         self.answer, self.max_positions = answer, max_positions
         self.asked: list[tuple[list[str], int]] = []
 
+    def logits(self, tokens: Any) -> Any:
+        raise NotImplementedError
+
     def losses(self, samples: Any) -> Any:
         raise NotImplementedError
 

@@ -1,0 +1,272 @@
+"""lm-eval's tasks on our models: log-likelihoods against a plain forward pass and against lm-eval's own model class."""
+
+import json
+import math
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+
+from megatape.hf.export import export
+from megatape.hf.loading import LoadedModel, load_exported
+from megatape.model.transformer import Transformer
+from megatape.tasks import lm_eval
+from megatape.tasks.evaluation import evaluate
+from megatape.tasks.lm_eval import LmEval
+from megatape.tasks.lm_eval_model import LmEvalModel
+from tests import bounds
+from tests.adopted import TEXTS, write_llama3, write_qwen
+from tests.bounds import assert_close
+from tests.conftest import Command
+from tests.hf.checkpoint import memory_checkpoint
+
+POSITIONS = 96
+QUESTIONS: list[dict[str, Any]] = [
+    {"question": f"Which word stands in line {number}?", "choices": TEXTS[number].split()[:4], "answer": number % 4}
+    for number in range(12)
+]
+CHOICES = """
+task: words
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {file}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
+        yield
+
+
+def exported(folder: Path, tokenizer: Callable[[Path], Path], **changes: Any) -> tuple[LoadedModel, Transformer]:
+    changes = {"vocab_size": 640, "max_positions": POSITIONS} | changes
+    checkpoint, ours = memory_checkpoint(tokenizer(folder / "tokenizer"), **changes)
+    export(checkpoint, folder / "model")
+    return load_exported(folder / "model"), ours
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LoadedModel, Transformer]]:
+    """One whose tokenizer has a beginning token, and one whose has none."""
+    return {
+        name: exported(tmp_path_factory.mktemp(name), tokenizer)
+        for name, tokenizer in (("llama3", write_llama3), ("qwen", write_qwen))
+    }
+
+
+@torch.no_grad()
+def token_losses(model: Transformer, ids: list[int]) -> Tensor:
+    """Nats of ids[1:] by training's model, float64."""
+    tokens = torch.tensor([ids[:-1]])
+    scores = model(tokens, torch.arange(len(ids) - 1)[None])[0].double().log_softmax(-1)
+    return -scores[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
+
+
+@pytest.fixture
+def own_task(tmp_path: Path) -> Path:
+    (tmp_path / "own").mkdir()
+    file = tmp_path / "own" / "test.jsonl"
+    file.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
+    (tmp_path / "own" / "words.yaml").write_text(CHOICES.format(file=file))
+    (tmp_path / "own" / "more.yaml").write_text(CHOICES.format(file=file).replace("task: words", "task: more"))
+    (tmp_path / "own" / "both.yaml").write_text(
+        "group: both\ntask: [words, more]\naggregate_metric_list:\n  - metric: acc\n    weight_by_size: true\n"
+    )
+    return tmp_path / "own"
+
+
+def test_an_own_task(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
+    """Log-likelihoods are those of our forward pass after the beginning token, accuracies follow from them."""
+    model, ours = models["llama3"]
+    words = ("evaluate", "lm-eval", model.name, "--tasks", "words", "--include", own_task, "--output", tmp_path / "out")
+    status, printed, errors = command(*words)
+    assert status == 0, errors
+    folder = tmp_path / "out" / "lm-eval" / "model"
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    right: dict[str, list[float]] = {"acc": [], "acc_norm": []}
+    for question, sample in zip(QUESTIONS, samples, strict=True):
+        expected = []
+        for choice in question["choices"]:
+            context, whole = (
+                model.tokenizer(text).input_ids for text in (question["question"], f"{question['question']} {choice}")
+            )
+            assert whole[0] == model.tokenizer.bos_token_id
+            expected.append(-float(token_losses(ours, whole)[len(context) - 1 :].sum()))
+        assert_close([found for found, _ in sample["prediction"]], expected, bounds.EXPORTED)
+        norms = [value / len(choice) for value, choice in zip(expected, question["choices"], strict=True)]
+        for name, values in (("acc", expected), ("acc_norm", norms)):
+            right[name].append(float(values.index(max(values)) == question["answer"]))
+            assert sample["metrics"]["none"][name] == right[name][-1]
+    assert 0 < sum(right["acc"]) < 12
+    measures = {measure["name"]: measure for measure in json.loads((folder / "results.json").read_text())["measures"]}
+    for name, values in right.items():
+        measure = measures[f"words {name} (%)"]
+        assert measure["value"] == pytest.approx(100 * fmean(values)) and measure["n"] == 12
+        assert measure["error"] == pytest.approx(100 * stdev(values) / math.sqrt(12))
+    assert "words acc (%)" in printed
+    assert (folder / "lm-eval.png").stat().st_size > 5000
+
+
+def test_a_group(models: dict[str, Any], own_task: Path) -> None:
+    """The table has its mean, the details its tasks too."""
+    task = LmEval(("both",), max_examples=5, include=own_task)
+    assert [len(batch) for batch in task.batches(models["llama3"][0])] == [5, 5]
+    scores = evaluate(task, models["llama3"][0])
+    assert [(measure.name, measure.n) for measure in scores.measures] == [("both acc (%)", 10)]
+    assert scores.metrics["both"]["acc,none"] == scores.metrics["words"]["acc,none"] == scores.metrics["more"]["acc,none"]
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen"])
+def test_answers_are_those_of_lm_evals_own_class(models: dict[str, Any], name: str) -> None:
+    """Pairs with and without a context, too long ones, answers of one token, whole texts, and greedy texts."""
+    model, _ = models[name]
+    theirs, ours = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1), LmEvalModel(model)
+
+    def ask(kind: str, *arguments: Any) -> tuple[Any, Any]:
+        """What ours and theirs answer."""
+        requests = [Instance(kind, {}, given, 0) for given in arguments]
+        return getattr(ours, kind)(requests), getattr(theirs, kind)(requests)
+
+    pairs = [("The statement", " is"), ("The statement", " of"), ("", TEXTS[0][:50]), (TEXTS[1][:2000], TEXTS[2][:40])]
+    pairs += [("A space ", "behind"), ("The statement", " is a list of names")]
+    found, expected = ask("loglikelihood", *pairs)
+    assert_close([value for value, _ in found], [value for value, _ in expected], bounds.EXPORTED)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    settings = {"until": ["e"], "max_gen_toks": 20, "do_sample": False}
+    found, expected = ask("generate_until", ("The statement", dict(settings)), (TEXTS[1][:2000], dict(settings)))
+    assert found == expected
+    theirs = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1, add_bos_token=False)  # else it predicts it
+    found, expected = ask("loglikelihood_rolling", (TEXTS[0][:1500],), (TEXTS[3][:50],))
+    assert_close(found, expected, bounds.EXPORTED)
+    likeliest = model.continuations([model.tokenizer("The statement").input_ids], 3)[0]
+    text = model.tokenizer.decode(likeliest)
+    if model.tokenizer(f"The statement{text}").input_ids[-3:] == likeliest:
+        assert ask("loglikelihood", ("The statement", text))[0][0][1]
+
+
+def test_texts_begin_as_in_training(models: dict[str, Any]) -> None:
+    """With the beginning token; without one, a text of no context follows the end of the document before."""
+    for name, first in (("llama3", 600), ("qwen", 600)):
+        model, ours = models[name]
+        request = Instance("loglikelihood", {}, ("", "The statement"), 0)
+        ((value, _),) = LmEvalModel(model).loglikelihood([request])
+        ids = model.tokenizer("The statement", add_special_tokens=False).input_ids
+        begin = model.tokenizer.bos_token_id if name == "llama3" else model.tokenizer.eos_token_id
+        assert begin == first
+        assert_close([value], [-float(token_losses(ours, [begin, *ids]).sum())], bounds.EXPORTED)
+    assert LmEvalModel(models["llama3"][0]).tok_encode("The")[0] == 600
+    assert LmEvalModel(models["qwen"][0]).tok_encode("The")[0] != 600
+
+
+def hub_copy(folder: Path) -> Path:
+    """allenai/ai2_arc as the hub has it, with few questions."""
+    questions = [
+        {
+            "id": str(number),
+            "question": f"What is {number}?",
+            "choices": {"text": question["choices"], "label": list("ABCD")},
+            "answerKey": "ABCD"[number % 4],
+        }
+        for number, question in enumerate(QUESTIONS)
+    ]
+    data = folder / "allenai" / "ai2_arc"
+    (data / "ARC-Easy").mkdir(parents=True)
+    for split in ("train", "validation", "test"):
+        pyarrow.parquet.write_table(pa.Table.from_pylist(questions), data / "ARC-Easy" / f"{split}-00000-of-00001.parquet")
+    files = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in ("train", "validation", "test"))
+    (data / "README.md").write_text(f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{files}---\n")
+    return folder
+
+
+@pytest.mark.slow  # lm-eval reads 13,000 files to know its tasks
+def test_a_stock_task_offline(
+    models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With examples in the prompts, which are the same every time; the paper's rows stand below."""
+    for module in (datasets.config, huggingface_hub.constants):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+    asked: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: asked.append(args))
+    model, _ = models["llama3"]
+    words: tuple[Any, ...] = (
+        "evaluate",
+        "lm-eval",
+        model.name,
+        "--tasks",
+        "arc_easy",
+        "--data-root",
+        hub_copy(tmp_path / "hub"),
+    )
+    words += ("--num-fewshot", 1, "--max-examples", 5)
+    found = []
+    for name in ("a", "b"):
+        status, printed, errors = command(*words, "--output", tmp_path / name)
+        assert status == 0, errors
+        found.append((tmp_path / name / "lm-eval" / "model" / "samples.jsonl").read_text())
+    samples = [json.loads(line) for line in found[0].splitlines()]
+    assert found[0] == found[1] and len(samples) == 5
+    assert samples[3]["prompt"][0][0].endswith("\n\nQuestion: What is 3?\nAnswer:")
+    assert "arc_easy acc_norm (%)" in printed and "| paper: TAPE " in printed and "| 74.16 " in printed
+    status, _, errors = command("evaluate", "lm-eval", model.name, "--tasks", "arc_eazy", "--output", tmp_path / "c")
+    assert status == 2 and "--tasks: lm-eval has no 'arc_eazy', but arc_easy" in errors
+    words = ("evaluate", "lm-eval", model.name, "--data-root", tmp_path / "hub", "--output", tmp_path / "c", "--tasks")
+    for task in ("arc_challenge", "hellaswag"):
+        status, _, errors = command(*words, task)
+        assert status == 2 and f"--tasks: lm-eval cannot load {task} in --data-root {tmp_path / 'hub'}: " in errors, errors
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "arc_easy,scrolls_qasper"], "lm-eval's scrolls_qasper needs a part of transformers that is gone"),
+        (["--tasks", "words", "--include", "nowhere"], "--include nowhere: no such folder"),
+        (["--tasks", "words", "--data-root", "nowhere"], "--data-root nowhere: no such folder"),
+        (["--tasks", "words", "--num-fewshot", "-1"], "--num-fewshot is -1: give at least 0"),
+        (["--tasks", "words", "--max-examples", "0"], "--max-examples is 0: give at least 1"),
+    ],
+)
+def test_bad_input(models: dict[str, Any], command: Command, tmp_path: Path, words: list[str], message: str) -> None:
+    status, printed, errors = command("evaluate", "lm-eval", models["llama3"][0].name, *words, "--output", tmp_path / "out")
+    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors
+
+
+def test_data_that_are_not_there(models: dict[str, Any], own_task: Path, command: Command, tmp_path: Path) -> None:
+    (own_task / "test.jsonl").unlink()
+    words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--include", own_task)
+    status, printed, errors = command(*words, "--output", tmp_path / "out")
+    assert (status, printed) == (2, "") and "error: --tasks: lm-eval cannot load words: " in errors
+
+
+def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "lm_eval").is_dir()])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    lm_eval._manager.cache_clear()
+    words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--output", tmp_path / "out")
+    status, _, errors = command(*words)
+    assert status == 2 and "pip install -c constraints.txt -e .[lm-eval]" in errors
