@@ -31,7 +31,7 @@ def score(metric: Metric, prediction: str, references: list[str]) -> dict[str, f
     Raises ModuleNotFoundError for `rouge` without the package rouge_score."""
     if metric == "rouge":
         found = [rouge_scorer().score(reference, prediction) for reference in references]
-        return {name: 100 * max(scores[name].fmeasure for scores in found) for name in ROUGE}
+        return {name: 100.0 * max(scores[name].fmeasure for scores in found) for name in ROUGE}
     words = normalize(prediction)
     if metric == "f1":
         return {metric: 100 * max(_f1(words, normalize(reference)) for reference in references)}
