@@ -40,7 +40,11 @@ def check_config(args: argparse.Namespace) -> None:
 def add_launched(parser: argparse.ArgumentParser) -> None:
     """Arguments of commands that a launcher starts on every rank."""
     parser.add_argument("--verbose", action="store_true", help="show DeepSpeed's full log, not only its errors")
-    # The deepspeed launcher adds it. It is ignored: LOCAL_RANK in the environment says the same.
+    add_local_rank(parser)
+
+
+def add_local_rank(parser: argparse.ArgumentParser) -> None:
+    """--local_rank, which the deepspeed launcher adds. It is ignored: LOCAL_RANK in the environment says the same."""
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -211,6 +212,7 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
             near = get_close_matches(name, manager.all_tasks)
             raise ValueError(f"--tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
     datasets.disable_progress_bars()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
     random.seed(SEED)
     with nullcontext() if data_root is None else _offline(data_root):
         loaded = [_load_one(manager, name, data_root) for name in names]

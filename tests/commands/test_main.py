@@ -123,6 +123,7 @@ def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.Monke
 def test_deepspeed_adds_the_local_rank_before_or_after_the_command() -> None:
     for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
         assert parser().parse_args([*words, "--config", "file"]).config == "file"
+    assert parser().parse_args(["evaluate", "--local_rank=1", "perplexity", "model"]).rest == ["model"]
 
 
 SHIMS = sorted(
