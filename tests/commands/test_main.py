@@ -45,6 +45,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "study loss": None,
     "study memory": None,
     "study scaling": None,
+    "study serving": (NOWHERE, "no configuration at nowhere.json"),
     "study startup": ([], "no folder runs/data/python"),
 }
 
