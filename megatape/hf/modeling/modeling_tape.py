@@ -120,8 +120,9 @@ class TapeAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.encoding.rotate_qk(q, k, e)
-        value = torch.cat([v, e.to(v.dtype)], dim=-1) if e is not None and self.moves else v
-        q, k, value = (part.transpose(1, 2) for part in (q, k, value))
+        q, k, value = (part.transpose(1, 2) for part in (q, k, v))
+        if e is not None and self.moves:
+            value = torch.cat([value, e.transpose(1, 2).to(v.dtype)], dim=-1)
         if past_key_values is not None:
             k, value = past_key_values.update(k, value, self.layer_idx)
         if self.bias is not None:
