@@ -161,7 +161,7 @@ def test_appending_copies_the_new_token_only(exported: Callable[..., Exported]) 
 
 def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> None:
     """With gradients nothing is written into what the backward pass may need."""
-    model, batch = exported("grouped").load(), tokens(1, 9)
+    model, batch = exported("plain").load(), tokens(1, 9)
     gradients = []
     for pieces in (batch,), (batch[:, :4], batch[:, 4:7], batch[:, 7:]):
         model.zero_grad()
