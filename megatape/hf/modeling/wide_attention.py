@@ -32,8 +32,8 @@ def wide_attention(
     if extra and query.shape[2] == 1:
         return one_query_attention(query, key, value, mask, scaling), None
     if extra:
-        # PyTorch's flash kernels need keys as wide as values. Zeros change no score, and cost less than scoring twice. In memory
-        # queries go by tokens, since outputs then do, too, and keys by heads, which is read faster.
+        # PyTorch's flash kernels need keys as wide as values. Zeros change no score, and cost less than scoring twice.
+        # In memory queries go by tokens, since outputs then do, too, and keys by heads, which is read faster.
         query, key = F.pad(query.transpose(1, 2), (0, extra)).transpose(1, 2), F.pad(key, (0, extra))
     if spans is None:
         out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
