@@ -58,7 +58,9 @@ class Metrics:
         """Record that this process begins, and which steps it makes again that were made after the checkpoint `origin`."""
         if not self._is_main:
             return
-        made = max(read_metrics(self._folder.metrics), default=0)
+        recorded: dict[int, str] = {}
+        self._try(lambda: recorded.update(read_metrics(self._folder.metrics)))
+        made = max(recorded, default=0)
         parts = [ranks, *([f"from {origin}"] if origin else [])]
         parts += [f"steps {self._step + 1} to {made} are made again"] if made > self._step else []
         self.record("resumed" if origin else "started", ", ".join(parts))

@@ -76,13 +76,13 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_planner_reads_what_a_backend_keeps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """On a GPU: copies for one call over [v | e], none for blocks, and an error before training."""
-    sizes = Sizes(tokens=2 * 32, heads=8, channels=8, head_dim=4, state_width=4, element_bytes=4)
+    sizes = Sizes(tokens=4 * 32, heads=8, channels=8, head_dim=4, state_width=4, element_bytes=4)
     copies = {}
     for name in (AUTO, "blocked"):
         raw_config["training"]["attention"] = name
         copies[name] = attention_copies(parse_config(raw_config, "test"))
     assert copies == {AUTO: load("sdpa").copied_bytes(sizes), "blocked": 0}
-    assert copies[AUTO] == 64 * 8 * (4 + 4) * 4  # rotated queries and keys; with as many channels as heads nothing is repeated
+    assert copies[AUTO] == 128 * 8 * (4 + 4) * 4  # rotated queries and keys; with as many channels as heads nothing is repeated
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which supports a bias by distance only"):
         attention_copies(parse_config(raw_config, "test"))

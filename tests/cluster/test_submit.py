@@ -126,7 +126,7 @@ def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_print_only(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(raw_config))
-    words = ("submit", "--config", config, "--nodes", 2, "--gpus-per-node", 2)
+    words = ("submit", "--config", config, "--nodes", 2, "--gpus-per-node", 1)
     status, printed, errors = command(*words, "--print")
     assert (status, errors) == (0, "")
     assert printed.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
