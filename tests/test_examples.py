@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "training.steps=2",
@@ -27,6 +29,7 @@ assert train.main(folder, "model.encoding=kerple", *{SMALL}) == 0
 """
 
 
+@pytest.mark.slow
 def test_examples(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -88,6 +88,7 @@ def test_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     assert "holds prompts and answers, but data.samples is packed" in results[3]["error"]
 
 
+@pytest.mark.slow  # by default, test_a_model_that_was_trained_on_it_knows_it learns such a set
 def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Pretrain on Python's topics, then learn to name them over two processes: the loss on the names falls below their
     unigram entropy, for topics that were trained."""
