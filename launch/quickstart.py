@@ -64,8 +64,10 @@ def install() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", torch.group())
-    run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt", "-e", ".[test]")
+    # Python compiles the modules that are imported, a part of what pip would compile.
+    install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+    run(*install, torch.group())
+    run(*install, "-c", "constraints.txt", "-e", ".[test]")
     done.write_text(wanted)
 
 

@@ -149,14 +149,6 @@ def test_all_methods(study: Study, tmp_path: Path) -> None:
     assert len({outcome.figures["last loss"] for outcome in found.values()}) == len(METHODS)
 
 
-@pytest.mark.slow
-def test_two_processes_at_a_time(study: Study, tmp_path: Path) -> None:
-    code, printed, errors = study("--methods", "tape", "--jobs", 2)
-    assert code == 0, errors
-    assert "2 runs, 2 of them to do, 2 at a time" in printed
-    assert all(f"`{name}`" in printed for name in (BASE, "tape"))
-
-
 def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:
     for words, message in [
         (("--methods", "lora,qlora"), "'qlora' is not a method: choose from base, lora, "),
