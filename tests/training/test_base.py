@@ -132,6 +132,7 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
     assert torch.isfinite(verified_checkpoint(of_run(tuning, "chained", 0)).tensor("embedding.weight")).all()
 
 
+@pytest.mark.slow
 def test_other_bases_are_refused(tuning: dict[str, Any], trained: dict[str, Any], tmp_path: Path, command: Command) -> None:
     """Each with its reason, and no checkpoint is set aside for it. --base says where it is, in all commands."""
     root, origin = Path(tuning["run"]["directory"]), tmp_path / "origin"
