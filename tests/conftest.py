@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ os.environ |= {  # before torch is imported
     "MEGATAPE_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for GPUs must not keep the fork server's children from using them
 }
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the runs to which tests send it
 
 import pytest
 
