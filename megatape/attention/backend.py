@@ -61,9 +61,10 @@ class Backend(ABC):
         [B, N, H, R] in the dtype of v."""
 
     def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The same over v and e [B, N, L, W], with q and k rotated by e, for backends that do not refuse "moving".
 
+        initial [B, N, 1, W], moved [B, N, L, W] or None: e is their sum (attention/rotation.py).
         Returns A v [B, N, H, R] and A e [B, N, H, W] in the dtype of v."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 TAPE on a CPU: PyTorch's flash attention refuses values wider than the keys there, and calling it once for v and once
 for e would compute every score twice, forward and backward. Here the scores of a block of rows are computed once and
 used for [v | e]. Two choices keep memory near that of rotary attention: nothing of size N x N is saved, and queries
-and keys are saved before their rotation, which the backward pass repeats (e has to be saved in any case).
+and keys are saved before their rotation, which the backward pass repeats.
 
 Encodings that bias the scores: the bias of a block is computed where it is added, and again in the
 backward pass, so it never exists for all pairs.
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from megatape.attention.backend import Backend, Need
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import rotate, rotate_backward
+from megatape.attention.rotation import rotate, rotate_backward, whole_state
 
 BLOCK = 128  # query rows; the fastest of 64, 128, 256 and 512 at 512 and 1024 tokens, 12 heads of 64
 
@@ -36,20 +36,20 @@ class Blocked(Backend):
         return blocked_biased_attention(q, k, v, bias, document_starts)
 
     def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return blocked_attention(q, k, v, e, document_starts)
+        return blocked_attention(q, k, v, initial, moved, document_starts)
 
 
 def blocked_attention(
-    q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Causal attention with queries and keys rotated by e, over the values v and e.
+    """Causal attention with queries and keys rotated by e = initial + moved, over the values v and e.
 
-    q: [B, N, H, R]; k, v: [B, N, L, R]; e: [B, N, L, W]; document_starts: [B, N], the first token
-    that each token may see, or None. Returns A v [B, N, H, R] and A e [B, N, H, W]. Computes in
-    float32, whatever the dtype of its arguments."""
-    content, attended_positions = _BlockedAttention.apply(q, k, v, e, document_starts, None)
+    q: [B, N, H, R]; k, v: [B, N, L, R]; initial: [B, N, 1, W]; moved: [B, N, L, W] or None; document_starts: [B, N], the first
+    token that each token may see, or None. Returns A v [B, N, H, R] and A e [B, N, H, W]. Computes in float32, whatever the
+    dtype of its arguments."""
+    content, attended_positions = _BlockedAttention.apply(q, k, v, initial, moved, document_starts, None)
     return content, attended_positions
 
 
@@ -60,7 +60,7 @@ def blocked_biased_attention(
 
     Shapes and precision as above. Returns A v [B, N, H, R]."""
     weights = () if bias is None else bias.weights
-    content, _ = _BlockedAttention.apply(q, k, v, None, document_starts, bias, *weights)
+    content, _ = _BlockedAttention.apply(q, k, v, None, None, document_starts, bias, *weights)
     return content
 
 
@@ -71,11 +71,13 @@ class _BlockedAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        e: Tensor | None,
+        initial: Tensor | None,
+        moved: Tensor | None,
         document_starts: Tensor | None,
         bias: ScoreBias | None,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
+        e = None if initial is None else whole_state(initial, moved, k.shape[2])
         queries, keys, values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
         out = queries.new_empty(*queries.shape[:3], values.shape[-1])
@@ -98,13 +100,14 @@ class _BlockedAttention(torch.autograd.Function):
         content = _unfold(of_content, q).to(v.dtype)
         position = None if of_position is None else _unfold(of_position, q).to(v.dtype)
         ctx.bias = bias
-        ctx.save_for_backward(q, k, v, e, document_starts, content, position, log_sum, *weights)
+        ctx.save_for_backward(q, k, v, initial, moved, document_starts, content, position, log_sum, *weights)
         return content, position
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, e, document_starts, content, position, log_sum, *weights = ctx.saved_tensors
+        q, k, v, initial, moved, document_starts, content, position, log_sum, *weights = ctx.saved_tensors
+        e = None if initial is None else whole_state(initial, moved, k.shape[2])
         queries, keys, values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
         d_out = torch.cat([_fold(part, groups) for part in (d_content, d_position) if part is not None], dim=-1)
@@ -112,7 +115,7 @@ class _BlockedAttention(torch.autograd.Function):
         row_sum = torch.linalg.vecdot(d_out, out).unsqueeze(-1)
         d_queries, d_keys, d_values = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
         mask = _Mask(document_starts, k.shape[2], queries)
-        bias = None if ctx.bias is None else _BiasGradient(ctx.bias, weights, ctx.needs_input_grad[6:])
+        bias = None if ctx.bias is None else _BiasGradient(ctx.bias, weights, ctx.needs_input_grad[7:])
         for rows in _blocks(length):
             seen = slice(0, rows.stop)
             added = None if bias is None else bias.block(rows, seen)
@@ -132,14 +135,14 @@ class _BlockedAttention(torch.autograd.Function):
                 bias.finish_block()
         d_queries.mul_(_scale(q))
         of_content, of_position = _parts(d_values, v)
-        d_q, d_k, d_v, d_e = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
+        d_q, d_k, d_v, d_moved = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
         if e is not None and of_position is not None:
-            d_e = _unfold(of_position[None], v)
-            d_q, from_queries = rotate_backward(d_q, q.float(), e.float())
-            d_k, from_keys = rotate_backward(d_k, k.float(), e.float())
-            d_e = (d_e + from_queries + from_keys).to(e.dtype)
+            d_q, from_queries = rotate_backward(d_q, q.float(), e)
+            d_k, from_keys = rotate_backward(d_k, k.float(), e)
+            if moved is not None:
+                d_moved = (_unfold(of_position[None], v) + from_queries + from_keys).to(moved.dtype)
         d_weights = () if bias is None else bias.gradients
-        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), d_e, None, None, *d_weights
+        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, d_moved, None, None, *d_weights
 
 
 class _BiasGradient:
@@ -222,6 +225,6 @@ def _fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Te
     groups = q.shape[2] // k.shape[2]
     q, k, values = q.float(), k.float(), _fold(v, 1)[0]
     if e is not None:
-        q, k, values = rotate(q, e.float()), rotate(k, e.float()), torch.cat([values, _fold(e, 1)[0]], dim=-1)
+        q, k, values = rotate(q, e), rotate(k, e), torch.cat([values, _fold(e, 1)[0]], dim=-1)
     queries = _fold(q, groups)  # shares memory with q if nothing was rotated or copied
     return queries * _scale(q) if e is None else queries.mul_(_scale(q)), _fold(k, 1)[0], values

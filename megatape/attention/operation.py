@@ -22,10 +22,17 @@ def attend(
 
 
 def attend_and_move(
-    q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None, preferred: str = AUTO
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial: Tensor,
+    moved: Tensor | None,
+    document_starts: Tensor | None,
+    preferred: str = AUTO,
 ) -> tuple[Tensor, Tensor]:
     """Backend.attend_and_move by `preferred` if it supports the call, else by the first backend that does."""
-    return load(choose(_need(q, "moving", document_starts), preferred)).attend_and_move(q, k, v, e, document_starts)
+    backend = load(choose(_need(q, "moving", document_starts), preferred))
+    return backend.attend_and_move(q, k, v, initial, moved, document_starts)
 
 
 @cache

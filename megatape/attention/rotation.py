@@ -4,8 +4,45 @@ A position tensor has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, c
 of the two rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def whole_state(initial: Tensor, moved: Tensor | None, num_channels: int) -> Tensor:
+    """The position tensor e [B, N, L, W], float32, of L channels.
+
+    initial: float32 [B, N, 1, W], a function of the positions alone. moved: [B, N, L, W], what layers have added to it, in the
+    compute precision; None: nothing yet."""
+    return initial.expand(-1, -1, num_channels, -1) if moved is None else initial + moved
+
+
+def rotate_by_state(q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and e itself, in the dtype of q and k.
+
+    initial, moved: as `whole_state` takes them. They are kept for the backward pass, and e, which is larger, is not."""
+    rotated: tuple[Tensor, Tensor, Tensor] = _RotationByState.apply(q, k, initial, moved)
+    return rotated
+
+
+class _RotationByState(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(q, k, initial, moved)
+        e = whole_state(initial, moved, k.shape[2])
+        return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype), e.to(k.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_q: Tensor, d_k: Tensor, d_e: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, initial, moved = ctx.saved_tensors
+        e = whole_state(initial, moved, k.shape[2])
+        d_q, from_queries = rotate_backward(d_q.float(), q.float(), e)
+        d_k, from_keys = rotate_backward(d_k.float(), k.float(), e)
+        d_moved = None if moved is None else (d_e + from_queries + from_keys).to(moved.dtype)
+        return d_q.to(q.dtype), d_k.to(k.dtype), None, d_moved
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:

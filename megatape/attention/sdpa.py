@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.attention.backend import Backend, Need, Sizes
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import rotate
+from megatape.attention.rotation import rotate_by_state
 
 # Heads up to which one call takes values of twice the width. Beyond it cuDNN takes the forward pass and has no backward pass.
 WIDEST_JOINED = 64
@@ -26,22 +26,24 @@ class Sdpa(Backend):
         return None
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Queries and keys rotated and repeated, values repeated."""
-        values = sizes.head_dim + sizes.state_width
-        return sizes.tokens * (sizes.heads * (2 * sizes.head_dim + values) - sizes.channels * values) * sizes.element_bytes
+        """Queries and keys rotated and repeated, values repeated, e itself beside what was added to it."""
+        values, kept = sizes.head_dim + sizes.state_width, sizes.channels * sizes.head_dim
+        return sizes.tokens * (sizes.heads * (2 * sizes.head_dim + values) - kept) * sizes.element_bytes
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
         return sdpa_attention(q, k, v, bias, document_starts)
 
     def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return sdpa_moving_attention(q, k, v, e, document_starts)
+        return sdpa_moving_attention(q, k, v, initial, moved, document_starts)
 
 
-def sdpa_moving_attention(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor | None) -> tuple[Tensor, Tensor]:
+def sdpa_moving_attention(
+    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """One call over [v | e], or one over each; arguments and results as in Backend.attend_and_move."""
-    q, k, e = rotate(q, e).to(v.dtype), rotate(k, e).to(v.dtype), e.to(v.dtype)
+    q, k, e = rotate_by_state(q, k, initial, moved)
     if v.shape[-1] > WIDEST_JOINED:
         content, attended_positions = (sdpa_attention(q, k, values, None, document_starts) for values in (v, e))
         return content, attended_positions

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from megatape.attention.backend import Need
 from megatape.attention.operation import attend, attend_and_move
+from megatape.attention.rotation import rotate_by_state
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import Config, ModelConfig
 from megatape.model.encodings import encoding_of
@@ -34,27 +35,40 @@ class Attention(nn.Module):
         self.sparse: ShiftedSparse | None = None  # in training only; model/shifted.py sets it
 
     def forward(
-        self, h: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool, dropout_seeds: Tensor | None = None
+        self,
+        h: Tensor,
+        state: Tensor | None,
+        moved: Tensor | None,
+        document_starts: Tensor | None,
+        move: bool,
+        dropout_seeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the output [B, N/T, C] and, if attention moves the state, A e of this rank's query heads [B, N, H/T, W].
 
-        h: [B, N/T, C]; e: the encoding's state, [B, N/T, L, W] if blocks change it; document_starts: [B, N],
+        h: [B, N/T, C]; state, moved: as Encoding.state and StateUpdate have them, or None; document_starts: [B, N],
         the first token that each token may see, or None; move: whether anything reads the moved state;
         dropout_seeds: [B] or None, as in model/transformer.py."""
         q, k, v = self.heads(h, dropout_seeds)
-        if e is not None and self.encoding.carries_state:
-            e = divide_by_channels(e, self.axis)
+        if moved is not None:
+            moved = divide_by_channels(moved, self.axis)
         attended_positions = None
-        if e is not None and move and self.encoding.attends == "moving":
-            content, attended_positions = attend_and_move(q, k, v, e, document_starts, self.backend)
+        if state is not None and move and self.encoding.attends == "moving":
+            content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backend)
         else:
-            q, k = self.encoding.rotate_qk(q, k, e)
+            q, k = self.rotate_qk(q, k, state, moved)
             if self.training and self.sparse is not None:
                 content = self.sparse.attend(q, k, v, document_starts, self.backend)
             else:
-                bias = None if self.bias is None else self.bias.scores(self.bias(q), e)
+                bias = None if self.bias is None else self.bias.scores(self.bias(q), state)
                 content = attend(q, k, v, bias, document_starts, self.backend)
         return self.output(content.flatten(2), dropout_seeds), attended_positions
+
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Queries [B, N, H/T, R] and keys [B, N, L/T, R] from which scores are computed. moved: of this rank's channels."""
+        if state is None or moved is None:
+            return self.encoding.rotate_qk(q, k, state)
+        q, k, _ = rotate_by_state(q, k, state, moved)
+        return q, k
 
     def heads(self, h: Tensor, dropout_seeds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C]."""

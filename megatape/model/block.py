@@ -1,4 +1,4 @@
-"""One transformer block over two residual streams, content x [B, N, C] and the encoding's state e; with TAPE:
+"""One transformer block over two residual streams, content x [B, N, C] and what is added to the encoding's state e; with TAPE:
 
       x ─────┬──────────────────────► + ──┬──────────────────► + ──► x
              │                        ▲   │                    ▲
@@ -8,8 +8,9 @@
                           │     ▲ │                            │
       e ──────────────────┴─────┘ └ A e ► gain ► + ──────────► × + ──► e
 
-With other encodings the lower stream is constant (`rope`) or absent (`nope`): nothing updates it,
-and attention moves only the content. Shapes as in model/transformer.py.
+The lower stream is e without its initial value, which is a function of the position: it starts at zero and takes half the
+bytes in bfloat16, where e itself would lose its angles. With other encodings e is constant (`rope`) or absent (`nope`): nothing
+updates it, and attention moves only the content. Shapes as in model/transformer.py.
 """
 
 from torch import Tensor, nn
@@ -35,15 +36,23 @@ class Block(nn.Module):
         self.position = encoding.update(axis)
 
     def forward(
-        self, x: Tensor, e: Tensor | None, document_starts: Tensor | None, move: bool, dropout_seeds: Tensor | None = None
+        self,
+        x: Tensor,
+        state: Tensor | None,
+        moved: Tensor | None,
+        document_starts: Tensor | None,
+        move: bool,
+        dropout_seeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns both streams after this block.
+        """Returns both streams after this block: x, and what blocks have added to the state.
 
-        x: [B, N/T, C]; e: the state, [B, N/T, L, W] if blocks change it; document_starts: [B, N] or None; move: whether
-        anything reads the new e; dropout_seeds: [B] or None."""
-        attended, attended_positions = self.attention(self.attention_norm(x), e, document_starts, move, dropout_seeds)
+        x: [B, N/T, C]; state: that of all tokens before any block, which is no stream; moved: [B, N/T, L, W], or None in front
+        of the first update; document_starts: [B, N] or None; move: whether anything reads what this block adds;
+        dropout_seeds: [B] or None."""
+        normed = self.attention_norm(x)
+        attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds)
         x = x + attended
         m = self.mlp(self.mlp_norm(x), dropout_seeds)
-        if move and e is not None and self.position is not None:
-            e = self.position(e, attended_positions, m)
-        return x + m, e
+        if move and state is not None and self.position is not None:
+            moved = self.position(state, moved, attended_positions, m)
+        return x + m, moved

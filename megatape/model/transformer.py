@@ -14,6 +14,7 @@ between the sublayers and all N tokens of its heads inside attention and MLP.
 
 from torch import Tensor, nn
 
+from megatape.attention.rotation import whole_state
 from megatape.config import ModelConfig
 from megatape.model.block import Block
 from megatape.model.encodings import encoding_of
@@ -68,15 +69,21 @@ class Transformer(nn.Module):
         index of the first token that each token may attend to (packed documents), or None. states: a list that receives
         (x, e) after every block; only then is the last block's update of e computed, since nothing else reads it.
         dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout."""
-        config, own_positions = self.config, own_tokens(positions, self.axis)
-        x = self.encoding.embed(self.embedding(tokens), own_positions)
-        e = self.encoding.state(own_positions if self.encoding.carries_state else positions)
+        config = self.config
+        x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.axis))
+        state, moved = self.encoding.state(positions), None
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
             if self.activation_checkpointing and self.training:
-                x, e = recompute(block, x, e, document_starts, move, dropout_seeds)
+                x, moved = recompute(block, x, state, moved, document_starts, move, dropout_seeds)
             else:
-                x, e = block(x, e, document_starts, move, dropout_seeds)
+                x, moved = block(x, state, moved, document_starts, move, dropout_seeds)
             if states is not None:
-                states.append((x, e))
+                states.append((x, self.own_state(state, moved)))
         return self.head(self.norm(x), targets, self.embedding.weight if config.tie_embeddings else None)
+
+    def own_state(self, state: Tensor | None, moved: Tensor | None) -> Tensor | None:
+        """The state of this rank's tokens, [B, N/T, L, W] if blocks move it. state, moved: as a block takes them."""
+        if state is None or not self.encoding.carries_state:
+            return state
+        return whole_state(own_tokens(state, self.axis), moved, self.config.num_kv_heads)

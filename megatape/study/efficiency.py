@@ -62,7 +62,7 @@ class Subject:
         self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size
         drawn = torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))
         self.positions = drawn.to(device).expand(batch, -1)
-        self.e = self.model.encoding.state(self.positions)
+        self.state = self.model.encoding.state(self.positions)
         self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
 
     def loss(self) -> Tensor:
@@ -72,10 +72,10 @@ class Subject:
 
     def blocks(self) -> Tensor:
         """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
-        x, e = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions)
+        x, state, moved = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions), None
         last = len(self.model.blocks) - 1
         for index, block in enumerate(self.model.blocks):
-            x, e = block(x, e, None, index < last)
+            x, moved = block(x, state, moved, None, index < last)
         return x.sum()
 
     def step(self, forward: Callable[[], Tensor]) -> None:
@@ -92,9 +92,9 @@ class Subject:
     def attention_layer(self) -> None:
         """Attention and position update of one block, without gradients; the update takes attention's output for the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
-        attended, attended_positions = block.attention(self.x, self.e, None, True)
-        if self.e is not None and block.position is not None:
-            block.position(self.e, attended_positions, attended)
+        attended, attended_positions = block.attention(self.x, self.state, None, None, True)
+        if self.state is not None and block.position is not None:
+            block.position(self.state, None, attended_positions, attended)
 
     def cost(self, length: int) -> Cost:
         """Counts for this encoding. Runs both forward passes to count the saved bytes."""

@@ -1,4 +1,4 @@
-"""How far bfloat16 drifts from float32, with the position residual E in float32 or in bfloat16."""
+"""How far bfloat16 drifts from float32, with what layers add to the position tensor E in float32 or in bfloat16."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig
-from megatape.model.encodings import rotary
+from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.transformer import Transformer
 from megatape.study.models import PAPER_SHAPE, unsettled_model
 from megatape.tables import markdown
@@ -19,12 +19,12 @@ NUM_TOKENS = 256
 class Drift:
     """Distance of a bfloat16 forward pass from the float32 one with the same weights.
 
-    state_dtype  precision of E in the bfloat16 pass
+    moved_dtype  precision of what layers add to E in the bfloat16 pass
     norm         relative difference of the norm of E, after each layer
     state        norm of the difference of E over the norm of E, after each layer
     logits       the same for the logits"""
 
-    state_dtype: torch.dtype
+    moved_dtype: torch.dtype
     norm: list[float]
     state: list[float]
     logits: float
@@ -34,7 +34,7 @@ def report(num_layers: int) -> Iterator[str]:
     """Yields a table by layer, and the drift of the logits."""
     found = drift(num_layers)
     yield f"bfloat16 against float32, {num_layers} layers of the 155M shape: relative difference after each layer"
-    header = [f"{part}, E in {str(one.state_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
+    header = [f"{part}, added in {str(one.moved_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
     yield markdown(
         ["layer", *header],
         (
@@ -42,12 +42,12 @@ def report(num_layers: int) -> Iterator[str]:
             for layer in range(num_layers)
         ),
     )
-    yield "logits: " + ", ".join(f"{one.logits:.2e} with E in {str(one.state_dtype)[6:]}" for one in found)
+    yield "logits: " + ", ".join(f"{one.logits:.2e} added in {str(one.moved_dtype)[6:]}" for one in found)
 
 
 @torch.no_grad()
 def drift(num_layers: int, seed: int = 0) -> list[Drift]:
-    """Drift of bfloat16 compute at the 155M shape, for both precisions of E."""
+    """Drift of bfloat16 compute at the 155M shape, for both precisions of what is added to E."""
     config = ModelConfig.model_validate(PAPER_SHAPE | {"num_layers": num_layers, "max_positions": NUM_TOKENS})
     generator = torch.Generator().manual_seed(seed)
     model = unsettled_model(config, seed, generator)
@@ -71,14 +71,12 @@ def drift(num_layers: int, seed: int = 0) -> list[Drift]:
     return found
 
 
-def _run(model: Transformer, tokens: Tensor, state_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    kept = rotary.STATE_DTYPE
-    rotary.STATE_DTYPE = state_dtype
-    try:
-        states: list[tuple[Tensor, Tensor | None]] = []
-        logits = model(tokens, torch.arange(tokens.shape[1])[None], states=states)
-    finally:
-        rotary.STATE_DTYPE = kept
+def _run(model: Transformer, tokens: Tensor, moved_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    for module in model.modules():
+        if isinstance(module, TapeUpdate):
+            module.moved_dtype = moved_dtype
+    states: list[tuple[Tensor, Tensor | None]] = []
+    logits = model(tokens, torch.arange(tokens.shape[1])[None], states=states)
     return logits.float(), [e.float() for _, e in states if e is not None]
 
 

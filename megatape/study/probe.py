@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from megatape.attention.rotation import whole_state
 from megatape.attention.sdpa import visible
 from megatape.model.attention import Attention
 from megatape.model.transformer import Transformer
@@ -16,11 +17,20 @@ from megatape.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """Inputs of a layer's attention: h [B, N, C], normalized hidden states, and e, the encoding's state."""
+    """Inputs of a layer's attention: h [B, N, C], normalized hidden states, the encoding's state and what was added to it."""
 
     attention: Attention
     h: Tensor
-    e: Tensor | None
+    state: Tensor | None
+    moved: Tensor | None
+
+    @property
+    def e(self) -> Tensor | None:
+        """The whole state."""
+        encoding = self.attention.encoding
+        if self.state is None or not encoding.carries_state:
+            return self.state
+        return whole_state(self.state, self.moved, encoding.config.num_kv_heads)
 
 
 @torch.no_grad()
@@ -28,9 +38,9 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
     """Logits [B, N, V] of tokens and positions [B, N], and the inputs of attention in every layer."""
     layers: list[LayerInputs] = []
 
-    def note(module: nn.Module, inputs: tuple[Tensor, Tensor | None, Tensor | None, bool]) -> None:
+    def note(module: nn.Module, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, bool]) -> None:
         assert isinstance(module, Attention)
-        layers.append(LayerInputs(module, inputs[0], inputs[1]))
+        layers.append(LayerInputs(module, *inputs[:3]))
 
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
@@ -47,7 +57,7 @@ def probabilities(layer: LayerInputs) -> Tensor:
     """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
     attention, h = layer.attention, layer.h
     q, k, _ = attention.heads(h)
-    q, k = attention.encoding.rotate_qk(q, k, layer.e)
+    q, k = attention.rotate_qk(q, k, layer.state, layer.moved)
     groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
     scores = (
         q.transpose(1, 2).float() @ k.transpose(1, 2).repeat_interleave(groups, 1).mT.float() / math.sqrt(attention.head_dim)

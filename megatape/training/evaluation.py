@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.parallel.layout import own_tokens
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.state import WEIGHT
@@ -33,7 +32,7 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     engine.deepspeed.eval()
     engine.deepspeed(**text, states=states)
     # Of this rank's tokens, as every layer reads them: what the last one makes of them is read by none.
-    read = [module.encoding.state(own_tokens(positions, axis)), *(e for _, e in states[:-1])]
+    read = [module.own_state(module.encoding.state(positions), None), *(e for _, e in states[:-1])]
 
     places = torch.arange(0, ids.shape[1], -(-ids.shape[1] // MAX_TOKENS), device=engine.device)
     here = places - axis.rank * read[0].shape[1]

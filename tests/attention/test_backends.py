@@ -82,7 +82,7 @@ def test_planner_reads_what_a_backend_keeps(raw_config: dict[str, Any], tmp_path
         raw_config["training"]["attention"] = name
         copies[name] = attention_copies(parse_config(raw_config, "test"))
     assert copies == {AUTO: load("sdpa").copied_bytes(sizes), "blocked": 0}
-    assert copies[AUTO] == 128 * 8 * (4 + 4) * 4  # rotated queries and keys; with as many channels as heads nothing is repeated
+    assert copies[AUTO] == 128 * 8 * (4 + 4 + 4) * 4  # rotated queries and keys, and e; with L = H nothing is repeated
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which supports a bias by distance only"):
         attention_copies(parse_config(raw_config, "test"))

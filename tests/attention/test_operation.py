@@ -37,6 +37,11 @@ def random_document_starts(batch: int, length: int) -> Tensor:
     return document_starts
 
 
+def initial_state(e: Tensor) -> Tensor:
+    """A part of e that is the same for all channels and takes no gradient: kernels get it apart from the rest."""
+    return torch.randn(*e.shape[:2], 1, e.shape[3], generator=torch.Generator().manual_seed(0))
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -> tuple[Tensor, Tensor]:
     """The formula of docs/model.md, one head at a time, with complex numbers."""
     size, group = q.shape[-1], q.shape[2] // k.shape[2]
@@ -62,14 +67,15 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
     document_starts = random_document_starts(*shape[:2]) if masked else None
     exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
     zeros = torch.zeros(shape[:2], dtype=torch.long)
-    q, k, v, e = exact
-    expected = plain(q, k, v, e, document_starts if document_starts is not None else zeros)
+    q, k, v, moved = exact
+    initial = initial_state(moved)
+    expected = plain(q, k, v, initial.double() + moved, document_starts if document_starts is not None else zeros)
     (expected[0].sin().sum() + expected[1].square().sum()).backward()
     for kernel in (blocked_attention, sdpa_moving_attention):
         for tensor in arguments:
             tensor.grad = None
-        q, k, v, e = arguments
-        content, attended_positions = kernel(q, k, v, e, document_starts)
+        q, k, v, moved = arguments
+        content, attended_positions = kernel(q, k, v, initial, moved, document_starts)
         (content.sin().sum() + attended_positions.square().sum()).backward()
         pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_positions, expected[1])]
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
@@ -82,9 +88,10 @@ def test_bfloat16_computes_in_float32() -> None:
     """For bfloat16 heads the kernel's result is the float32 result, rounded once."""
     q, k, v, e = inputs(SHAPES[2], torch.bfloat16)
     e = e.detach().float()
-    content, attended_positions = blocked_attention(q, k, v, e)
+    initial = initial_state(e)
+    content, attended_positions = blocked_attention(q, k, v, initial, e)
     assert content.dtype == attended_positions.dtype == torch.bfloat16
-    exact, _ = blocked_attention(q.float(), k.float(), v.float(), e)
+    exact, _ = blocked_attention(q.float(), k.float(), v.float(), initial, e)
     assert torch.equal(content, exact.bfloat16())
 
 
@@ -96,6 +103,7 @@ def test_nothing_quadratic_is_kept() -> None:
     for length in (256, 512):
         arguments = inputs((1, length, 2, 2, 4))
         with record_saved(exclude=[]) as saved:
-            blocked_attention(*arguments)
+            q, k, v, moved = arguments
+            blocked_attention(q, k, v, initial_state(moved), moved)
         sizes.append(saved.bytes)
     assert sizes[1] == 2 * sizes[0]

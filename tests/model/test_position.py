@@ -49,7 +49,7 @@ def test_position_states_rotate_with_the_offset() -> None:
     states: dict[int, list[tuple[Tensor, Tensor | None]]] = {0: [], offset: []}
     for start, collected in states.items():
         model(*tokens_and_positions(offset=start), states=collected)
-    rotate_qk = rotary_state(torch.tensor([[offset]]), 1, 8, 1e4).expand(2, 40, 4, -1)
+    rotate_qk = rotary_state(torch.tensor([[offset]]), 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
         assert here is not None and there is not None
         expected = rotate(here, rotate_qk)
@@ -58,7 +58,7 @@ def test_position_states_rotate_with_the_offset() -> None:
 
 def test_angles_are_computed_in_float64() -> None:
     position = 131_072
-    state = rotary_state(torch.tensor([[position]]), 1, 64, 1e4)[0, 0, 0]
+    state = rotary_state(torch.tensor([[position]]), 64, 1e4)[0, 0, 0]
     angles = position * 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
     assert_close(state.double(), torch.cat([angles.cos(), angles.sin()]), bounds.ANGLES)
 
@@ -107,7 +107,8 @@ def test_update_equals_the_equations() -> None:
     active = torch.nn.functional.silu(m @ update.content.T)
     expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
     expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
-    assert_close(update(e, attended_positions, m), expected, bounds.UPDATE)
+    initial = torch.randn(2, 5, 1, 8, generator=generator)
+    assert_close(initial + update(initial, e - initial, attended_positions, m), expected, bounds.UPDATE)
 
 
 def test_shape_of_the_state() -> None:

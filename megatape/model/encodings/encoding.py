@@ -34,15 +34,17 @@ class LayerBias(nn.Module):
 
 
 class StateUpdate(nn.Module):
-    """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token."""
+    """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token.
+
+    The state e is Encoding.state plus what layers have moved it by."""
 
     multiply_adds: int
 
-    def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """Returns the new e.
+    def forward(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        """Returns what this layer and those before it have moved e by, [B, N/T, L, W] in the dtype of m.
 
-        e: [B, N/T, L, W]; attended_positions: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state;
-        m: [B, N/T, C], the output of the MLP."""
+        state: of all tokens, [B, N, 1, W]; moved: [B, N/T, L, W], None for zero; attended_positions: A e of this rank's query
+        heads, [B, N, H/T, W], if attention moves the state; m: [B, N/T, C], the output of the MLP."""
         raise NotImplementedError
 
 
@@ -50,8 +52,8 @@ class Encoding:
     """A position encoding. This base class does nothing: the model sees positions only through its causal mask."""
 
     attends: ClassVar[Attends] = "plain"
-    carries_state: ClassVar[bool] = False  # blocks change the state; between them each rank holds the part of its own tokens
-    state_width: int = 0  # W, width of one channel of a state that blocks change
+    carries_state: ClassVar[bool] = False  # blocks move the state; between them each rank holds the part of its own tokens
+    state_width: int = 0  # W, width of one channel of a state that blocks move
     has_position_tensor: ClassVar[bool] = False  # the state is cosines and sines that rotate queries and keys
 
     def __init__(self, config: ModelConfig) -> None:
@@ -66,16 +68,16 @@ class Encoding:
         return x
 
     def state(self, positions: Tensor) -> Tensor | None:
-        """The state that passes through the blocks beside x.
+        """The state before any block, a constant of the positions [B, N].
 
-        If blocks change it: e [B, N/T, L, W] in float32, from this rank's positions [B, N/T]. Otherwise any floating-point
-        constant that `rotate_qk` or the bias reads, from all positions [B, N]."""
+        If blocks move it: float32 [B, N, 1, W], the same for all channels. Otherwise any floating-point number that `rotate_qk`
+        or the bias reads."""
         return None
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The queries [B, N, H/T, R] and keys [B, N, L/T, R] from which scores are computed.
 
-        state: that of all tokens, [B, N, L/T, W] if blocks change it."""
+        state: that of all tokens, as `state` gives it."""
         return q, k
 
     def bias(self, axis: Axis) -> LayerBias | None:

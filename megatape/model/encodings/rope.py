@@ -21,7 +21,7 @@ class Rope(Encoding):
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        return rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base, config.scaling)
+        return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         return rotary.rotate_qk(q, k, state)

@@ -11,21 +11,19 @@ from torch import Tensor
 from megatape.attention.rotation import rotate
 from megatape.config import ScalingConfig
 
-# The position tensor is float32 whatever the compute precision: docs/benchmarks.md, "Precision of the position tensor".
+# Angles are float32 whatever the compute precision, what layers add to them is not: docs/benchmarks.md, "Precision of the
+# position tensor".
 STATE_DTYPE = torch.float32
 
 
-def rotary_state(
-    positions: Tensor, num_channels: int, head_dim: int, base: float, scaling: ScalingConfig | None = None
-) -> Tensor:
-    """Rotary embedding of `positions` [B, N] as a position tensor [B, N, L, R], the same for all L channels (a view).
+def rotary_state(positions: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None) -> Tensor:
+    """Rotary embedding of `positions` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
 
     Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
     off by 3e-4 at position 131072."""
     thetas, size = frequencies(head_dim, base, scaling)
     angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
-    state = (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)
-    return state[:, :, None].expand(-1, -1, num_channels, -1)
+    return (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)[:, :, None]
 
 
 def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tuple[Tensor, float]:

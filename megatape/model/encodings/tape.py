@@ -10,15 +10,17 @@ of TAPE is linear over L with coefficients that do not depend on the plane, so b
 
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import Attends
+from megatape.attention.rotation import whole_state
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding, StateUpdate
-from megatape.parallel.layout import divide_by_tokens
+from megatape.parallel.layout import divide_by_tokens, own_tokens
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.parallel.recompute import recompute
@@ -37,7 +39,10 @@ class TapeUpdate(StateUpdate):
     The authors write the attention gain as an L x L matrix, but their contraction sums it over
     columns: it acts as one scalar per head, which is what is stored here.
 
-    attention, feed_forward: which updates there are. The ablations override the parts."""
+    attention, feed_forward: which updates there are. The ablations override the parts. moved_dtype: precision of what layers
+    add to e; None: that of m."""
+
+    moved_dtype: torch.dtype | None = None
 
     def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
@@ -64,24 +69,28 @@ class TapeUpdate(StateUpdate):
         self.down = parameter((channels, inner), self.axis)  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
-    def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """See StateUpdate. What is computed from the arguments on the way to the new e is cheap to compute
+    def forward(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        """See StateUpdate. What is computed from the arguments on the way to the result is cheap to compute
         and large to keep, so the backward pass computes it again, except for the exchange between ranks."""
+        state = own_tokens(state, self.axis)
         if self.axis.size == 1 or attended_positions is None:
-            return recompute(self._both, e, attended_positions, m)
-        moved = divide_by_tokens(self._gained(attended_positions), self.axis)
-        return recompute(self._both, e + moved, None, m)
+            return recompute(self._both, state, moved, attended_positions, m)
+        gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
+        return recompute(self._both, state, gained if moved is None else moved + gained, None, m)
 
-    def _both(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def _both(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         if attended_positions is not None:
-            e = e + self._gained(attended_positions)
-        if not self.feed_forward:
-            return e
-        active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-        return e + self._mixed(e, active)
+            gained = self._gained(attended_positions)
+            moved = gained if moved is None else moved + gained
+        if self.feed_forward:
+            active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
+            mixed = self._mixed(whole_state(state, moved, self.num_channels), active)
+            moved = mixed if moved is None else moved + mixed
+        assert moved is not None  # no encoding has neither update
+        return moved.to(self.moved_dtype or m.dtype)
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
-        """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in the dtype of e."""
+        """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
         gain = self.gain.to(rotary.STATE_DTYPE).view(self.num_channels // self.axis.size, 1, -1)
         return (gain @ attended_positions.to(rotary.STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
 
@@ -111,7 +120,7 @@ class Tape(Encoding):
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        return rotary.rotary_state(positions, config.num_kv_heads, config.head_dim, config.rotary_base, config.scaling)
+        return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         return rotary.rotate_qk(q, k, state)

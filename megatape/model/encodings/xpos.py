@@ -23,7 +23,7 @@ class XPos(Encoding):
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        e = rotary.rotary_state(positions, 1, config.head_dim, config.rotary_base)
+        e = rotary.rotary_state(positions, config.head_dim, config.rotary_base)
         fraction = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions.device) / config.head_dim
         # The scales cancel except for the distance, so any origin works; the middle keeps them smallest.
         power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
