@@ -14,6 +14,7 @@ from megatape.model.norm import RMSNorm
 from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.layout import divide_by_channels
 from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.overlap import Exchange
 from megatape.registry import AUTO
 
 
@@ -48,9 +49,9 @@ class Attention(nn.Module):
         h: [B, N/T, C]; state, moved: as Encoding.state and StateUpdate have them, or None; document_starts: [B, N],
         the first token that each token may see, or None; move: whether anything reads the moved state;
         dropout_seeds: [B] or None, as in model/transformer.py."""
-        q, k, v = self.heads(h, dropout_seeds)
-        if moved is not None:
-            moved = divide_by_channels(moved, self.axis)
+        exchange = None if moved is None else divide_by_channels(moved, self.axis)
+        q, k, v = self.heads(h, dropout_seeds, exchange)
+        moved = None if exchange is None else exchange.finish()
         attended_positions = None
         if state is not None and move and self.encoding.attends == "moving":
             content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backend)
@@ -70,9 +71,13 @@ class Attention(nn.Module):
         q, k, _ = rotate_by_state(q, k, state, moved)
         return q, k
 
-    def heads(self, h: Tensor, dropout_seeds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C]."""
-        projected = column_parallel(h, self.query, self.key, self.value, dropout_seeds=dropout_seeds)
+    def heads(
+        self, h: Tensor, dropout_seeds: Tensor | None = None, beside: Exchange | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C].
+
+        beside: an exchange that begins here, to run beside the products."""
+        projected = column_parallel(h, self.query, self.key, self.value, dropout_seeds=dropout_seeds, beside=beside)
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in projected)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)

@@ -1,9 +1,12 @@
 """Collectives of tensor parallelism, and pairs of them: what the forward pass gathers, the backward pass sums and scatters.
 
+Nothing else runs meanwhile; overlap.py has those that run beside computation.
+
 B batch, N tokens, T tensor-parallel ranks. Every function but `every_rank` is the identity at T = 1.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,10 +83,23 @@ def all_reduce(x: Tensor, axis: Axis) -> Tensor:
     return total
 
 
-def all_to_all(x: Tensor, axis: Axis) -> Tensor:
-    """[T, ...] -> [T, ...]: piece t goes to rank t, and piece t of the result came from rank t."""
-    if axis.size == 1:
-        return x
-    received = torch.empty_like(x)
-    dist.all_to_all_single(received, x, group=axis.group)
-    return received
+@dataclass(frozen=True)
+class Pieces:
+    """How a tensor divides into one piece for each of T ranks: `split` gives [T, ...], contiguous; `join` is its inverse."""
+
+    split: Callable[[Tensor, int], Tensor]
+    join: Callable[[Tensor], Tensor]
+
+
+def exchange(x: Tensor, axis: Axis, given: Pieces, wanted: Pieces) -> Tensor:
+    """An all-to-all: x is split into one piece a rank, and the pieces of all ranks are joined in another way.
+
+    Backward: the inverse exchange."""
+
+    def convert(x: Tensor, given: Pieces, wanted: Pieces) -> Tensor:
+        sent = given.split(x, axis.size)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=axis.group)
+        return wanted.join(received)
+
+    return paired(x, axis, lambda x, _: convert(x, given, wanted), lambda grad, _: convert(grad, wanted, given))

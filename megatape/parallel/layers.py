@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from megatape.parallel.collectives import all_gather, gather_tokens, scatter_sum_tokens
+from megatape.parallel.collectives import gather_tokens, scatter_sum_tokens
 from megatape.parallel.layout import own_rows
 from megatape.parallel.lora import ColumnAdapter, RowAdapter
 from megatape.parallel.loss import cross_entropy, mask_padding
 from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.overlap import Exchange, Gathering, begin_gather
 from megatape.parallel.parameters import parameter
 from megatape.parallel.recompute import recomputed
 
@@ -32,28 +33,45 @@ class ColumnLinear(nn.Module):
         self.weight = parameter((out_features, in_features), axis, 0)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
-    def forward(self, whole: Tensor, *, part: Tensor | None = None, again: "_GatherAgain | None" = None) -> Tensor:
-        """whole: [B, N, in_features]. Given this rank's `part` of it, keeps only that, and the
+    def forward(
+        self,
+        whole: Tensor,
+        *,
+        part: Tensor | None = None,
+        gathering: Gathering | None = None,
+        again: "_GatherAgain | None" = None,
+    ) -> Tensor:
+        """whole: [B, N, in_features]. If `gathering` still completes it, only this rank's `part` of it is kept, and the
         backward pass gathers the whole by `again`."""
-        if again is None:
+        if gathering is None:
             return F.linear(whole, self.weight, self.bias)
-        out: Tensor = _GatheredLinear.apply(whole, self.weight, part, again)
+        out: Tensor = _GatheredLinear.apply(whole, self.weight, part, gathering, again)
         return out if self.bias is None else out + self.bias
 
 
-def column_parallel(x: Tensor, *layers: ColumnLinear, dropout_seeds: Tensor | None = None) -> list[Tensor]:
+def column_parallel(
+    x: Tensor, *layers: ColumnLinear, dropout_seeds: Tensor | None = None, beside: Exchange | None = None
+) -> list[Tensor]:
     """The outputs of several layers on the same input, for all tokens: [B, N/T, C] -> [B, N, out_features / T] each.
 
-    dropout_seeds: of adapters. The input is gathered once for all layers. Each rank keeps only its part, and the backward pass
-    gathers the whole again, once."""
+    dropout_seeds: of adapters. beside: an exchange that begins here, to run beside the products. The input is gathered once for
+    all layers. Each rank keeps only its part, and the backward pass gathers the whole again, once."""
     axis = layers[0].axis
-    whole = gather_tokens(x, axis)
-    if axis.size == 1 or recomputed():
+    if axis.size == 1:
+        whole, gathering = x, None
+    else:
+        whole, gathering = begin_gather(x, axis)
+    if beside is not None:
+        beside.begin()
+    if gathering is None:
+        outputs = [layer(whole) for layer in layers]
+    elif recomputed():
+        gathering.wait()
         outputs = [layer(whole) for layer in layers]
     else:
         part, again = x.detach(), _GatherAgain(axis, sum(layer.weight.requires_grad for layer in layers))
         # By keyword, because ZeRO stage 3 wraps the positional inputs of a layer in hooks.
-        outputs = [layer(whole, part=part, again=again) for layer in layers]
+        outputs = [layer(whole, part=part, gathering=gathering, again=again) for layer in layers]
     return [
         out if layer.adapter is None else out + layer.adapter(x, dropout_seeds)
         for out, layer in zip(outputs, layers, strict=True)
@@ -66,34 +84,45 @@ class _GatherAgain:
     def __init__(self, axis: Axis, uses: int) -> None:
         self.axis, self.uses = axis, uses
         self.left = 0
-        self.whole: Tensor | None = None
+        self.gathering: Gathering | None = None
 
-    def __call__(self, part: Tensor) -> Tensor:
-        if self.whole is None:
-            self.whole, self.left = all_gather(part, self.axis), self.uses
-        whole = self.whole
+    def begin(self, part: Tensor) -> None:
+        """Begin, if no layer has."""
+        if self.gathering is None:
+            self.gathering, self.left = Gathering(part, self.axis), self.uses
+
+    def finish(self) -> Tensor:
+        """The whole, for one of the layers."""
+        assert self.gathering is not None
+        whole = self.gathering.wait()
         self.left -= 1
         if not self.left:
-            self.whole = None
+            self.gathering = None
         return whole
 
 
 class _GatheredLinear(torch.autograd.Function):
-    """F.linear that saves a part of its input unless the weight is frozen, and the weight itself, because ZeRO stage 3 frees
-    and refills its storage."""
+    """F.linear of an input that is still arriving. Saves a part of it unless the weight is frozen, and the weight itself,
+    because ZeRO stage 3 frees and refills its storage."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, weight: Tensor, part: Tensor, again: _GatherAgain) -> Tensor:
+    def forward(ctx: Any, whole: Tensor, weight: Tensor, part: Tensor, gathering: Gathering, again: _GatherAgain) -> Tensor:
         ctx.again = again
         ctx.save_for_backward(part if weight.requires_grad else None, weight)
-        return F.linear(whole, weight)
+        out = whole.new_empty(*whole.shape[:-1], len(weight))
+        for rows in gathering.rows():
+            torch.mm(whole[rows].flatten(0, 1), weight.T, out=out[rows].flatten(0, 1))
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         part, weight = ctx.saved_tensors
-        grad_weight = None if part is None else grad.flatten(0, 1).T @ ctx.again(part).flatten(0, 1)
-        return grad @ weight, grad_weight, None, None
+        if part is None:
+            return grad @ weight, None, None, None, None
+        ctx.again.begin(part)  # runs beside the product for the input
+        grad_whole = grad @ weight
+        return grad_whole, grad.flatten(0, 1).T @ ctx.again.finish().flatten(0, 1), None, None, None
 
 
 class RowLinear(nn.Module):

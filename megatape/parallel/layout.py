@@ -5,8 +5,9 @@ B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 noth
 
 from torch import Tensor
 
-from megatape.parallel.collectives import all_to_all, every_rank, paired
+from megatape.parallel.collectives import Pieces, every_rank, exchange
 from megatape.parallel.mesh import Axis
+from megatape.parallel.overlap import Exchange
 
 
 def own_tokens(x: Tensor, axis: Axis) -> Tensor:
@@ -26,21 +27,32 @@ def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
     return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
 
-def divide_by_channels(e: Tensor, axis: Axis) -> Tensor:
-    """From all channels of this rank's tokens [B, N/T, L, W] to all tokens of this rank's channels [B, N, L/T, W]."""
-    return paired(e, axis, _to_channels, _to_tokens)
+def divide_by_channels(e: Tensor, axis: Axis) -> Exchange:
+    """From all channels of this rank's tokens [B, N/T, L, W] to all tokens of this rank's channels [B, N, L/T, W]; for the
+    caller to begin and to finish."""
+    return Exchange(e, axis, CHANNELS, TOKENS)
 
 
 def divide_by_tokens(e: Tensor, axis: Axis) -> Tensor:
     """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of its tokens [B, N/T, L, W]."""
-    return paired(e, axis, _to_tokens, _to_channels)
+    return exchange(e, axis, TOKENS, CHANNELS)
 
 
-def _to_channels(e: Tensor, axis: Axis) -> Tensor:
-    sent = e.unflatten(2, (axis.size, -1)).permute(2, 0, 1, 3, 4).contiguous()  # [T, B, N/T, L/T, W]
-    return all_to_all(sent, axis).transpose(0, 1).flatten(1, 2).contiguous()
+def _split_channels(e: Tensor, size: int) -> Tensor:
+    return e.unflatten(2, (size, -1)).permute(2, 0, 1, 3, 4).contiguous()
 
 
-def _to_tokens(e: Tensor, axis: Axis) -> Tensor:
-    sent = e.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # [T, B, N/T, L/T, W]
-    return all_to_all(sent, axis).permute(1, 2, 0, 3, 4).flatten(2, 3).contiguous()
+def _join_channels(pieces: Tensor) -> Tensor:
+    return pieces.permute(1, 2, 0, 3, 4).flatten(2, 3).contiguous()
+
+
+def _split_tokens(e: Tensor, size: int) -> Tensor:
+    return e.unflatten(1, (size, -1)).transpose(0, 1).contiguous()
+
+
+def _join_tokens(pieces: Tensor) -> Tensor:
+    return pieces.transpose(0, 1).flatten(1, 2).contiguous()
+
+
+# Pieces of either are [B, N/T, L/T, W].
+CHANNELS, TOKENS = Pieces(_split_channels, _join_channels), Pieces(_split_tokens, _join_tokens)

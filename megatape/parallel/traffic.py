@@ -44,13 +44,15 @@ class CountTraffic(TorchDispatchMode):
     """Count what this rank sends inside the block by process group, DeepSpeed's collectives included.
 
     axes: those to count; any other process group counts as "other". Single numbers (norms, losses, flags) are left out.
-    `sent` holds a counter for each axis; `labels` holds the names of the profiler ranges around the collectives."""
+    `sent` holds a counter for each axis, and `beside` the bytes of it that run beside computation, since their caller did not
+    wait. `labels` holds the names of the profiler ranges around the collectives."""
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()
         self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
         self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), "other")}
+        self.beside: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -64,10 +66,19 @@ class CountTraffic(TorchDispatchMode):
         tensors = [[leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)] for arg in args[:2]]
         if group.size() > 1 and max(tensor.numel() for tensor in tensors[0] + tensors[1]) > 1:
             whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
-            self.sent[name][collective] += sent_bytes(collective, whole, group.size())
+            self.sent[name][collective] += (sent := sent_bytes(collective, whole, group.size()))
+            self.beside[name] += sent * _argument(func, "async_op", args)
         self.labels.add(label := f"{collective} ({name} ranks)")
         with record_function(label):
             return func(*args, **(kwargs or {}))
+
+
+def _argument(func: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """The flag of this name. False for older versions of torch, whose operators do not have it."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return bool(args[index] if index < len(args) else argument.default_value)
+    return False
 
 
 def _is_group(value: torch.ScriptObject) -> bool:

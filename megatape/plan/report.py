@@ -109,6 +109,8 @@ def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]
         inside, outside = split[group]
         rows.append((f"  {group}-parallel ranks", f"{size(inside)}, {size(outside)}"))
         rows += [(f"    {collective}", size(count)) for collective, count in sent.items()]
+        if group == "tensor":
+            rows.append(("    of these beside computation", f"{traffic.beside:.0%}"))
     return rows
 
 

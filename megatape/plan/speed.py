@@ -22,7 +22,7 @@ ASSUMPTIONS = (
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of the peak",
     f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of the peak",
     f"saved activations cross device memory {ACTIVATION_PASSES} times, and {RECOMPUTED_PASSES} more times if recomputed",
-    "tensor-parallel exchanges do not overlap with computation; those of ZeRO do in the good case",
+    "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, run beside computation in the good case",
     "no waiting for data, checkpoints, stragglers or host memory; attention computes all N x N scores, as the FLOPs count them",
 )
 
@@ -56,7 +56,9 @@ def plan_speed(config: Config, world_size: int, gpus_per_node: int, gpu: Gpu, tr
             for inside, outside in links(config, world_size, gpus_per_node, traffic).values()
         )
         streaming = streamed / (gpu.memory_bandwidth * MEMORY_EFFICIENCY[case])
-        return tensor + streaming + (max(compute, data) if case else compute + data)
+        if not case:
+            return tensor + streaming + compute + data
+        return (1 - traffic.beside) * tensor + streaming + max(compute, data + traffic.beside * tensor)
 
     good, bad = seconds(1), seconds(0)
     best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))

@@ -20,6 +20,8 @@ from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
 
+_BESIDE = "beside computation"
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -29,6 +31,7 @@ class Pass:
     trained: list[nn.Parameter]  # those that get a gradient
     events: list[Event]  # when modules use their weights
     sent: Sent  # bytes to the other tensor-parallel ranks
+    beside: int  # of these, bytes that run beside computation
 
 
 @cache
@@ -45,16 +48,18 @@ def run_pass(config: Config) -> Pass:
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     at_two, at_three = (_sent(config, num_layers, short, length) for num_layers in (2, 3))
     sent = Counter({collective: two + (at_three[collective] - two) * (depth - 2) for collective, two in at_two.items()})
-    return Pass(model, trained, events, sent)
+    beside = sent.pop(_BESIDE, 0)
+    return Pass(model, trained, events, sent, beside)
 
 
 def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
-    """Bytes sent at `length` tokens, from runs of `short` tokens and of twice as many."""
+    """Bytes sent at `length` tokens, and under _BESIDE those beside computation, from runs of `short` tokens and of twice as
+    many."""
     counts = []
     for tokens in (short, 2 * short):
         with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
             _run(config, num_layers, tokens)
-        counts.append(traffic.sent["tensor"])
+        counts.append(traffic.sent["tensor"] + Counter({_BESIDE: traffic.beside["tensor"]}))
     once, twice = counts
     return Counter(
         {collective: count + (twice[collective] - count) // short * (length - short) for collective, count in once.items()}

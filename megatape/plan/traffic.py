@@ -20,17 +20,21 @@ GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the pr
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one rank sends in one optimizer step, to its tensor-parallel group and to its data-parallel group."""
+    """Bytes that one rank sends in one optimizer step, to its tensor-parallel group and to its data-parallel group.
+
+    beside: share of the tensor-parallel bytes that run beside computation."""
 
     tensor: Sent
     data: Sent
+    beside: float
 
 
 def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
     """The traffic of a rank. one: its pass over a micro-batch."""
     micro_batches = config.accumulation(world_size)
     tensor = Counter({collective: count * micro_batches for collective, count in one.sent.items()})
-    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one))
+    beside = one.beside / max(1, one.sent.total())
+    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one), beside)
 
 
 def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:

@@ -132,5 +132,7 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     rows += [("bytes sent", "", "")]
     for group, sent in traffic.sent.items():
         rows += [(f"{group} ranks, {collective}", "", size(count / steps)) for collective, count in sent.items()]
+        if sent:
+            rows.append((f"{group} ranks, of these beside computation", "", size(traffic.beside[group] / steps)))
     table = columns(rows, align=("left", "right", "right"))
     return f"profile of {steps} steps, for one step on this rank:\n{table}"

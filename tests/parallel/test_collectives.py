@@ -47,7 +47,7 @@ def _to_tokens(parts: list[Tensor]) -> list[Tensor]:
 PAIRS = {
     "gather_tokens": Pair(gather_tokens, (2, 3, 5), _gathered),
     "scatter_sum_tokens": Pair(scatter_sum_tokens, (2, 6, 5), _scattered),
-    "divide_by_channels": Pair(divide_by_channels, (2, 3, 4, 5), _to_channels),
+    "divide_by_channels": Pair(lambda x, axis: divide_by_channels(x, axis).begin().finish(), (2, 3, 4, 5), _to_channels),
     "divide_by_tokens": Pair(divide_by_tokens, (2, 6, 2, 5), _to_tokens),
 }
 

@@ -7,16 +7,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.model.accounting import record_saved
 from megatape.parallel.layers import ColumnLinear, column_parallel
-from megatape.parallel.mesh import make_mesh
+from megatape.parallel.layout import divide_by_channels
+from megatape.parallel.mesh import Axis, make_mesh
 from megatape.parallel.recompute import recompute
-from megatape.parallel.traffic import ALL_GATHER, REDUCE_SCATTER, CountTraffic
+from megatape.parallel.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
 from megatape.runtime.topology import Topology
 from tests.workers import run_workers
 
-BATCH, TOKENS, HIDDEN, OUT, RANKS = 2, 6, 5, (8, 4, 4), 2
+BATCH, TOKENS, HIDDEN, OUT, RANKS = 3, 6, 5, (8, 4, 4), 2  # halves of two samples and of one
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -61,10 +63,54 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
             "sent": [dict(traffic.sent["tensor"]), dict(back.sent["tensor"])],
         }
     own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
+    found["order"] = _order(axis, own, layers)
     outputs = column_parallel(own, *layers)
     gone = [weakref.ref(part) for part in outputs]
     del outputs
     return found | {"freed": all(reference() is None for reference in gone)}
+
+
+def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
+    """Which collectives begin, which products run and where an exchange ends, forward and backward."""
+    exchange = divide_by_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
+    assert exchange.flight is not None
+    wait, order = exchange.flight.wait, _Order()
+
+    def note_and_wait() -> None:
+        order.seen.append("end")
+        wait()
+
+    exchange.flight.wait = note_and_wait  # type: ignore[method-assign]
+    with order:
+        outputs = column_parallel(own, *layers, beside=exchange)
+        total = torch.stack([part.sum() for part in (*outputs, exchange.finish())]).sum()
+        order.seen.append("backward")
+        total.backward()
+    return order.seen
+
+
+class _Order(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if func.namespace == "c10d" or name in ("mm", "bmm", "addmm"):
+            self.seen.append(OPERATORS.get(name, "product"))
+        return func(*args, **(kwargs or {}))
+
+
+def test_exchange_runs_beside_the_products(results: list[dict[str, Any]]) -> None:
+    """It begins after the collective that the products wait for, and ends after them, in both directions."""
+    for result in results:
+        split = result["order"].index("backward")
+        forward, backward = result["order"][:split], result["order"][split + 1 :]
+        # A gathering for each half of the samples; the first layer takes one at a time.
+        assert forward == [ALL_GATHER, ALL_GATHER, ALL_TO_ALL, *["product"] * 4, "end"]
+        assert backward == [ALL_TO_ALL, ALL_GATHER, *["product"] * 6, "end", REDUCE_SCATTER]
 
 
 @pytest.mark.parametrize("name", ["plain", "recomputed"])

@@ -38,4 +38,4 @@ def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     batches = run.next_batches()
     with CountTraffic(run.mesh.tensor, run.mesh.data) as counted:
         run.engine.train_step(batches, 1e-3)
-    return {group: dict(sent) for group, sent in counted.sent.items()}
+    return {group: dict(sent) for group, sent in counted.sent.items()} | {"beside": {"tensor": counted.beside["tensor"]}}

@@ -61,9 +61,11 @@ def test_planned_bytes_are_those_sent(
     results = run_workers("tests.plan.cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
-        planned = plan_traffic(config, 4, run_pass(config))
+        one = run_pass(config)
+        planned, beside = plan_traffic(config, 4, one), {"tensor": one.beside * config.accumulation(4)}
+        expected = {"tensor": planned.tensor, "data": planned.data, "other": {}, "beside": beside}
         for rank, counted in enumerate(results):
-            assert counted[number] == {"tensor": planned.tensor, "data": planned.data, "other": {}}, (name, rank)
+            assert counted[number] == expected, (name, rank)
 
 
 @pytest.mark.parametrize(
