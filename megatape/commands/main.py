@@ -35,6 +35,8 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on a task",
     "scores": "score a file of predictions as SCROLLS does",
     "report": "write a page about runs: curves, events, evaluations, position tensors",
+    "benchmark": "measure a machine",
+    "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "study": "run the paper's studies and this system's benchmarks",
     "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "study shift": "measure how added tokens and shifted position ids change attention",

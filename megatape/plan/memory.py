@@ -58,7 +58,7 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
         device["gathered weights"] = gathered(one.events, ranks, stage3_limits(config)).live * size
     if zero.stage:  # gradients that wait to be reduced, and their copy in transit
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
-    return Memory(device | _activations(config, on_gpu), host)
+    return Memory(device | plan_activations(config, on_gpu), host)
 
 
 def checkpoint_bytes(config: Config) -> int:
@@ -70,7 +70,8 @@ def checkpoint_bytes(config: Config) -> int:
     return 4 * held + OPTIMIZERS[config.optimizer.kind].state_bytes * trained
 
 
-def _activations(config: Config, on_gpu: bool) -> dict[str, float]:
+def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
+    """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it."""
     model, checkpointing = config.model, config.training.activation_checkpointing
     kept = activations(config, model.encoding, checkpointing).total
     content = activations(config, "nope", checkpointing).total

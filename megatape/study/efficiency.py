@@ -15,7 +15,7 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
-from megatape.registry import ENCODINGS
+from megatape.registry import AUTO, ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE
 from megatape.study.paper import COST_LAYERS, COST_LENGTH, COSTS
@@ -47,12 +47,20 @@ class Timing:
 
 
 class Subject:
-    """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own."""
+    """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
+
+    attention: the preferred backend."""
 
     def __init__(
-        self, config: ModelConfig, length: int, batch: int, device: torch.device, weights: dict[tuple[str, torch.Size], Tensor]
+        self,
+        config: ModelConfig,
+        length: int,
+        batch: int,
+        device: torch.device,
+        weights: dict[tuple[str, torch.Size], Tensor],
+        attention: str = AUTO,
     ) -> None:
-        self.model = Transformer(config)
+        self.model = Transformer(config, attention=attention)
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:

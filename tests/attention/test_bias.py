@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.blocked import BLOCK, blocked_biased_attention
@@ -101,7 +100,7 @@ def test_reference_equals_the_formula(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("shape", [(2, 128, 4, 4, 16), (2, 300, 6, 2, 10)], ids=str)
 def test_flex_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
-    """The GPU's score modification, uncompiled. flex_attention has no gradient on a CPU; tests/model/test_gpu.py tests that."""
+    """The GPU's score modification, uncompiled. flex_attention has no gradient on a CPU; tests/gpu tests that."""
     check(flex_biased_attention, shape, "distance", masked, gradients=False)
 
 
@@ -190,6 +189,8 @@ def test_alibi() -> None:
 
 
 def test_t5_buckets_are_those_of_transformers() -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
     distances = torch.arange(5000)
     expected = T5Attention._relative_position_bucket(-distances, bidirectional=False, num_buckets=32, max_distance=128)
     assert torch.equal(buckets(5000, torch.device("cpu")), expected)

@@ -36,6 +36,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "evaluate": (["addition", "nowhere", "--data", "nowhere", "--output", "out"], "nowhere: no such folder"),
     "scores": (["nowhere", "--scrolls", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
+    "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),

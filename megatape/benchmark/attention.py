@@ -1,0 +1,177 @@
+"""Attention by every backend that can, side by side with rotary attention by PyTorch's choice of kernel: times and errors.
+
+Rotary attention includes the rotation of queries and keys, as attention that moves the position tensor does. Shapes as in
+model/transformer.py.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from megatape.attention.backend import Attends, Need
+from megatape.attention.bias import DistanceBias
+from megatape.attention.operation import attend, attend_and_move, load
+from megatape.attention.rotation import rotate
+from megatape.benchmark.child import Bench
+from megatape.benchmark.clock import Clock, clock_of, median, ratio
+from megatape.benchmark.journal import Result
+from megatape.benchmark.shapes import Shape, shapes
+from megatape.model.encodings import encoding_of
+from megatape.registry import BACKENDS
+from megatape.study.efficiency import compute_dtype
+
+CASES: list[tuple[str, Attends, bool]] = [  # shape, what the encoding asks for, whether documents are masked
+    ("155m", "plain", False),
+    ("155m", "moving", False),
+    ("1b", "plain", False),
+    ("1b", "moving", False),
+    ("1b", "plain", True),
+    ("1b", "moving", True),
+    ("7b", "plain", False),
+    ("7b", "moving", False),
+    ("8b", "plain", False),
+    ("8b", "moving", False),
+    ("155m", "distance bias", False),
+]
+# The kernels of SDPA, each by itself: the fastest one for rotary attention is the baseline of all ratios (tables.py).
+KERNELS = {
+    "cuda": {
+        "cuDNN": SDPBackend.CUDNN_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    },
+    "cpu": {"math": SDPBackend.MATH},
+}
+DOCUMENTS = 5  # in a sequence, where there are several
+
+
+def attention(bench: Bench) -> None:
+    """Measure every backend in every case."""
+    clock = clock_of(bench)
+    for name, attends, masked in CASES:
+        shape = shapes(bench.tiny)[name]
+        case = f"{name}{', documents' * masked}/{attends}"
+        ways = [way for way in _ways(clock.device, attends, shape, masked) if not bench.skips(f"{case}/{way.label}")]
+        if ways:
+            problem, baseline = (Problem(shape, asked, masked, clock.device) for asked in (attends, "plain"))
+        for way in ways:
+            bench.measure(f"{case}/{way.label}", partial(_compared, clock, problem, way, baseline))
+
+
+class Way(NamedTuple):
+    """A backend, in a context that may force its kernel."""
+
+    label: str
+    backend: str
+    context: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def _ways(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Way]:
+    need = Need(device.type, attends, shape.model.head_dim, compute_dtype(device), masked)
+    for name in BACKENDS:
+        if load(name).refusal(need) is None:
+            yield Way(name, name)
+            if name == BASELINE.backend and not masked:
+                for label, kernel in KERNELS[device.type].items():
+                    yield Way(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
+
+
+BASELINE = Way("sdpa", "sdpa")
+
+
+class Problem:
+    """Inputs of attention, gradients of its outputs, and both results in float64."""
+
+    def __init__(self, shape: Shape, attends: Attends, masked: bool, device: torch.device) -> None:
+        config = shape.model.model_copy(update={"encoding": "rope"})
+        self.encoding, self.attends = encoding_of(config), attends
+        batch, length, size, dtype = shape.batch, shape.length, config.head_dim, compute_dtype(device)
+        generator = torch.Generator(device).manual_seed(0)
+
+        def draw(*sizes: int) -> Tensor:
+            return torch.randn(*sizes, generator=generator, device=device, dtype=dtype)
+
+        heads, channels = config.num_heads, config.num_kv_heads
+        self.inputs = [draw(batch, length, count, size) for count in (heads, channels, channels)]
+        if attends == "moving":
+            self.inputs.append(0.2 * draw(batch, length, channels, size))
+        if attends == "distance bias":
+            self.inputs.append(draw(heads, length).float())
+        for tensor in self.inputs:
+            tensor.requires_grad_()
+        positions = torch.arange(length, device=device)
+        state = self.encoding.state(positions.expand(batch, -1))
+        assert state is not None
+        self.state = state
+        of_document = -(-length // DOCUMENTS)
+        self.starts = (positions // of_document * of_document).expand(batch, -1).contiguous() if masked else None
+        self.d_outputs = [draw(batch, length, heads, size) for _ in range(1 + (attends == "moving"))]
+
+    def forward(self, backend: str) -> list[Tensor]:
+        """The outputs, A v and perhaps A e, [B, N, H, R] each."""
+        q, k, v, *rest = self.inputs
+        if self.attends == "moving":
+            return list(attend_and_move(q, k, v, self.state, rest[0], self.starts, backend))
+        if self.attends == "plain":
+            q, k = self.encoding.rotate_qk(q, k, self.state)
+        return [attend(q, k, v, DistanceBias(*rest) if rest else None, self.starts, backend)]
+
+    @torch.no_grad()
+    def inference(self, way: Way) -> None:
+        """The forward pass alone."""
+        with way.context():
+            self.forward(way.backend)
+
+    def step(self, way: Way) -> list[Tensor]:
+        """Outputs and gradients of the inputs."""
+        with way.context():
+            outputs = self.forward(way.backend)
+            return [*outputs, *torch.autograd.grad(outputs, self.inputs, self.d_outputs)]
+
+    @cached_property
+    def exact(self) -> list[Tensor]:
+        """The same by the formula in float64, one key/value head after the other."""
+        inputs = [tensor.detach().double().requires_grad_() for tensor in self.inputs]
+        q, k, v, *rest = inputs
+        groups, length = q.shape[2] // k.shape[2], q.shape[1]
+        index = torch.arange(length, device=q.device)
+        hidden = index > index[:, None] if self.starts is None else (index > index[:, None]) | (index < self.starts[..., None])
+        outputs: list[list[Tensor]] = []
+        for channel in range(k.shape[2]):
+            heads, one = slice(channel * groups, (channel + 1) * groups), slice(channel, channel + 1)
+            queries, keys, values = q[:, :, heads], k[:, :, one], [v[:, :, one]]
+            if self.attends != "distance bias":
+                e = self.state.double()
+                if self.attends == "moving":
+                    values.append(e := e + rest[0][:, :, one])
+                queries, keys = rotate(queries, e), rotate(keys, e)
+            scores = torch.einsum("bqhr,bkr->bhqk", queries, keys[:, :, 0]) / math.sqrt(q.shape[3])
+            if self.attends == "distance bias":
+                scores = scores + rest[0][heads][:, (index[:, None] - index).clamp(min=0)]
+            weights = scores.masked_fill(hidden.view(-1, 1, length, length), -math.inf).softmax(-1)
+            found = [torch.einsum("bhqk,bkr->bqhr", weights, value[:, :, 0]) for value in values]
+            torch.autograd.backward(found, [d_output[:, :, heads].double() for d_output in self.d_outputs])
+            outputs.append([output.detach() for output in found])
+        gradients = [tensor.grad for tensor in inputs if tensor.grad is not None]
+        return [*(torch.cat(parts, 2) for parts in zip(*outputs, strict=True)), *gradients]
+
+
+def _compared(clock: Clock, problem: Problem, way: Way, baseline: Problem) -> Result:
+    errors = [_error(*pair) for pair in zip(problem.step(way), problem.exact, strict=True)]
+    num_outputs = len(problem.d_outputs)
+    result: Result = {"error of outputs": max(errors[:num_outputs]), "error of gradients": max(errors[num_outputs:])}
+    for part, method in {"forward": Problem.inference, "step": Problem.step}.items():
+        seconds = clock.times({"own": partial(method, problem, way), "baseline": partial(method, baseline, BASELINE)})
+        result[part] = {"seconds": median(seconds["own"]), "ratio": ratio(seconds["own"], seconds["baseline"])}
+    return result
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    """Largest difference over the largest value."""
+    return float((found.detach() - exact).abs().max() / exact.abs().max())

@@ -1,0 +1,66 @@
+"""What a GPU reaches at most: bytes copied, and matrix products of the models' shapes."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.benchmark.child import Bench
+from megatape.benchmark.clock import Clock, clock_of, median
+from megatape.benchmark.journal import Result
+from megatape.benchmark.shapes import Shape, shapes
+from megatape.study.efficiency import compute_dtype
+
+Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]  # of matrices with these rows, inner size and columns
+
+COPIED, COPIED_TINY = 2**32, 2**16  # bytes, many times what caches hold
+
+
+def ceilings(bench: Bench) -> None:
+    """Measure copies, then products in the dtype of runs, then those of FP8, which nothing of ours uses yet."""
+    clock = clock_of(bench)
+    dtype = compute_dtype(clock.device)
+    bench.measure("copy", partial(_copy, clock, COPIED_TINY if bench.tiny else COPIED))
+    kinds: dict[str, Product] = {str(dtype).removeprefix("torch."): partial(_product, dtype), "fp8": _fp8}
+    for kind, multiply in kinds.items():
+        for name in ("155m", "1b", "7b"):
+            for product, sizes in products(shapes(bench.tiny)[name]).items():
+                bench.measure(f"{kind}/{name}/{product}", partial(_rate, clock, multiply, *sizes))
+
+
+def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
+    """Rows, inner size and columns of the products of a training step that differ in size."""
+    tokens, width, inner = shape.batch * shape.length, shape.model.hidden_size, shape.model.mlp_size
+    return {
+        "projection": (tokens, width, width),
+        "MLP up": (tokens, width, inner),
+        "MLP down": (tokens, inner, width),
+        "MLP up, of its weights": (inner, tokens, width),
+        "head": (tokens, width, shape.model.vocab_size),
+    }
+
+
+def _copy(clock: Clock, count: int) -> Result:
+    source = torch.ones(count, dtype=torch.uint8, device=clock.device)
+    target = torch.empty_like(source)
+    seconds = median(clock.times({"copy": lambda: target.copy_(source)})["copy"])
+    return {"seconds": seconds, "bytes/s": 2 * count / seconds}
+
+
+def _rate(clock: Clock, multiply: Product, rows: int, inner: int, columns: int) -> Result:
+    seconds = median(clock.times({"product": multiply(clock.device, rows, inner, columns)})["product"])
+    return {"seconds": seconds, "FLOP/s": 2 * rows * inner * columns / seconds}
+
+
+def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
+    """On random numbers: zeros take less power, and a GPU is faster on them."""
+    x, weight = (torch.randn(size, inner, device=device, dtype=dtype) for size in (rows, columns))
+    return lambda: F.linear(x, weight)
+
+
+def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
+    x, weight = (torch.randn(size, inner, device=device).to(torch.float8_e4m3fn) for size in (rows, columns))
+    one = torch.ones((), device=device)
+    return lambda: torch._scaled_mm(x, weight.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)

@@ -1,0 +1,97 @@
+"""Rotation and the position update, beside a copy of as many bytes as they must read and write at least.
+
+Every input and output is read or written once; the backward pass reads the inputs again, and each gradient moves once.
+Shapes as in model/transformer.py.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from megatape.attention.rotation import rotate_by_state
+from megatape.benchmark.child import Bench
+from megatape.benchmark.clock import Clock, clock_of, median, ratio
+from megatape.benchmark.journal import Result
+from megatape.benchmark.shapes import Shape, shapes
+from megatape.model.encodings import encoding_of
+from megatape.parallel.mesh import SINGLE
+from megatape.study.efficiency import compute_dtype
+from megatape.study.models import UP_STD
+
+Problem = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor], list[Tensor]]  # function, its inputs, weights inside it
+
+
+def update(bench: Bench) -> None:
+    """Measure both, and RoPE's rotation, at every shape."""
+    clock = clock_of(bench)
+    for name in ("155m", "1b", "7b"):
+        for label, make in {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation, "update": _update}.items():
+            bench.measure(f"{name}/{label}", partial(_compared, clock, make, shapes(bench.tiny)[name]))
+
+
+def _rotation_of_rope(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
+    encoding = encoding_of(shape.model.model_copy(update={"encoding": "rope"}))
+    q, k = (draw(count, shape.model.head_dim) for count in (shape.model.num_heads, shape.model.num_kv_heads))
+    return encoding.rotate_qk, [q, k, _state(shape, q.device)], []
+
+
+def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
+    model = shape.model
+    q, k, moved = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
+    return rotate_by_state, [q, k, _state(shape, q.device), moved], []
+
+
+def _update(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
+    model = shape.model
+    moved, attended = (draw(count, model.head_dim) for count in (model.num_kv_heads, model.num_heads))
+    m = draw(model.hidden_size)
+    update = encoding_of(model).update(SINGLE)
+    assert update is not None
+    update.to(m.device, m.dtype)
+    for weight in update.parameters():
+        torch.nn.init.normal_(weight, std=UP_STD)
+    return lambda *inputs: (update(*inputs),), [_state(shape, m.device), moved, attended, m], list(update.parameters())
+
+
+def _state(shape: Shape, device: torch.device) -> Tensor:
+    state = encoding_of(shape.model).state(torch.arange(shape.length, device=device).expand(shape.batch, -1))
+    assert state is not None
+    return state
+
+
+def _compared(clock: Clock, make: Callable[[Shape, Callable[..., Tensor]], Problem], shape: Shape) -> Result:
+    def draw(*sizes: int) -> Tensor:
+        tensor = torch.randn(shape.batch, shape.length, *sizes, device=clock.device, dtype=compute_dtype(clock.device))
+        return tensor.requires_grad_()
+
+    action, inputs, weights = make(shape, draw)
+    with torch.no_grad():
+        outputs = action(*inputs)
+    d_outputs = [torch.randn_like(output) for output in outputs]
+    trained = [tensor for tensor in (*inputs, *weights) if tensor.requires_grad]
+
+    @torch.no_grad()
+    def inference() -> None:
+        action(*inputs)
+
+    def step() -> None:
+        torch.autograd.grad(action(*inputs), trained, d_outputs)
+
+    forward = _bytes(inputs) + _bytes(outputs)
+    backward = _bytes(inputs) + _bytes(d_outputs) + _bytes(trained)
+    actions = {"forward": (inference, forward), "step": (step, forward + backward)}
+    return {part: _over_copy(clock, *action) for part, action in actions.items()}
+
+
+def _over_copy(clock: Clock, action: Callable[[], None], count: int) -> Result:
+    """count: bytes that it must move."""
+    source = torch.ones(count // 2, dtype=torch.uint8, device=clock.device)
+    target = torch.empty_like(source)
+    seconds = clock.times({"own": action, "copy": lambda: target.copy_(source)})
+    return {"seconds": median(seconds["own"]), "bytes": count, "ratio to a copy": ratio(seconds["own"], seconds["copy"])}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

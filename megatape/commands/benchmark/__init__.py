@@ -1,0 +1,1 @@
+"""megatape benchmark: measurements of a machine."""

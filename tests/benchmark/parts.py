@@ -1,0 +1,39 @@
+"""Parts of a benchmark that take no time, and what can happen to them."""
+
+import os
+import sys
+import time
+
+from megatape.benchmark.child import Bench
+from megatape.benchmark.journal import Result
+
+
+def good(bench: Bench) -> None:
+    print("libraries print, too")
+    for name in ("a", "b"):
+        bench.measure(name, lambda: {"process": os.getpid(), "tiny": bench.tiny})
+
+
+def faulty(bench: Bench) -> None:
+    """The second measurement raises, the fourth takes the process with it."""
+
+    def wrong() -> Result:
+        raise RuntimeError("CUDA error: one\n\nof several lines")
+
+    def deadly() -> Result:
+        print("the last words", file=sys.stderr, flush=True)
+        os.abort()
+
+    for name, action in {"a": dict, "b": wrong, "c": dict, "d": deadly, "e": dict}.items():
+        bench.measure(name, action)
+
+
+def missing(bench: Bench) -> None:
+    import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+
+
+def slow(bench: Bench) -> None:
+    """Its process would outlive the test."""
+    bench.measure("a", dict)
+    bench.begin("b")
+    time.sleep(600)

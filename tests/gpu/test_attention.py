@@ -1,0 +1,73 @@
+"""Every attention backend on a GPU against the formula in float64: values and all gradients.
+
+A bias by pair is for the blocked backend alone, which is plain PyTorch: tests/gpu/test_model.py runs it.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import Attends, Need
+from megatape.attention.bias import DistanceBias
+from megatape.attention.operation import load
+from megatape.registry import BACKENDS
+from tests import bounds
+from tests.attention import test_bias, test_operation
+from tests.attention.test_operation import initial_state, random_document_starts
+from tests.bounds import relative_difference
+from tests.gpu import GPU
+
+pytestmark = GPU
+
+VARIANTS = {"heads": (4, 4, False), "groups, documents": (6, 2, True)}  # query heads, key/value heads, masked documents
+BATCH, LENGTH = 2, 300  # no multiple of any block
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("attends", ["plain", "moving", "distance bias"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype: torch.dtype, variant: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    heads, channels, masked = VARIANTS[variant]
+    if refusal := load(backend).refusal(Need("cuda", attends, head_dim, dtype, masked)):
+        pytest.skip(f"{backend} {refusal}")
+    shape = (BATCH, LENGTH, heads, channels, head_dim)
+    drawn = test_operation.inputs(shape) if attends == "moving" else test_bias.inputs(shape, "distance")[0]
+    drawn = drawn[: 3 if attends == "plain" else 4]
+    rounded = [tensor.detach().to(dtype if tensor.dim() == 4 else torch.float32) for tensor in drawn]  # the bias is float32
+    ours = [tensor.cuda().requires_grad_() for tensor in rounded]
+    exact = [tensor.double().cuda().requires_grad_() for tensor in rounded]
+    initial = initial_state(drawn[0][:, :, :1]).cuda()
+    starts = random_document_starts(BATCH, LENGTH).cuda() if masked else None
+
+    found, expected = _found(backend, attends, ours, initial, starts), _expected(attends, exact, initial, starts)
+    for outputs in (found, expected):
+        torch.stack([output.double().sin().sum() for output in outputs]).sum().backward()
+    for pairs in (zip(found, expected, strict=True), zip(_gradients(ours), _gradients(exact), strict=True)):
+        for number, (mine, theirs) in enumerate(pairs):
+            assert relative_difference(mine, theirs, floor=1e-3) < bounds.GPU_ATTENTION[dtype], number
+
+
+def _found(backend: str, attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
+    q, k, v, *rest = inputs
+    if attends == "moving":
+        return load(backend).attend_and_move(q, k, v, initial, rest[0], starts)
+    return (load(backend).attend(q, k, v, DistanceBias(rest[0]) if rest else None, starts),)
+
+
+def _expected(attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
+    q, k, v, *rest = inputs
+    starts = torch.zeros(BATCH, LENGTH, dtype=torch.long, device=q.device) if starts is None else starts
+    if attends == "moving":
+        return test_operation.plain(q, k, v, initial.double() + rest[0], starts)
+    index = torch.arange(LENGTH, device=q.device)
+    by_distance = rest[0] if rest else q.new_zeros(q.shape[2], LENGTH)
+    return (test_bias.plain(q, k, v, by_distance[:, (index[:, None] - index).clamp(min=0)][None], starts),)
+
+
+def _gradients(inputs: list[Tensor]) -> list[Tensor]:
+    gradients = [tensor.grad for tensor in inputs if tensor.grad is not None]
+    assert len(gradients) == len(inputs)
+    return gradients

@@ -1,0 +1,57 @@
+"""The whole model on a GPU, with every encoding and the backend that is chosen for it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.registry import ENCODINGS
+from tests import bounds
+from tests.attention.test_operation import random_document_starts
+from tests.bounds import relative_difference
+from tests.gpu import GPU
+from tests.model.builder import random_model, tokens_and_positions
+
+pytestmark = GPU
+
+LENGTH = 200
+# Heads of the sizes that models have.
+CASES: list[dict[str, Any]] = [{"encoding": encoding, "head_dim": 64} for encoding in ENCODINGS]
+CASES += [{"encoding": encoding, "head_dim": 128, "num_kv_heads": 2} for encoding in ("rope", "tape", "t5")]
+NAMES = [" ".join(map(str, case.values())) for case in CASES]
+
+
+def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
+    """Logits and all gradients, on the CPU."""
+    model = random_model(**changes, max_positions=LENGTH).to(device, dtype)
+    tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))
+    starts = random_document_starts(*tokens.shape).to(device) if masked else None
+    logits = model(tokens, positions, starts)
+    logits.float().square().mean().backward()
+    gradients = {name: p.grad.float().cpu() for name, p in model.named_parameters() if p.grad is not None}
+    return {"logits": logits.detach().float().cpu()} | gradients
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["one document", "documents"])
+@pytest.mark.parametrize("changes", CASES, ids=NAMES)
+def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
+    """In float32, with matrix products in full (TF32 off)."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    expected, found = (outputs(changes, device, torch.float32, masked) for device in ("cpu", "cuda"))
+    assert found.keys() == expected.keys()
+    for name, reference in expected.items():
+        bound = bounds.GPU_LOGITS if name == "logits" else bounds.GPU_GRADIENTS
+        assert relative_difference(found[name], reference) < bound, name
+
+
+@pytest.mark.parametrize("changes", CASES, ids=NAMES)
+def test_bfloat16_is_as_close_as_on_the_cpu(changes: dict[str, Any]) -> None:
+    """To float32, in logits and gradients: rounding in other places may double the error, a fault gives much more."""
+    exact, cpu, gpu = (
+        outputs(changes, device, dtype, False)
+        for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("cuda", torch.bfloat16))
+    )
+    for name, reference in exact.items():
+        errors = [float((run[name] - reference).norm()) for run in (gpu, cpu)]
+        assert errors[0] < bounds.GPU_OVER_CPU_IN_BFLOAT16 * errors[1] + 1e-6 * float(reference.norm()), name
