@@ -180,10 +180,10 @@ def pairs(length: int = 40) -> list[tuple[int, int]]:
 
 def test_alibi() -> None:
     """Slopes 2^(-8h/H); 12 heads have those of 8, then every second one of 16 (Press et al., footnote on other numbers)."""
-    assert slopes(8) == [2.0**-h for h in range(1, 9)]
-    assert slopes(12) == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
+    assert slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+    assert slopes(12).tolist() == [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
     numbers, _ = bias_of("alibi", 12)
-    for head, slope in enumerate(slopes(12)):
+    for head, slope in enumerate(slopes(12).tolist()):
         found = [float(numbers[head, row, column]) for row, column in pairs()]
         assert_close(found, [-slope * (row - column) for row, column in pairs()], bounds.DEFINITION)
 

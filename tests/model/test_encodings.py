@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from megatape.config import ModelConfig, ScalingConfig
 from megatape.hf.families.family import SCALING
+from megatape.model.accounting import meta_model
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
 from megatape.model.transformer import Transformer
@@ -22,6 +25,7 @@ from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
 NAMES = tuple(ENCODINGS)
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}
+LLAMA3: dict[str, Any] = YARN | {"kind": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 # Only differences of positions matter to these; the others are functions of absolute positions by definition or ablation.
 RELATIVE: list[dict[str, Any]] = [
     {"encoding": name}
@@ -36,6 +40,33 @@ ABSOLUTE = (
     "fire",
     "sinusoidal",
 )
+
+
+class CountHostTensors(TorchDispatchMode):
+    """Names the operators that take or return a tensor of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = (leaf for leaf in tree_leaves([args, kwargs, result]) if isinstance(leaf, torch.Tensor))
+        if any(tensor.device.type == "cpu" for tensor in tensors):
+            self.found.append(str(func))
+        return result
+
+
+@pytest.mark.parametrize("encoding", NAMES)
+def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
+    """Such a copy waits for the device, and no CUDA graph can hold it. The meta device stands for a GPU."""
+    shape = SHAPE | {"num_layers": 1, "encoding": encoding}
+    ids = torch.zeros(2, 8, dtype=torch.long, device="meta")
+    with CountHostTensors() as counted:
+        meta_model(ModelConfig(**shape))(ids, ids, targets=ids, states=[], dropout_seeds=ids[:, 0]).backward()
+        for scaling in (YARN, LLAMA3) if ENCODINGS[encoding].scalable else ():
+            encoding_of(ModelConfig(**shape | {"scaling": scaling})).state(ids)
+    assert counted.found == []
 
 
 def test_every_name_has_an_encoding() -> None:

@@ -9,14 +9,14 @@ from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.mesh import Axis
 
 
-def slopes(num_heads: int) -> list[float]:
-    """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two.
+def slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
+    """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two, float64 [H].
 
     Otherwise those of the next lower power, then every second one of the next higher power, as in
-    the ALiBi authors' code."""
+    the ALiBi authors' code. They are made on `device`, since a copy from the host would make it wait for a GPU."""
     power = 2 ** math.floor(math.log2(num_heads))
-    first = [2 ** (-8 * head / power) for head in range(1, power + 1)]
-    return first if power == num_heads else first + slopes(2 * power)[::2][: num_heads - power]
+    heads = torch.arange(1, num_heads + 1, dtype=torch.float64, device=device)
+    return torch.exp2(-8 / power * heads.where(heads <= power, heads - power - 0.5))
 
 
 class AlibiBias(LayerBias):
@@ -24,12 +24,12 @@ class AlibiBias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        share = num_heads // axis.size
-        self.slopes = slopes(num_heads)[axis.rank * share : (axis.rank + 1) * share]
+        self.num_heads, self.axis = num_heads, axis
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
-        return (-torch.tensor(self.slopes, dtype=torch.float32, device=q.device)[:, None] * distances,)
+        own = slopes(self.num_heads, q.device).chunk(self.axis.size)[self.axis.rank]
+        return (-own.float()[:, None] * distances,)
 
 
 class Alibi(Encoding):

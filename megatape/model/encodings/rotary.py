@@ -21,19 +21,23 @@ def rotary_state(positions: Tensor, head_dim: int, base: float, scaling: Scaling
 
     Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
     off by 3e-4 at position 131072."""
-    thetas, size = frequencies(head_dim, base, scaling)
-    angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
+    thetas, size = frequencies(head_dim, base, scaling, positions.device)
+    angles = positions.to(torch.float64)[..., None] * thetas
     return (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)[:, :, None]
 
 
-def frequencies(head_dim: int, base: float, scaling: ScalingConfig | None) -> tuple[Tensor, float]:
+def frequencies(
+    head_dim: int, base: float, scaling: ScalingConfig | None, device: torch.device | None = None
+) -> tuple[Tensor, float]:
     """theta_k in radians per token for the R/2 planes, float64, and the modulus of the rotations (1 except for YaRN).
+
+    They are made on `device`, since a copy from the host would make it wait for a GPU.
 
     Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
     linear: theta_k / factor, position interpolation (arXiv 2306.15595).
     theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
     yarn, llama3: see `_yarn` and `_llama3`."""
-    plane = torch.arange(0, head_dim, 2, dtype=torch.float64)
+    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     if scaling is not None and scaling.kind == "theta":
         base = scaled_base(head_dim, base, scaling.factor)
     thetas = base ** (-plane / head_dim)
@@ -78,7 +82,8 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     if scaling.truncate:
         fast, slow = math.floor(fast), math.ceil(slow)
     first, last = max(fast, 0), min(slow, head_dim - 1)
-    interpolated = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / ((last - first) or 1e-3)).clamp(0, 1)
+    plane = torch.arange(head_dim // 2, dtype=torch.float64, device=thetas.device)
+    interpolated = ((plane - first) / ((last - first) or 1e-3)).clamp(0, 1)
     thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
     return thetas, scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
 

@@ -17,6 +17,6 @@ class Sinusoidal(Encoding):
     function of absolute positions."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        thetas, _ = frequencies(x.shape[-1], BASE, None)
-        angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
+        thetas, _ = frequencies(x.shape[-1], BASE, None, positions.device)
+        angles = positions.to(torch.float64)[..., None] * thetas
         return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
