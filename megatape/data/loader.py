@@ -5,6 +5,7 @@ b samples of a micro-batch, N tokens of a sample.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from megatape.data.dataset import Dataset, Sample
 from megatape.data.order import sample_hash, sample_index
 from megatape.data.positions import FROM_ZERO, Positions
-from megatape.targets import IGNORE_INDEX
+from megatape.targets import IGNORE_INDEX, counted
 
 
 @dataclass
@@ -32,6 +33,20 @@ class Batch:
     positions: Tensor
     document_starts: Tensor | None
     dropout_seeds: Tensor | None = None
+
+    @property
+    def num_targets(self) -> int:
+        """The number of targets that count in the loss."""
+        return int(counted(self.targets.numpy()).sum())
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """All of them, by name."""
+        return vars(self)
+
+    def pinned(self) -> "Batch":
+        """A copy in memory that a GPU reads by itself."""
+        copies: dict[str, Any] = {name: None if tensor is None else tensor.pin_memory() for name, tensor in vars(self).items()}
+        return Batch(**copies)
 
 
 class Loader:

@@ -32,6 +32,9 @@ OPERATORS = {
     "alltoall_": ALL_TO_ALL,
 }
 
+OTHER = "other"  # process groups that are no axis of the mesh
+FEW = 16  # numbers at most that all ranks exchange once a step
+
 Sent = Counter[str]  # collective -> bytes
 
 
@@ -43,15 +46,16 @@ def sent_bytes(collective: str, whole: int, size: int) -> int:
 class CountTraffic(TorchDispatchMode):
     """Count what this rank sends inside the block by process group, DeepSpeed's collectives included.
 
-    axes: those to count; any other process group counts as "other". Single numbers (norms, losses, flags) are left out.
-    `sent` holds a counter for each axis, and `beside` the bytes of it that run beside computation, since their caller did not
-    wait. `labels` holds the names of the profiler ranges around the collectives."""
+    axes: those to count; any other process group counts as OTHER. Single numbers, and the few that all ranks of a run exchange
+    once a step (norms, losses, counts, flags), are left out. `sent` holds a counter for each axis, and `beside` the bytes of it
+    that run beside computation, since their caller did not wait. `labels` holds the names of the profiler ranges around the
+    collectives."""
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()
         self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
-        self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), "other")}
+        self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), OTHER)}
         self.beside: Counter[str] = Counter()
 
     def __torch_dispatch__(
@@ -60,11 +64,12 @@ class CountTraffic(TorchDispatchMode):
         if func.namespace != "c10d":
             return func(*args, **(kwargs or {}))
         group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
-        name = self.names.get(group.group_name, "other")
+        name = self.names.get(group.group_name, OTHER)
         operator = func.overloadpacket.__name__
         collective = OPERATORS.get(operator, operator.strip("_"))
         tensors = [[leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)] for arg in args[:2]]
-        if group.size() > 1 and max(tensor.numel() for tensor in tensors[0] + tensors[1]) > 1:
+        most = max(tensor.numel() for tensor in tensors[0] + tensors[1])
+        if group.size() > 1 and most > (FEW if name == OTHER else 1):
             whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
             self.sent[name][collective] += (sent := sent_bytes(collective, whole, group.size()))
             self.beside[name] += sent * _argument(func, "async_op", args)

@@ -112,7 +112,7 @@ def worker(config: Config) -> dict[str, float]:
     seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
-        engine.train_step([inputs], 1e-4)
+        engine.train_step([inputs], length * mesh.data.size, 1e-4)
         seconds.append(time.perf_counter() - started)
     shut_down()
     return {

@@ -30,11 +30,12 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
         Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
         Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
         run.saved_without_data(),
+        run.feed,
     ):
 
         def asked() -> bool:
             """Whether a signal reached any rank. Collective, so that all stop at the same step."""
-            return run.engine.sum_over_ranks(interrupt.requested) > 0
+            return run.engine.sum_over_ranks(interrupt.requested)[0] > 0
 
         ranks = f"{run.topology.world_size} rank{'s' * (run.topology.world_size > 1)} on {run.engine.device.type}"
         metrics.begin(ranks, run.origin)
@@ -49,14 +50,11 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
             try:
-                loss, grad_norm = run.engine.train_step(run.next_batches(), lr)
+                loss, grad_norm, stop = run.train_step(lr, lambda: interrupt.requested)
             except TrainingDiverged as error:
                 raise TrainingDiverged(_advice(run, lr, error)) from None
-            run.step += 1
-            run.samples += config.training.global_batch_size
             seconds = time.perf_counter() - started
 
-            stop = asked()
             validation = None
             if run.step == steps or (not stop and run.step % config.evaluation.interval == 0):
                 enter(f"the evaluation after step {run.step}")
@@ -89,7 +87,7 @@ def train(run: Run, profiled_steps: int = 0, enter: Callable[[str], None] = lamb
         if stop:
             metrics.say(f"stopped on request after step {run.step}; --resume auto continues")
             metrics.record("stopped", "on request")
-            return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)
+            return run.step < steps and not run.engine.sum_over_ranks(interrupt.by_user)[0]
         metrics.record("finished")
     return False
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from megatape.attention.operation import choose
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
@@ -26,6 +27,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation, view_positions
+from megatape.training.feed import Feed
 from megatape.training.resume import newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
 from megatape.zero.engine import Engine, Inputs
@@ -58,7 +60,7 @@ class Run:
         if resume is None:
             on_main(lambda: patiently(self.folder.check_new), topology)
         self.mesh = make_mesh(topology, config.parallel.tp)
-        self.loader = Loader(
+        loader = Loader(
             data.train,
             seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
@@ -68,6 +70,9 @@ class Run:
             positions=self._positions,
         )
         self.engine = Engine(config, topology, self.mesh, self._build)
+        self.feed = Feed(loader, self.engine.device)
+        # What all ranks know of the next step once they have told each other: the sums of their outlooks.
+        self.agreed: list[float] | None = None
         self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.origin: Path | None = None  # the checkpoint that the run continues from
@@ -80,9 +85,34 @@ class Run:
         """Tokens of the samples seen so far."""
         return self.samples * self.config.data.sequence_length
 
-    def next_batches(self) -> list[Inputs]:
-        """This rank's micro-batches of the next step. Raises DataUnreadable on all ranks if one cannot read its own."""
-        return [self._inputs(batch) for batch in self._read(lambda: self.loader.step(self.samples))]
+    def train_step(self, learning_rate: float, requested: Callable[[], bool]) -> tuple[float, float, bool]:
+        """Take the next step. requested: whether something asks this rank to stop.
+
+        Returns the loss, the gradient's norm, and whether any rank was asked to. Raises TrainingDiverged, and DataUnreadable on
+        all ranks if one cannot read its samples."""
+        after = self.samples + self.config.training.global_batch_size
+        if self.agreed is None:  # the first step of this process
+            self.agreed = self.engine.sum_over_ranks(*self._outlook(self.samples))
+        num_unreadable, num_targets = self.agreed[0], self.agreed[1] / self.mesh.tensor.size
+        supply = self.feed.supply(self.samples)
+        if num_unreadable:
+            self._give_up(supply.fault)
+        self.feed.prepare(after)
+        taken = self.engine.train_step(
+            [self._inputs(batch) for batch in supply.batches],
+            num_targets,
+            learning_rate,
+            lambda: [requested(), *self._outlook(after)],
+        )
+        num_requests, *self.agreed = taken.told
+        self.step, self.samples = self.step + 1, after
+        return taken.loss, taken.grad_norm, num_requests > 0
+
+    def _outlook(self, consumed: int) -> list[float]:
+        """What the other ranks must know before the step after `consumed` samples: whether this one cannot read its samples,
+        and how many targets they have."""
+        supply = self.feed.supply(consumed)
+        return [bool(supply.fault), supply.num_targets]
 
     def evaluate(self) -> Validation:
         """Loss on the first samples of the validation split, and the position view of the very first one.
@@ -90,13 +120,17 @@ class Run:
         Raises DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
         data, seed = self.data.validation, self.config.training.seed
         batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh.data
-        first, *batches = self._read(
-            lambda: [
-                *evaluation_batches(data, 1, 1, 0, 1, self._positions, seed),
-                *evaluation_batches(data, batch_size, samples, axis.rank, axis.size, self._positions, seed),
-            ]
-        )
-        loss = self.engine.evaluate(self._inputs(batch) for batch in batches)
+        batches: list[Batch] = []
+        fault = ""
+        try:
+            batches += evaluation_batches(data, 1, 1, 0, 1, self._positions, seed)
+            batches += evaluation_batches(data, batch_size, samples, axis.rank, axis.size, self._positions, seed)
+        except (ValueError, OSError) as error:
+            fault = str(error)
+        if self.engine.sum_over_ranks(bool(fault))[0]:
+            self._give_up(fault)
+        first, *batches = batches
+        loss = self.engine.evaluate((self._inputs(batch) for batch in batches), sum(batch.num_targets for batch in batches))
         carries = encoding_of(self.config.model).carries_state
         views = view_positions(self.engine, self._inputs(first), self.data.tokenizer.decode) if carries else None
         return Validation(loss, views)
@@ -113,17 +147,10 @@ class Run:
                 saved = str(failure)
             raise DataUnreadable(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
 
-    def _read(self, work: Callable[[], list[Batch]]) -> list[Batch]:
-        """The batches that `work` reads on this rank. Collective: what keeps one rank from reading ends all of them."""
-        batches, fault = [], ""
-        try:
-            batches = work()
-        except (ValueError, OSError) as error:
-            fault = str(error)
-        if self.engine.sum_over_ranks(bool(fault)):
-            told = dict.fromkeys(text for text in exchange(fault, self.topology) if text)  # what all ranks see is told once
-            raise DataUnreadable(f"the data of step {self.step + 1} cannot be read: {'; '.join(told)}")
-        return batches
+    def _give_up(self, fault: str) -> NoReturn:
+        """End the run because a rank cannot read its samples. fault: why this one cannot, or ""."""
+        told = dict.fromkeys(text for text in exchange(fault, self.topology) if text)  # what all ranks see is told once
+        raise DataUnreadable(f"the data of step {self.step + 1} cannot be read: {'; '.join(told)}")
 
     def save(self) -> Path:
         """Write a checkpoint of the present step and return its folder. Raises TrainingDiverged if the ranks' replicas
@@ -223,7 +250,8 @@ class Run:
         return encoding_of(self.config.model).positions(self.config.data.random_offset)
 
     def _inputs(self, batch: Batch) -> Inputs:
-        tensors = {
-            name: getattr(batch, name) for name in ("tokens", "positions", "document_starts", "targets", "dropout_seeds")
+        """The batch on this rank's device; the host does not wait until it is there."""
+        return {
+            name: None if tensor is None else tensor.to(self.engine.device, non_blocking=True)
+            for name, tensor in batch.tensors().items()
         }
-        return {name: None if tensor is None else tensor.to(self.engine.device) for name, tensor in tensors.items()}

@@ -25,7 +25,7 @@ WATCHED = WatchLimits(period=0.1)
 
 
 def disturb(kind: str, data: Path, lease: Lease, topology: Topology) -> None:
-    """What happens before step 3."""
+    """What happens before the samples of step 3 are read, or those of step 4 for a run that is taken over."""
     if kind == "one rank" and topology.rank == 1:
         patch.object(ShardFile, "state", side_effect=PermissionError("rank 1 may not read")).start()
     if not topology.is_main:
@@ -51,7 +51,7 @@ def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
         config = parse_config(raw, kind)
 
         def disturbed(self: Loader, consumed: int, kind: str = kind, data: Path = data) -> Any:
-            if consumed == 2 * 8:
+            if consumed == (3 if kind == "taken over" else 2) * 8:  # one step ahead
                 disturb(kind, data, lease, topology)
             return step(self, consumed)
 

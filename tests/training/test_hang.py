@@ -41,9 +41,9 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
 
 
 def hang_in_data() -> None:
-    load = Run.next_batches
+    look_ahead = Run._outlook
 
-    def hang(run: Run) -> Any:
+    def hang(run: Run, consumed: int) -> Any:
         if run.step == 2:
             timeouts = [
                 group._get_backend(torch.device("cpu")).options._timeout
@@ -52,9 +52,9 @@ def hang_in_data() -> None:
             ]
             (run.folder.directory / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
             time.sleep(3600)
-        return load(run)
+        return look_ahead(run, consumed)
 
-    Run.next_batches = hang  # type: ignore[method-assign, assignment]
+    Run._outlook = hang  # type: ignore[method-assign, assignment]
 
 
 def hang_in_backward() -> None:

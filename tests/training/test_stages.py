@@ -162,5 +162,6 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             raw = config | {"zero": {"stage": stage}, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
             run = Run(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease), None)
-            run.engine.train_step(run.next_batches()[:1] * repetitions, 1e-3)
+            sample = run.feed.supply(0).batches[0]
+            run.engine.train_step([run._inputs(sample)] * repetitions, repetitions * sample.num_targets, 1e-3)
             run.save()

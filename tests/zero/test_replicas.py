@@ -12,7 +12,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.loop import train
 from megatape.training.run import Run
-from megatape.zero.engine import TrainingDiverged
+from megatape.zero.engine import NOT_TAKEN, TrainingDiverged
 from megatape.zero.state import WEIGHT
 from tests.workers import run_workers
 
@@ -24,7 +24,9 @@ FAULTS: dict[str, tuple[int, int, str, str | None, int, str]] = {
     "stage 0": (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
     "stage 0, before a save": (0, 3, WHOLE, WEIGHT, NEVER, f"{WHOLE} on rank 3 is not what the other 3 ranks have"),
     "stage 3, moment": (3, 2, WHOLE, "exp_avg", 1, f"{WHOLE} differs between ranks 2, 3, and 1 other tensor"),
-    "stage 0, gradient": (0, 1, WHOLE, None, NEVER, "the gradient norm is nan on rank 1, but not on all"),
+    "stage 0, gradient": (0, 1, WHOLE, None, NEVER, f"the gradient norm is nan on rank 1, but not on all; {NOT_TAKEN}"),
+    "stage 1, norm": (1, 0, WHOLE, None, NEVER, f"the gradient norm is not finite; {NOT_TAKEN}"),
+    "stage 3, norm": (3, 1, DIVIDED, None, NEVER, f"the gradient norm is not finite; {NOT_TAKEN}"),
     "stage 2, gradient": (
         2,
         1,
@@ -75,5 +77,8 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     try:
         train(run)
     except TrainingDiverged as error:
+        if NOT_TAKEN in str(error):
+            state = run.engine.state
+            assert all(state.piece(name, WEIGHT)[1].isfinite().all() for name in state.parameters), "the step was taken"
         return str(error)
     return ""

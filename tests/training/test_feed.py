@@ -1,0 +1,74 @@
+"""Batches that a thread makes one step ahead: the same as without it, errors where they belong, and no thread that stays."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+import torch
+
+from megatape.data.loader import Batch, Loader
+from megatape.targets import IGNORE_INDEX
+from megatape.training.feed import Feed
+
+STEP = 8  # samples
+
+
+class Numbered(Loader):
+    """Whose batches are the number of samples consumed, and which notes what it was asked for."""
+
+    def __init__(self, failing: dict[int, Exception] | None = None) -> None:
+        self.failing = failing or {}
+        self.asked: list[int] = []
+
+    def step(self, consumed: int) -> list[Batch]:
+        self.asked.append(consumed)
+        if consumed in self.failing:
+            raise self.failing[consumed]
+        assert threading.current_thread() is not threading.main_thread()
+        ids = torch.full((2, 3), consumed)
+        targets = torch.tensor([[1, 2, IGNORE_INDEX], [IGNORE_INDEX, 3, 4]])
+        return [Batch(ids, targets, ids, None), Batch(ids + 1, targets, ids, None)]
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("feed")]
+
+
+def numbers(feed: Feed, consumed: int) -> list[int]:
+    return [int(batch.tokens[0, 0]) for batch in feed.supply(consumed).batches]
+
+
+def test_a_feed_is_a_function_of_the_samples_consumed() -> None:
+    """Whatever was made ahead, also for a run that does not go on with the next step."""
+    with Feed(loader := Numbered(), torch.device("cpu")) as feed:
+        assert numbers(feed, 0) == [0, 1] and feed.supply(0).num_targets == 8
+        feed.prepare(STEP)
+        assert numbers(feed, STEP) == [STEP, STEP + 1]
+        feed.prepare(2 * STEP)
+        assert numbers(feed, 5 * STEP) == [5 * STEP, 5 * STEP + 1]
+        assert numbers(feed, 5 * STEP) == [5 * STEP, 5 * STEP + 1]
+        assert len(threads()) == 1
+    assert threads() == []
+    assert loader.asked == [0, STEP, 2 * STEP, 5 * STEP], "each once, and never more than one step ahead"
+
+
+def test_an_error_belongs_to_its_step() -> None:
+    feed = Feed(Numbered({STEP: OSError("gone"), 2 * STEP: KeyError("ours")}), torch.device("cpu"))
+    with suppress(KeyboardInterrupt), feed:
+        assert feed.supply(0).fault == ""
+        feed.prepare(STEP)
+        assert (feed.supply(STEP).fault, feed.supply(STEP).batches) == ("gone", [])
+        feed.prepare(2 * STEP)
+        with pytest.raises(KeyError, match="ours"):  # no fault of the data
+            feed.supply(2 * STEP)
+        feed.prepare(3 * STEP)
+        raise KeyboardInterrupt
+    assert threads() == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_for_a_gpu_are_pinned() -> None:
+    with Feed(Numbered(), torch.device("cuda", torch.cuda.current_device())) as feed:
+        for batch in feed.supply(0).batches:
+            assert batch.tokens.is_pinned() and batch.targets.is_pinned() and batch.document_starts is None

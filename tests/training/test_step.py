@@ -1,0 +1,98 @@
+"""What a training step waits for: numbers that the host reads from the device, and what ranks tell each other.
+
+On a GPU each such read drains the queue of kernels. On a CPU there is nothing to drain, but the reads are the same.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import megatape
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.topology import Topology
+from megatape.training.run import Run
+from megatape.zero import compiler
+from tests.workers import run_workers
+
+READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose result the host waits
+PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
+OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
+WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
+TENSOR_PARALLEL = {"reduce_scatter", "every_rank", "all_to_all", "all_reduce"}  # of activations and gradients
+
+EXCHANGE = {"sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
+# Of DeepSpeed 0.19.8: gradients, and the norm, which it reads to clip by it, once for each parameter group at stage 2.
+NORM = {"get_grad_norm_direct allreduce_", "_model_parallel_all_reduce allreduce_", "is_invalid_grad_norm _local_scalar_dense"}
+STEPS: dict[int, tuple[dict[str, int], set[str]]] = {  # by stage, ours and DeepSpeed's
+    0: (EXCHANGE, {"allreduce_bucket allreduce_"}),
+    2: (EXCHANGE | {"_read_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
+    3: (EXCHANGE | {"_read_norm _local_scalar_dense": 1}, NORM | {"_torch_reduce_scatter_fn _reduce_scatter_base_"}),
+}
+
+
+class Waits(TorchFunctionMode):
+    """Counts reads and collectives by the function that asks for them and the operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ours: Counter[str] = Counter()
+        self.theirs: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in PYTHON_READS:
+            self.count(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+    def count(self, name: str) -> None:
+        frame: Any = sys._getframe(2)
+        while not frame.f_code.co_filename.startswith((OURS, THEIRS)) or frame.f_code.co_filename.startswith(WRAPPERS):
+            frame = frame.f_back
+        asker = frame.f_code.co_name
+        if frame.f_code.co_filename.startswith(THEIRS):
+            self.theirs.add(f"{asker} {name}")
+        elif asker not in TENSOR_PARALLEL:
+            self.ours[f"{asker} {name}"] += 1
+
+
+class Operators(TorchDispatchMode):
+    """The same for operators."""
+
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in READS or func.namespace == "c10d":
+            self.waits.count(name)
+        return func(*args, **(kwargs or {}))
+
+
+def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
+    """For each of STEPS, what one step waits for and tells: ours, with how often, and DeepSpeed's."""
+    found = []
+    for stage in STEPS:
+        config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
+        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+        run.train_step(1e-3, lambda: False)  # the counts of the first step have their own exchange
+        with Waits() as waits, Operators(waits):
+            run.train_step(1e-3, lambda: False)
+        found.append([waits.ours, sorted(waits.theirs)])
+    return found
+
+
+def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself."""
+    raw_config["parallel"] = {"tp": 2}
+    raw_config["training"]["micro_batch_size"] = 2
+    for results in run_workers("tests.training.test_step:count_waits", 2, raw_config, tmp_path / "workers"):
+        assert results == [[ours, sorted(theirs)] for ours, theirs in STEPS.values()]
