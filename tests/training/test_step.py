@@ -27,7 +27,7 @@ READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose resul
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
 WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
-TENSOR_PARALLEL = {"reduce_scatter", "every_rank", "all_to_all", "all_reduce"}  # of activations and gradients
+TENSOR_PARALLEL = f"{OURS}/parallel/"  # whose exchanges of activations and gradients are no part of this
 
 EXCHANGE = {"sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
 # Of DeepSpeed 0.19.8: gradients, and the norm, which it reads to clip by it, once for each parameter group at stage 2.
@@ -56,11 +56,11 @@ class Waits(TorchFunctionMode):
         frame: Any = sys._getframe(2)
         while not frame.f_code.co_filename.startswith((OURS, THEIRS)) or frame.f_code.co_filename.startswith(WRAPPERS):
             frame = frame.f_back
-        asker = frame.f_code.co_name
+        found = f"{frame.f_code.co_name} {name}"
         if frame.f_code.co_filename.startswith(THEIRS):
-            self.theirs.add(f"{asker} {name}")
-        elif asker not in TENSOR_PARALLEL:
-            self.ours[f"{asker} {name}"] += 1
+            self.theirs.add(found)
+        elif not frame.f_code.co_filename.startswith(TENSOR_PARALLEL):
+            self.ours[found] += 1
 
 
 class Operators(TorchDispatchMode):
