@@ -68,6 +68,7 @@ setup(
             "selenium>=4.20",  # drives the browser that looks at reports
             "rouge_score>=0.1.2",
             "lm_eval>=0.4.13,<0.5",
+            "triton>=3.7.1",  # compiles and interprets our kernels without a GPU; torch's builds for GPUs bring it
         ],
     },
 )

@@ -151,6 +151,8 @@ BACKENDS: dict[str, Entry] = {
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: biases by distance, on GPUs"),
     "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
+    # blocked supports everything, so what follows runs only where training.attention names it.
+    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no biases, on GPUs; not yet measured on one"),
 }
 
 # Evaluation tasks, subclasses of megatape.tasks.task.Task.

@@ -61,9 +61,9 @@ def _steps(bench: Bench, name: str, measure: Measure) -> None:
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
-    """Those that can, first that of `auto`; without the last one in the registry, which is for all that others refuse."""
+    """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
     need = attention_need(shape.config(encoding, _precision(device)), device.type)
-    able = [name for name in list(BACKENDS)[:-1] if load(name).refusal(need) is None]
+    able = [name for name in BACKENDS if name != "blocked" and load(name).refusal(need) is None]
     chosen = choose(need)
     return [chosen, *(name for name in able if name != chosen)]
 

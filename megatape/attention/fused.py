@@ -1,0 +1,59 @@
+"""Attention by our own Triton kernels, on GPUs: content and position state in one pass, values of both read where they lie.
+
+Shapes as in model/transformer.py. The kernels are imported when the first layer runs: only then must triton be installed.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import Backend, Need, Sizes
+from megatape.attention.bias import ScoreBias
+from megatape.attention.rotation import rotate_by_state
+
+MAX_HEAD_DIM = 128  # wider heads do not fit the registers
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Fused(Backend):
+    """Plain attention and attention that moves the state, with document masks and grouped queries, on NVIDIA GPUs."""
+
+    def refusal(self, need: Need) -> str | None:
+        if need.attends in ("distance bias", "pair bias"):
+            return "adds no bias to the scores"
+        if need.device_type != "cuda":
+            return f"is compiled for GPUs, and the device is {need.device_type!r}"
+        if find_spec("triton") is None:
+            return "needs the package triton, which is not installed"
+        if need.dtype not in DTYPES:
+            return f"computes in float32 or bfloat16, not in {need.dtype}"
+        if need.head_dim > MAX_HEAD_DIM or need.head_dim % 2:
+            return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
+        return None
+
+    def copied_bytes(self, sizes: Sizes) -> int:
+        """Nothing, unless a state wider than the heads is attended to in parts: then queries and keys rotated, and e."""
+        if sizes.state_width in (0, sizes.head_dim):
+            return 0
+        kept = (sizes.heads + sizes.channels) * sizes.head_dim + sizes.channels * sizes.state_width
+        return sizes.tokens * kept * sizes.element_bytes
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+        from megatape.attention.kernels.attention import fused_attention
+
+        assert bias is None
+        return fused_attention(q, k, v, document_starts)
+
+    def attend_and_move(
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over v and e; or, where the ablations' e is wider than the heads, one over each part of that width."""
+        from megatape.attention.kernels.attention import fused_attention, fused_moving_attention
+
+        size = v.shape[-1]
+        if initial.shape[-1] == size:
+            return fused_moving_attention(q, k, v, initial, moved, document_starts)
+        q, k, e = rotate_by_state(q, k, initial, moved)
+        content, *parts = (fused_attention(q, k, values, document_starts) for values in (v, *e.split(size, dim=-1)))
+        return content, torch.cat(parts, dim=-1)

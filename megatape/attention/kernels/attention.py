@@ -1,0 +1,158 @@
+"""The kernels as one differentiable operation, and the sizes of their tiles.
+
+Shapes as in model/transformer.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from megatape.attention.kernels.backward import keys_kernel, queries_kernel
+from megatape.attention.kernels.forward import forward_kernel
+from megatape.attention.kernels.rotation import rotate_kernel
+
+MIN_WIDTH = 16  # the smallest factor of a matrix product
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries and keys that a program works on at once, its warps, and how many steps ahead it loads."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# By kernel and width of a head, in bfloat16: large, but with hardly a register spilled inside the loops, and within the shared
+# memory of an H100 and an A100 (docs/kernels.md). Compiled for both, measured on neither.
+HALF_TILES = {
+    (forward_kernel, 64): Tile(128, 64, 8, 2),
+    (forward_kernel, 128): Tile(128, 64, 8, 2),
+    (queries_kernel, 64): Tile(128, 64, 8, 2),
+    (queries_kernel, 128): Tile(128, 32, 8, 2),
+    (keys_kernel, 64): Tile(64, 128, 8, 2),
+    (keys_kernel, 128): Tile(64, 64, 8, 2),
+}
+FLOAT_TILE = Tile(32, 32, 8, 1)
+ROTATED = Tile(64, 64, 4, 1)
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None) -> Tensor:
+    """Causal attention without a bias; arguments and result as in Backend.attend."""
+    content, _ = _FusedAttention.apply(q, k, v, None, None, document_starts)
+    return content
+
+
+def fused_moving_attention(
+    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same over v and e, with q and k rotated by e of their width; as in Backend.attend_and_move."""
+    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, document_starts)
+    return content, attended_positions
+
+
+def width(head_dim: int) -> int:
+    """Columns of a tile that holds a head."""
+    return max(MIN_WIDTH, triton.next_power_of_2(head_dim))
+
+
+def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
+    if kernel is rotate_kernel:
+        return ROTATED
+    return FLOAT_TILE if x.dtype == torch.float32 else HALF_TILES[kernel, max(width(x.shape[-1]), 64)]
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Keeps its arguments and results and one number per query; rotated queries and keys are computed again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        initial: Tensor | None,
+        moved: Tensor | None,
+        document_starts: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        initial, moved = (None if part is None else part.contiguous() for part in (initial, moved))
+        starts = None if document_starts is None else document_starts.contiguous()
+        rotated_k, e = _rotated_with_state(k, initial, moved)
+        content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
+        log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+        _launch(
+            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, starts=starts, content=content,
+            position=position, log_sum=log_sum,
+        )  # fmt: skip
+        ctx.save_for_backward(q, k, v, initial, moved, starts, content, position, log_sum)
+        return content, position
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, initial, moved, starts, content, position, log_sum = ctx.saved_tensors
+        d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
+        rotated_k, e = _rotated_with_state(k, initial, moved)
+        rotated_q = q if initial is None else _rotated(q, k, initial, moved, None)
+        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        d_moved, d_state = (None, None) if moved is None else (torch.empty_like(moved), torch.empty_like(q))
+        row_sum = torch.empty_like(log_sum)
+        _launch(
+            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, starts=starts,
+            content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position, d_q=d_q,
+            d_state=d_state, row_sum=row_sum,
+        )  # fmt: skip
+        _launch(
+            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, moved=moved,
+            ends=None if starts is None else _ends(starts), log_sum=log_sum, row_sum=row_sum, d_content=d_content,
+            d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_moved=d_moved,
+        )  # fmt: skip
+        return d_q, d_k, d_v, None, d_moved, None
+
+
+def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state: Tensor | None) -> Tensor:
+    """Queries or keys times e, in their dtype. state: takes e, unless it is None."""
+    rotated = torch.empty_like(x)
+    batch, length, heads, size = x.shape
+    _run(
+        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), ROTATED, x=x, initial=initial, moved=moved,
+        rotated=rotated, state=state, length=length, heads=heads, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size),
+        ROWS=ROTATED.queries,
+    )  # fmt: skip
+    return rotated
+
+
+def _rotated_with_state(k: Tensor, initial: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rotated keys, and e as a value: [B, N, 1, R] while nothing has moved it."""
+    if initial is None:
+        return k, None
+    e = initial.to(k.dtype) if moved is None else torch.empty_like(k)
+    return _rotated(k, k, initial, moved, None if moved is None else e), e
+
+
+def _ends(starts: Tensor) -> Tensor:
+    """[B, N], the token after the last one that sees each token. starts: [B, N], which never decreases within a sample."""
+    tokens = torch.arange(starts.shape[1], device=starts.device, dtype=starts.dtype)
+    return torch.searchsorted(starts, tokens.expand_as(starts).contiguous(), right=True)
+
+
+def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
+    """Runs a kernel on every head: queries_kernel and forward_kernel on blocks of queries, keys_kernel on blocks of keys."""
+    batch, length, heads, size = q.shape
+    tile = tile_of(kernel, q)
+    rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)
+    _run(
+        kernel, (triton.cdiv(length, rows), programs, batch), tile, **tensors, length=length, heads=heads, scale=size**-0.5,
+        GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size), QUERIES=tile.queries, KEYS=tile.keys,
+    )  # fmt: skip
+
+
+def _run(kernel: Any, grid: tuple[int, ...], tile: Tile, /, **arguments: Any) -> None:
+    kernel[grid](**arguments, num_warps=tile.warps, num_stages=tile.stages)

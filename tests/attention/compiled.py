@@ -1,0 +1,108 @@
+"""What the Triton kernels need of a GPU, from compiling them without one.
+
+    python -m tests.attention.compiled
+
+prints a table for attention that moves the state, within documents, with four query heads for each key/value head.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from megatape.attention.kernels.rotation import rotate_kernel
+from megatape.tables import markdown
+from tests.attention.launches import Launch, launches
+
+TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
+ARCHITECTURES = {80: "A100", 90: "H100, H200"}
+DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+TENSOR_CORES = re.compile(r"\bHG?MMA\b")
+SPILL = re.compile(r"\b(STL|LDL)\b")  # a register's number goes to local memory, or comes back
+
+
+class Resources(NamedTuple):
+    """registers: of a thread; shared: bytes of a program; loops: of each innermost loop with products in tensor cores, the
+    numbers of such instructions, of spilled registers' loads and stores, and of all instructions."""
+
+    registers: int
+    shared: int
+    loops: list[tuple[int, int, int]]
+    ptx: str
+
+
+def compiled(launch: Launch, architecture: int) -> Resources:
+    """The kernel of a launch, for the tensors and sizes of that launch."""
+    signature, constants, multiples_of_16 = {}, {}, {}
+    for index, parameter in enumerate(launch.kernel.params):
+        value = launch.arguments[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+        else:
+            tensor = isinstance(value, torch.Tensor)
+            signature[parameter.name] = TYPES[value.dtype if tensor else type(value)]
+            if tensor or (isinstance(value, int) and value % 16 == 0):
+                multiples_of_16[(index,)] = [["tt.divisibility", 16]]
+    kernel: Any = triton.compile(
+        ASTSource(launch.kernel, signature, constants, multiples_of_16),
+        target=GPUTarget("cuda", architecture, 32),
+        options={"num_warps": launch.tile.warps, "num_stages": launch.tile.stages},
+    )
+    with TemporaryDirectory() as folder:
+        binary = Path(folder, "kernel.cubin")
+        binary.write_bytes(kernel.asm["cubin"])
+        usage, code = (
+            subprocess.run([DISASSEMBLER, option, binary], check=True, capture_output=True, text=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    registers = re.search(r"REG:(\d+)", usage)
+    assert registers is not None, usage
+    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), kernel.asm["ptx"])
+
+
+def _loops(code: str) -> Iterator[tuple[int, int, int]]:
+    """A loop is what lies between a backward jump and its target."""
+    instructions = [(int(found[1], 16), found[2]) for found in re.finditer(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", code)]
+    loops = []
+    for address, instruction in instructions:
+        jump = re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", instruction)
+        if jump and int(jump[1], 16) < address:
+            body = [text for at, text in instructions if int(jump[1], 16) <= at <= address]
+            loops.append((int(jump[1], 16), address, body))
+    for start, end, body in loops:
+        inner = any(start <= other[0] and other[1] <= end and other[:2] != (start, end) for other in loops)
+        if not inner and (products := sum(bool(TENSOR_CORES.search(text)) for text in body)):
+            yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
+
+
+def configuration(head_dim: int, dtype: torch.dtype) -> list[Launch]:
+    """The launches of attention that the table shows, without those that only rotate."""
+    recorded = launches((2, 4096, 32, 8, head_dim), dtype, documents=True)
+    return [launch for launch in recorded if launch.kernel is not rotate_kernel]
+
+
+def main() -> None:
+    """Print the table."""
+    rows = []
+    for dtype in (torch.bfloat16, torch.float32):
+        for head_dim in (64, 128):
+            for launch in configuration(head_dim, dtype):
+                for architecture, name in ARCHITECTURES.items():
+                    found, tile = compiled(launch, architecture), launch.tile
+                    loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
+                    precision, kernel = str(dtype).removeprefix("torch."), launch.kernel.__name__.removesuffix("_kernel")
+                    sizes = f"{tile.queries} × {tile.keys}", tile.warps, tile.stages
+                    rows.append([precision, head_dim, kernel, *sizes, name, found.registers, found.shared // 1024, loops])
+    titles = ["precision", "R", "kernel", "queries × keys", "warps", "stages", "GPU", "registers", "shared, KiB", "loops"]
+    print(markdown(titles, [[str(cell) for cell in row] for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The Triton kernels under Triton's interpreter, which runs them on a CPU.
+
+A process of its own, because the interpreter must be chosen before kernels are imported:
+
+    TRITON_INTERPRET=1 python -m tests.attention.interpreted
+
+prints two lines of JSON: for each of CASES the relative differences (of norms) from the formula in float64, of results and
+gradients by name; and for each kernel and tensor of a large call, which part of the tensor the last program touches.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from triton.runtime import interpreter
+
+from megatape.attention.kernels import attention
+from megatape.attention.kernels.attention import Tile
+from megatape.attention.operation import load
+from tests.attention.launches import Launch, launches
+from tests.attention.test_operation import initial_state, inputs, plain, random_document_starts
+
+TALL, WIDE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """shape: B, N, H, L, R. moves: with e; moved: with something added to e's initial value; wide: e is twice as wide as heads.
+    tile: in place of a GPU's, so that loops have several steps."""
+
+    shape: tuple[int, int, int, int, int]
+    tile: Tile
+    dtype: torch.dtype = torch.float32
+    moves: bool = True
+    moved: bool = True
+    documents: bool = True
+    wide: bool = False
+
+
+CASES = [
+    Case((2, 40, 2, 1, 16), TALL),  # groups; ragged in both directions of a tile
+    Case((1, 50, 1, 1, 20), WIDE, documents=False),  # padded heads
+    Case((1, 40, 1, 1, 4), WIDE, moved=False),
+    Case((1, 40, 2, 1, 16), TALL, moves=False),
+    Case((1, 20, 2, 1, 4), TALL, wide=True),
+    Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
+]
+LARGE = (1, 2**21 + 5, 16, 8, 64)  # more than 2^31 numbers in q
+
+
+def differences(case: Case) -> dict[str, float]:
+    """Of results and gradients from the formula in float64 for the same rounded arguments."""
+    attention.tile_of = lambda kernel, x: case.tile
+    q, k, v, moved = inputs(case.shape, case.dtype)
+    if case.wide:
+        moved = moved.detach().repeat(1, 1, 1, 2).requires_grad_()
+    batch, length, _, channels, size = case.shape
+    starts = random_document_starts(batch, length) if case.documents else None
+    arguments = {"q": q, "k": k, "v": v} | ({"moved": moved} if case.moves and case.moved else {})
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in arguments.items()}
+    initial = initial_state(moved)
+    if not case.moves:  # a rotation by nothing
+        initial = torch.tensor([1.0, 0.0]).repeat_interleave(size // 2).expand_as(initial)
+    e = initial.double().expand(-1, -1, channels, -1) + exact.get("moved", 0)
+    zeros = torch.zeros(batch, length, dtype=torch.long)
+    found: tuple[Tensor, ...]
+    expected: tuple[Tensor, ...]
+    if case.wide:  # the formula is not for these; float32 blocks are
+        blocked = [exact[name].float() for name in ("q", "k", "v")]
+        expected = load("blocked").attend_and_move(blocked[0], blocked[1], blocked[2], initial, exact["moved"].float(), starts)
+    else:
+        expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
+    if case.moves:
+        found = load("triton").attend_and_move(q, k, v, initial, arguments.get("moved"), starts)
+    else:
+        found, expected = (load("triton").attend(q, k, v, None, starts),), expected[:1]
+    for results in (found, expected):
+        torch.stack([result.double().sin().sum() for result in results]).sum().backward()
+    ours, theirs = ([*results, *_gradients(given)] for results, given in ((found, arguments), (expected, exact)))
+    names = ["A v", "A e"][: len(found)] + [f"d {name}" for name in arguments]
+    return {
+        name: float((a.detach() - b.detach()).norm() / b.detach().norm())
+        for name, a, b in zip(names, ours, theirs, strict=True)
+    }
+
+
+def _gradients(given: dict[str, Tensor]) -> list[Tensor]:
+    gradients = [tensor.grad for tensor in given.values() if tensor.grad is not None]
+    assert len(gradients) == len(given)
+    return gradients
+
+
+def mend_bfloat16() -> None:
+    """The interpreter keeps bfloat16 as its bits in uint16, multiplies those as integers, and cuts float32 off to make one."""
+    builder, handle, language = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter.tl
+    dot, cast = builder.create_dot, builder.cast_impl
+
+    def widened(x: Any) -> Any:
+        if x.dtype.scalar != language.bfloat16:
+            return x
+        return handle((x.data.astype(np.uint32) << 16).view(np.float32), language.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, widened(a), widened(b), *rest)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if (source.dtype.scalar, target.scalar) == (language.float32, language.bfloat16):
+            rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.uint16).numpy()
+            return handle(rounded, language.bfloat16)
+        return widened(source) if target.scalar == language.float32 else cast(self, source, target)
+
+    builder.create_dot, builder.cast_impl = create_dot, cast_impl
+
+
+def quicken() -> None:
+    """Leave out what costs two thirds of the time: checks of every 32-bit integer, and patching the language again for
+    each call of a function."""
+    interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    patched = set()
+
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if self.fn not in patched:
+            patched.add(self.fn)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*given, **named)
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
+class Memory:
+    """Takes the place of memory: keeps addresses, and reads give `token` for a bound of a document and zero for all else."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.addresses: list[tuple[int, int]] = []
+
+    def load(self, pointers: np.ndarray, mask: np.ndarray, other: np.ndarray, dtype: Any) -> np.ndarray:
+        self._keep(pointers, mask)
+        return np.full(pointers.shape, self.token if dtype == np.int64 else 0, dtype)
+
+    def store(self, pointers: np.ndarray, values: np.ndarray, mask: np.ndarray) -> None:
+        self._keep(pointers, mask)
+
+    def _keep(self, pointers: np.ndarray, mask: np.ndarray) -> None:
+        used = pointers[np.broadcast_to(mask, pointers.shape)]
+        if used.size:
+            self.addresses.append((int(used.min()), int(used.max())))
+
+
+def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
+    """Name of each tensor, and the first and last address that the program of the last block and head touches, as shares of the
+    tensor."""
+    tensors = {name: value for name, value in launch.arguments.items() if isinstance(value, torch.Tensor)}
+    bases = {name: (number + 1) << 44 for number, name in enumerate(tensors)}
+    by_keys = launch.kernel is attention.keys_kernel
+    memory = Memory(launch.arguments["length"] - (0 if by_keys else 40))
+    given = {
+        name: SimpleNamespace(dtype=tensors[name].dtype, data_ptr=lambda base=bases[name]: base) if name in tensors else value
+        for name, value in launch.arguments.items()
+    }
+    constants = {parameter for parameter, kind in launch.kernel.fn.__annotations__.items() if kind is interpreter.tl.constexpr}
+    reversed_blocks = launch.kernel in (attention.forward_kernel, attention.queries_kernel)
+    interpreter.interpreter_builder.set_grid_dim(*launch.grid)
+    interpreter.interpreter_builder.set_grid_idx(
+        0 if reversed_blocks else launch.grid[0] - 1, *(size - 1 for size in launch.grid[1:])
+    )
+    real, interpreter._interpreter = interpreter._interpreter, memory
+    scope = interpreter._patch_lang(launch.kernel.fn)
+    try:
+        arguments = {name: value if name in constants else interpreter._implicit_cvt(value) for name, value in given.items()}
+        launch.kernel.rewrite()(**arguments)
+    finally:
+        scope.restore()
+        interpreter._interpreter = real
+    for name, tensor in tensors.items():
+        touched = [pair for pair in memory.addresses if bases[name] - 2**43 < pair[0] < bases[name] + 2**43]
+        size = tensor.element_size() * tensor.numel()
+        first, final = min(pair[0] for pair in touched), max(pair[1] for pair in touched)
+        yield name, (first - bases[name]) / size, (final + tensor.element_size() - bases[name]) / size
+
+
+def main() -> None:
+    mend_bfloat16()
+    quicken()
+    print(json.dumps([(case.dtype == torch.float32, differences(case)) for case in CASES]))
+    print(
+        json.dumps(
+            [
+                (launch.kernel.__name__, *part)
+                for launch in launches(LARGE, torch.bfloat16, documents=True)
+                for part in reach(launch)
+            ]
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What the Triton kernels would be launched with for given shapes: recorded from tensors without storage."""
+
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from megatape.attention.kernels import attention
+from megatape.attention.kernels.attention import Tile, fused_attention, fused_moving_attention
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: Any
+    grid: tuple[int, ...]
+    tile: Tile
+    arguments: dict[str, Any]
+
+
+def launches(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, documents: bool, moves: bool = True, moved: bool = True
+) -> list[Launch]:
+    """Of a forward and a backward pass. shape: B, N, H, L, R. moves: attention with e; moved: behind the first layer."""
+    batch, length, heads, channels, size = shape
+    recorded: list[Launch] = []
+    outputs: tuple[Tensor, ...]
+
+    def record(kernel: Any, grid: tuple[int, ...], tile: Tile, **arguments: Any) -> None:
+        recorded.append(Launch(kernel, grid, tile, arguments))
+
+    q, k, v, added = (
+        torch.empty(batch, length, count, size, dtype=dtype, device="meta", requires_grad=True)
+        for count in (heads, channels, channels, channels)
+    )
+    initial = torch.empty(batch, length, 1, size, device="meta")
+    starts = torch.empty(batch, length, dtype=torch.long, device="meta") if documents else None
+    with patch.object(attention, "_run", record):
+        if moves:
+            outputs = fused_moving_attention(q, k, v, initial, added if moved else None, starts)
+        else:
+            outputs = (fused_attention(q, k, v, starts),)
+        torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    return recorded
