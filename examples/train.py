@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 from megatape.config import load_config
-from megatape.data.corpus import Source
+from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
+from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +18,7 @@ def main(folder: Path, *changes: str) -> int:
     data, run = folder / "data", folder / "run"
     if not data.exists():
         source = Source("python", max_documents=100)
-        prepare(source, data, tokenizer=None, vocab_size=1024, validation_share=0.1, progress=lambda counts, tokens: None)
+        prepare(Corpus(source, validation_share=0.1, tokenizer=None, vocab_size=1024), data)
     here = [f"data.path={data}", f"run.directory={run}", "model.vocab_size=1024", "zero.stage=1", "training.steps=20"]
     config = load_config(ROOT / "configs/tape_tiny.json", [*here, *changes])
     status = pretrain(config, resume="auto")  # started by `deepspeed` or `torchrun`, it trains on all their ranks

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import sys
 import time
@@ -67,12 +68,12 @@ def new_folder(output: Path) -> Iterator[Path]:
     """A folder to fill: it is renamed to `output` when the block ends well and removed when it does not.
 
     Raises FileExistsError if `output` exists when the block begins or ends."""
-    _check_absent(output)
+    check_absent(output)
     folder = temporary_name(output)
     folder.mkdir(parents=True)
     try:
         yield folder
-        _check_absent(output)
+        check_absent(output)
         folder.rename(output)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,6 +95,29 @@ def patiently(work: Callable[[], Result]) -> Result:
     return work()
 
 
-def _check_absent(output: Path) -> None:
+def check_absent(output: Path) -> None:
+    """Raise FileExistsError if there is anything of this name."""
     if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists: remove it or choose another name")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
+    partial = temporary_name(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content or a folder's entries are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -168,6 +168,15 @@ TASKS: dict[str, Entry] = {
     ),
 }
 
+# Sources of documents, subclasses of megatape.data.sources.source.Reader.
+SOURCES: dict[str, Entry] = {
+    "c4": Entry("megatape.data.sources.json_lines:C4", "C4's training files"),
+    "hub": Entry("megatape.data.sources.hub:Hub", "a data set of the Hugging Face hub with C4's fields"),
+    "jsonl": Entry("megatape.data.sources.json_lines:JsonLines", "lines of JSON with a field `text`"),
+    "text": Entry("megatape.data.sources.text_files:TextFiles", "one document a file"),
+    "python": Entry("megatape.data.sources.text_files:PythonLibrary", "the standard library of Python"),
+}
+
 # Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.
 FORMATS: dict[str, Entry] = {
     "pairs": Entry("megatape.data.finetuning.pairs:Pairs", "fields `prompt` and `answer`"),

@@ -15,11 +15,12 @@ outcome.json            its results; outcome+yarn.json: the same with scaled fre
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from megatape.files import write_atomically
 
 ASIDE = ".corrupted"  # suffix of a checkpoint that failed verification; earlier versions wrote .damaged
 
@@ -200,16 +201,3 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         if isinstance(entry, dict):
             yield text, entry
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

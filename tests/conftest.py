@@ -18,8 +18,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the r
 import pytest
 
 from megatape.commands.main import main
-from megatape.data.corpus import Source
+from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
+from megatape.data.sources.source import Source
 
 VOCAB_SIZE = 300
 
@@ -59,14 +60,7 @@ def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts.mkdir()
     for number in range(150):
         (texts / f"{number:03}.txt").write_text(" ".join(generator.choices(words, k=generator.randint(5, 100))))
-    prepare(
-        Source("text", (str(texts),)),
-        folder / "data",
-        tokenizer=None,
-        vocab_size=VOCAB_SIZE,
-        validation_share=0.1,
-        progress=lambda counts, num_tokens: None,
-    )
+    prepare(Corpus(Source("text", (str(texts),)), 0.1, None, VOCAB_SIZE), folder / "data")
     return folder / "data"
 
 

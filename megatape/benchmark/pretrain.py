@@ -19,8 +19,9 @@ from megatape.benchmark.clock import clock_of, median
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import shapes
 from megatape.config import Config, parse_config
-from megatape.data.corpus import Source
+from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
+from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
 from megatape.run_folder import RunFolder, read_metrics
@@ -102,5 +103,5 @@ class Trials:
         for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:files]:
             (texts / f"{file.stem}.txt").write_text(file.read_text(errors="ignore")[:characters])
         source, output = Source("text", (str(texts),)), self.folder / "data"
-        prepare(source, output, tokenizer=None, vocab_size=VOCABULARY, validation_share=0.2, progress=lambda *_: None)
+        prepare(Corpus(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
         return output

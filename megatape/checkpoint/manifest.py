@@ -149,12 +149,3 @@ def _fault_of_content(manifest: dict[str, Any]) -> str | None:
 
 def _own_hash(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a folder's entries are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

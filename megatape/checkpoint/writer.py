@@ -21,15 +21,16 @@ from megatape.checkpoint.manifest import (
     as_json,
     load_manifest,
     save_manifest,
-    sync,
     write_file,
 )
 from megatape.checkpoint.reader import rng_snapshot
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import StoredWeights
+from megatape.files import sync
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
-from megatape.runtime.lease import NONCE_DIGITS, Lease, LeaseLost
+from megatape.runtime.holder import NONCE_DIGITS
+from megatape.runtime.lease import Lease, LeaseLost
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
 from megatape.zero.engine import TrainingDiverged

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.config import Config, load_config
+from megatape.registry import SOURCES
 
 if TYPE_CHECKING:
     from megatape.data.records import RecordCounts
@@ -55,9 +56,7 @@ def silence_deepspeed() -> None:
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """--source, --input, --subset and --max-record-bytes: where documents come from."""
-    from megatape.data.corpus import KINDS
-
-    parser.add_argument("--source", required=True, choices=KINDS, help="type of source (docs/data.md)")
+    parser.add_argument("--source", required=True, choices=tuple(SOURCES), help="type of source (docs/data.md)")
     parser.add_argument("--input", nargs="+", default=[], help="files or folders; for hub, the name of a dataset")
     parser.add_argument("--subset", help="configuration of a hub dataset")
     add_record_limit(parser)

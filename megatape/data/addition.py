@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from megatape.data.documents import write_documents
 from megatape.data.index import Index, load_index
-from megatape.data.prepare import write_documents
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.files import new_folder

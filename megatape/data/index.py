@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.files import read_json
+from megatape.files import read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
@@ -91,7 +91,7 @@ class Answers:
 class Index:
     """The whole `index.json`; `dtype` is the type of every token id in the shards.
 
-    answers: by split; empty if whole documents are learned. counts: what preparation cut and dropped."""
+    answers: by split; empty if whole documents are learned. counts: what preparation skipped, cut and dropped."""
 
     tokenizer: TokenizerEntry
     dtype: str
@@ -114,8 +114,10 @@ def save_index(index: Index, directory: Path) -> None:
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
     if not index.answers:
-        del content["answers"], content["counts"]
-    (directory / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        del content["answers"]
+    if not index.counts:
+        del content["counts"]
+    write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def load_index(directory: Path) -> Index:
@@ -145,7 +147,7 @@ def load_index(directory: Path) -> Index:
             dtype=content["dtype"],
             source=content["source"],
             validation_share=content["validation_share"],
-            splits={name: _split(content["splits"][name]) for name in SPLITS},
+            splits={name: parse_split(content["splits"][name]) for name in SPLITS},
             answers={name: Answers(**entry) for name, entry in content.get("answers", {}).items()},
             counts=content.get("counts", {}),
         )
@@ -155,7 +157,8 @@ def load_index(directory: Path) -> Index:
     return index
 
 
-def _split(content: dict[str, Any]) -> Split:
+def parse_split(content: dict[str, Any]) -> Split:
+    """A split as `asdict` and JSON give it. Raises KeyError or TypeError if it is none."""
     shards = [
         Shard(shard["file"], shard["bytes"], [Member(**member) for member in shard["members"]]) for shard in content["shards"]
     ]

@@ -1,117 +1,166 @@
-"""From a source of documents to a data directory: tokenize, split and write, all or nothing."""
+"""The processes of one command that prepares a corpus, and what they have done so far.
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+They do not need each other: each takes the next unit that is free. The command's own process only adds up and watches.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from megatape.data.corpus import CorpusCounts, Source, read_documents
-from megatape.data.index import SPLITS, Index, TokenizerEntry, save_index, token_dtype
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
-from megatape.data.writer import SplitWriter
-from megatape.files import new_folder
+from megatape.data.claims import USUAL, Patience
+from megatape.data.documents import check_share
+from megatape.data.index import Index, load_index
+from megatape.data.partial import PartialFolder
+from megatape.data.preparation import Corpus, Preparation
+from megatape.data.sources.source import CorpusCounts
+from megatape.files import check_absent
 
-BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
+REPORTS = 0.5  # seconds between the reports of a worker
+POLL = 0.2  # seconds between looks at workers that report nothing
+
+
+@dataclass
+class Progress:
+    """What a command has done so far. read_bytes, total_bytes: of the source's files as they are stored, 0 if unknown; what was
+    finished before counts as read. documents, text_bytes, tokens: of this command's own work."""
+
+    total_bytes: int
+    read_bytes: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
 
 
 def prepare(
-    source: Source,
+    corpus: Corpus,
     output: Path,
     *,
-    tokenizer: Tokenizer | None,
-    vocab_size: int,
-    validation_share: float,
-    progress: Callable[[CorpusCounts, int], None],
-) -> tuple[Index, CorpusCounts]:
-    """Writes the documents of `source` as the data directory `output`. Returns its index and the counts.
+    workers: int = 1,
+    progress: Callable[[Progress], None] = lambda done: None,
+    patience: Patience = USUAL,
+) -> tuple[Index, CorpusCounts | None]:
+    """Prepare `corpus` as the data directory `output`. Returns its index and what was counted, unless another process was the
+    one that finished it.
 
-    Without a `tokenizer`, one of `vocab_size` tokens is trained on the source first. Calls `progress` with the counts and
-    the number of tokens so far. Everything goes to a new folder beside `output`, which is renamed at the end and removed
-    if anything fails. Raises ValueError, or FileExistsError if `output` exists.
-    """
-    check_share(validation_share)
-    counts = CorpusCounts()
-    with new_folder(output) as directory:
-        if tokenizer is None:
-            tokenizer = SentencePieceTokenizer(train_tokenizer(read_documents(source, CorpusCounts()), vocab_size))
-        documents = ((split_of(text, validation_share), text) for text in read_documents(source, counts))
-        index = write_documents(
-            directory, documents, tokenizer, source.describe(), validation_share, lambda tokens: progress(counts, tokens)
+    Raises FileExistsError if `output` exists, FileNotFoundError or ValueError if the source cannot be read or something else
+    was begun there, ChildProcessError if a worker was killed. What is finished stays: the same call goes on with the rest."""
+    check_share(corpus.validation_share)
+    check_absent(output)
+    preparation = Preparation(corpus, PartialFolder(output, patience), corpus.source.units())
+    try:
+        plan = preparation.begin()
+        totals = _Totals(preparation, progress)
+        left = len(preparation.units) - len(preparation.finished())
+        if min(workers, left) > 1:
+            _work(preparation, min(workers, left), totals)
+        preparation.work(preparation.folder.tokenizer(plan), totals.add)
+        return preparation.finish(plan)
+    except BaseException as error:
+        if isinstance(error, OSError) and output.exists():  # finished by another process, which has removed the folder
+            return load_index(output), None
+        preparation.abandon()
+        raise
+
+
+class _Totals:
+    """Adds up what units report of themselves, again and again."""
+
+    def __init__(self, preparation: Preparation, progress: Callable[[Progress], None]) -> None:
+        self.show, self.units = progress, preparation.units
+        self.finished = preparation.finished()  # before this command
+        self.reports: dict[int, tuple[CorpusCounts, int]] = {}
+
+    def add(self, number: int, counts: CorpusCounts, tokens: int) -> None:
+        """A unit's report."""
+        self.reports[number] = counts, tokens
+        known = sum(self.units[number].num_bytes for number in self.finished - self.reports.keys())
+        self.show(
+            Progress(
+                total_bytes=sum(unit.num_bytes for unit in self.units),
+                read_bytes=known + sum(counts.read_bytes for counts, _ in self.reports.values()),
+                documents=sum(counts.documents for counts, _ in self.reports.values()),
+                text_bytes=sum(counts.text_bytes for counts, _ in self.reports.values()),
+                tokens=sum(tokens for _, tokens in self.reports.values()),
+            )
         )
-        for name, split in index.splits.items():
-            if split.tokens == 0:
-                raise ValueError(
-                    f"the {name} split got none of the {counts.documents} documents at --validation-share "
-                    f"{validation_share}: change the share or give more documents"
-                )
-    return index, counts
 
 
-def split_of(text: str, validation_share: float) -> str:
-    """The split of a document, by its text alone: duplicates land in the same split, in any order and from any source."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
+def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
+    """Run workers until all units are finished.
+
+    Raises what a worker raised, or ChildProcessError for one that was killed; then no worker is left."""
+    context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
+    reports: Any = context.Queue()
+    corpus = replace(preparation.corpus, tokenizer=None)  # the folder has it
+    arguments = corpus, preparation.folder.output, preparation.folder.patience, _threads(workers), reports
+    processes = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        while True:
+            alive = any(process.is_alive() for process in processes)
+            try:
+                message = reports.get(timeout=POLL)
+            except queue.Empty:
+                _check_alive(processes)
+                if not alive:
+                    return
+                continue
+            if isinstance(message, Exception):
+                raise message
+            totals.add(*message)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
 
 
-def write_documents(
-    directory: Path,
-    documents: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
-    source: dict[str, Any],
-    validation_share: float,
-    progress: Callable[[int], None],
-) -> Index:
-    """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
-
-    source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
-    entry = store_tokenizer(tokenizer, directory)
-    writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
-    num_tokens = 0
-    for batch in _batches(documents):
-        for (split, text), ids in zip(batch, tokenizer.encode_documents([text for _, text in batch]), strict=True):
-            writers[split].add(ids, len(text.encode()))
-            num_tokens += ids.size
-        progress(num_tokens)
-    index = Index(
-        tokenizer=entry,
-        dtype=token_dtype(tokenizer.vocab_size).name,
-        source=source,
-        validation_share=validation_share,
-        splits={split: writer.close() for split, writer in writers.items()},
-    )
-    save_index(index, directory)
-    return index
+def _check_alive(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        if process.exitcode:
+            signal_number = -process.exitcode
+            how = f"killed by {signal.Signals(signal_number).name}" if signal_number > 0 else f"ended ({process.exitcode})"
+            raise ChildProcessError(
+                f"a worker (process {process.pid}) was {how}, for want of memory perhaps: then give fewer --workers. The same "
+                "command goes on with what is not finished"
+            )
 
 
-def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> TokenizerEntry:
-    """Write the files of the tokenizer into a data directory; returns its part of the index."""
-    for name, content in tokenizer.files.items():
-        (directory / name).write_bytes(content)
-    return TokenizerEntry(
-        file=tokenizer.file,
-        sha256=tokenizer.sha256,
-        vocab_size=tokenizer.vocab_size,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        companions={name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file},
-    )
+def _threads(workers: int) -> int:
+    return max(1, (os.cpu_count() or 1) // workers)
 
 
-def check_share(validation_share: float) -> None:
-    """Raise ValueError if the fraction leaves a split without documents."""
-    if not 0 < validation_share < 1:
-        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, reports: Any) -> None:
+    """A process that prepares units. Puts its reports into the queue, and the exception that ends it, if one does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends its workers
+    parent, last = os.getppid(), 0.0
 
+    def report(number: int, counts: CorpusCounts, tokens: int) -> None:
+        nonlocal last
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)  # nobody is left to report to, and what is finished is safe
+        if time.monotonic() - last > REPORTS:
+            last = time.monotonic()
+            reports.put((number, counts, tokens))
 
-def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    batch: list[tuple[str, str]] = []
-    characters = 0
-    for split, text in documents:
-        batch.append((split, text))
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+    try:
+        folder = PartialFolder(output, patience)
+        plan = folder.plan()
+        if plan is None:
+            return  # another command has finished meanwhile
+        tokenizer = folder.tokenizer(plan)
+        tokenizer.num_threads = num_threads
+        Preparation(corpus, folder, plan.units).work(tokenizer, report)
+    except (ValueError, OSError) as error:
+        reports.put((OSError if isinstance(error, OSError) else ValueError)(str(error)))
+    except Exception:  # noqa: BLE001  # whatever it is, the command must tell it
+        reports.put(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))

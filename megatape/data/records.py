@@ -18,8 +18,9 @@ CHUNK_BYTES = 2**20  # read at a time of what is skipped
 @dataclass
 class RecordCounts:
     """What a pass over records has skipped so far. too_long: records beyond the limit, first_too_long: the place of the first.
-    bad_examples: `place: reason` of the first few bad records."""
+    bad_examples: `place: reason` of the first few bad records. read_bytes: of the files, as they are stored."""
 
+    read_bytes: int = 0
     too_long: int = 0
     first_too_long: str = ""
     bad: int = 0
@@ -55,15 +56,21 @@ def find_files(inputs: tuple[str, ...], *patterns: str, recursive: bool = True, 
     return files
 
 
-def read_records(path: Path, max_bytes: int, counts: RecordCounts) -> Iterator[tuple[str, Any]]:
+def read_records(
+    path: Path, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[str, Any]]:
     """Place (`file:line`) and value of every line of a file, which may be compressed by gzip.
 
+    begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
     Lines that are too long or not JSON are counted, not fatal. Raises ValueError for a corrupted gzip file."""
-    compressed = path.suffix == ".gz"
+    after = f"byte {begin:,}, line " if begin else ""
+    read_before = counts.read_bytes
     try:
-        with igzip.open(path, "rb") if compressed else open(path, "rb") as file:
-            for number, line in enumerate(_lines(file, max_bytes), start=1):
-                place = f"{path}:{number}"
+        with path.open("rb") as stored:
+            file = igzip.open(stored, "rb") if path.suffix == ".gz" else stored
+            for number, line in enumerate(_lines(file, max_bytes, begin, end), start=1):
+                counts.read_bytes = read_before + stored.tell() - begin
+                place = f"{path}:{after}{number}"
                 if line is None:
                     counts.add_too_long(place)
                     continue
@@ -79,12 +86,21 @@ def read_records(path: Path, max_bytes: int, counts: RecordCounts) -> Iterator[t
         raise ValueError(f"{path}: corrupted or truncated gzip file ({error}): download or copy it again") from error
 
 
-def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """The lines of a file, None in place of one longer than `max_bytes`, of which no more is held in memory."""
-    while line := file.readline(max_bytes + 1):
+def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[bytes | None]:
+    """The lines of a file that begin in [begin, end), None in place of one longer than `max_bytes`, of which no more is held in
+    memory."""
+    if begin:
+        file.seek(begin - 1)  # unless a line ends there, the first one began before
+        _skip(file, file.readline(CHUNK_BYTES))
+    while (end is None or file.tell() < end) and (line := file.readline(max_bytes + 1)):
         if len(line) <= max_bytes or line.endswith(b"\n"):
             yield line
             continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(CHUNK_BYTES)
+        _skip(file, line)
         yield None
+
+
+def _skip(file: BinaryIO, line: bytes) -> None:
+    """Read on to the end of a line whose beginning was read."""
+    while line and not line.endswith(b"\n"):
+        line = file.readline(CHUNK_BYTES)

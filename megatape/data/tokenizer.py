@@ -34,11 +34,13 @@ class Tokenizer(ABC):
         vocab_size: the largest id plus one
         bos_id: the token that documents and prompts begin with, None if they begin with their text
         eos_id: the token that documents end with
+        num_threads: that encode a list of documents; None: one for each core
     """
 
     vocab_size: int
     bos_id: int | None
     eos_id: int
+    num_threads: int | None = None
 
     def __init__(self, files: Mapping[str, bytes], origin: str) -> None:
         self.files = files

@@ -75,8 +75,10 @@ class SentencePieceTokenizer(Tokenizer):
         return ids[0] + [token for part in ids[1:] for token in self._mark_ids + part]
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        # A list is encoded on all cores: num_threads is -1 by default.
-        documents = self._processor.encode(texts, out_type="numpy", add_bos=self.bos_id is not None, add_eos=True)
+        threads = -1 if self.num_threads is None else self.num_threads
+        documents = self._processor.encode(
+            texts, out_type="numpy", add_bos=self.bos_id is not None, add_eos=True, num_threads=threads
+        )
         for number, text in enumerate(texts):
             if SPACE_MARK in text:
                 documents[number] = np.array([*self.begin, *self.encode(text), self.eos_id], np.int32)

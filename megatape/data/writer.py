@@ -14,13 +14,16 @@ MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
 
 
 class SplitWriter:
-    """Collects the token ids of a split and writes `{split}-000000.tar`, ... into `directory`.
-    Equal ids give equal bytes."""
+    """Collects the token ids of a split and writes `{name}-000000.tar`, ... into `directory`.
+    Equal ids give equal bytes.
+
+    name: of the split, or of a part of it that no other part has. token_counts: how often each token occurs, int64
+    [vocab_size], once the writer is closed."""
 
     def __init__(
         self,
         directory: Path,
-        split: str,
+        name: str,
         vocab_size: int,
         eos_id: int,
         *,
@@ -28,7 +31,7 @@ class SplitWriter:
         members_per_shard: int = MEMBERS_PER_SHARD,
     ):
         self._directory = directory
-        self._split = split
+        self._name = name
         self._vocab_size = vocab_size
         self._eos_id = eos_id
         self._members_per_shard = members_per_shard
@@ -36,7 +39,7 @@ class SplitWriter:
         self._filled = 0  # tokens in the buffer
         self._pending: list[np.ndarray] = []  # complete members of the next shard
         self._shards: list[Shard] = []
-        self._counts = np.zeros(vocab_size, np.int64)
+        self.token_counts = np.zeros(vocab_size, np.int64)
         self._text_bytes = 0
 
     def add(self, ids: np.ndarray, text_bytes: int) -> None:
@@ -69,14 +72,14 @@ class SplitWriter:
             documents=sum(member.documents for member in members),
             tokens=sum(member.tokens for member in members),
             text_bytes=self._text_bytes,
-            unigram_entropy=entropy(self._counts),
+            unigram_entropy=entropy(self.token_counts),
             shards=self._shards,
         )
 
     def _finish_member(self) -> None:
         ids = self._buffer[: self._filled].copy()
         self._filled = 0
-        self._counts += np.bincount(ids, minlength=self._vocab_size)
+        self.token_counts += np.bincount(ids, minlength=self._vocab_size)
         self._pending.append(ids)
         if len(self._pending) == self._members_per_shard:
             self._write_shard()
@@ -84,14 +87,14 @@ class SplitWriter:
     def _write_shard(self) -> None:
         from webdataset import TarWriter  # imports torch, which reading does not need
 
-        path = self._directory / f"{self._split}-{len(self._shards):06d}.tar"
+        path = self._directory / f"{self._name}-{len(self._shards):06d}.tar"
         first = len(self._shards) * self._members_per_shard
         files = [_npy(ids) for ids in self._pending]
         # An integer mtime: a float would make the tar larger, the present time different in every run.
         with open(path, "wb") as stream:
             with TarWriter(stream, encoder=False, mtime=0) as tar:
                 for number, content in enumerate(files):
-                    tar.write({"__key__": f"{self._split}-{first + number:08d}", "npy": content})
+                    tar.write({"__key__": f"{self._name}-{first + number:08d}", "npy": content})
             size = stream.tell()
         with tarfile.open(path) as tar:
             offsets = [entry.offset_data for entry in tar]

@@ -7,22 +7,19 @@ A second run is refused while the holder lives, and takes over when it is dead. 
 at once. On another one only silence can, and it takes Limits.silence.
 """
 
-import json
 import os
-import secrets
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.files import parse_json
+from megatape.runtime.holder import Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
 
-NONCE_DIGITS = 16  # hexadecimal: what tells one holder from all others
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
 
 
@@ -46,41 +43,14 @@ class LeaseLost(ValueError):
     """Another run has taken over the folder, because this one gave no sign of life."""
 
 
-@dataclass(frozen=True)
-class Holder:
-    """The process that holds a lease. machine: boot and process namespace within which `pid` means something, empty if unknown.
-    started: when the process started, in ticks since boot. since: when it took the lease."""
-
-    host: str
-    pid: int
-    machine: str
-    started: str
-    since: str
-    nonce: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on host {self.host}, since {self.since}"
-
-    def is_dead(self) -> bool | None:
-        """Whether the process has ended, None if that cannot be seen from here."""
-        if not self.machine or self.machine != _machine():
-            return None
-        try:
-            return _started(self.pid) != self.started
-        except OSError:  # ended, or hidden because it is another user's
-            return not _exists(self.pid)
-
-
 class Lease:
     """The lease in the file `path`. Only the main rank takes it; elsewhere `check` and `release` do nothing."""
 
     def __init__(self, path: Path, limits: Limits = Limits()) -> None:
         self.path, self.limits = path, limits
-        self.nonce = secrets.token_hex(NONCE_DIGITS // 2)
-        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        machine = _machine()
-        holder = Holder(socket.gethostname(), os.getpid(), machine, _started(os.getpid()) if machine else "", now, self.nonce)
-        self._content = json.dumps(asdict(holder)).encode()
+        holder = this_process()
+        self.nonce = holder.nonce
+        self._content = holder.content()
         self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
         self._seen: tuple[bytes, float, float] | None = (
             None  # content and heartbeat of the other's lease, and when we first saw it
@@ -137,7 +107,7 @@ class Lease:
             content, beat = self._look()
         except FileNotFoundError:
             return
-        holder = _holder(content)
+        holder = read_holder(content)
         dead = holder.is_dead() if holder else None
         if dead is False or (dead is None and self._now() - beat < self.limits.silence):
             raise ValueError(self._refusal(holder))
@@ -158,7 +128,7 @@ class Lease:
         """Replace a dead holder's file; False if it is not known to be dead. Raises ValueError if it is alive."""
         try:
             found = self._look()
-            holder = _holder(found[0])
+            holder = read_holder(found[0])
             reason = self._death(holder, *found)
             if not reason:
                 return False
@@ -226,7 +196,7 @@ class Lease:
                         os.utime(file.fileno())
                         self._renewed = now
                         return
-                by = str(_holder(content) or "another process")
+                by = str(read_holder(content) or "another process")
             except FileNotFoundError:
                 # Nobody may have taken it over yet, so it was removed by hand. Later, somebody may have, and may have ended.
                 if now - self._renewed < self.limits.silence and self._create():
@@ -262,42 +232,6 @@ def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[
         yield lease
     finally:
         lease.release()
-
-
-def _holder(content: bytes) -> Holder | None:
-    """The holder that a lease names, None if it names none: it is just being written, or was corrupted."""
-    try:
-        return Holder(**parse_json(content))
-    except (ValueError, TypeError):
-        return None
-
-
-def _machine() -> str:
-    """Boot and process namespace of this process; containers of one machine have their own process ids."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """When a process of this machine started, since a process id may be used again; empty if it has ended.
-
-    Raises OSError if the process table has no such process, or does not show it."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent has not noticed
-
-
-def _exists(pid: int) -> bool:
-    """Whether this machine has such a process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _tell(text: str) -> None:

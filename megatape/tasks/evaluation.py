@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from megatape.run_folder import write_atomically
+from megatape.files import write_atomically
 from megatape.tasks.identity import examples_hash, software
 from megatape.tasks.journal import Journal
 from megatape.tasks.model import EvaluationModel

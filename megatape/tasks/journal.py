@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from megatape.files import parse_json, read_json
-from megatape.run_folder import write_atomically
+from megatape.files import parse_json, read_json, write_atomically
 from megatape.tasks.task import Sample
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from megatape.files import write_atomically
 from megatape.hf.loading import load_trained
-from megatape.run_folder import write_atomically
 from megatape.tables import markdown
 from megatape.tasks.evaluation import Row, evaluate_in
 from megatape.tasks.identity import model_hash

@@ -9,7 +9,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from megatape.run_folder import RunFolder, write_atomically
+from megatape.files import write_atomically
+from megatape.run_folder import RunFolder
 
 MAX_TOKENS = 64  # of the text whose dot products are kept
 TENSORS = ("places", "products", "norms", "gains")

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
-from megatape.run_folder import RunFolder, read_metrics, write_atomically
+from megatape.files import write_atomically
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.output import say
 from megatape.training.position_view import PositionView
 from megatape.training.speed import Speed

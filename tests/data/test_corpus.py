@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megatape.data.corpus import CorpusCounts, Source, read_documents
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:

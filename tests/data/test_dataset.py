@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megatape.data.dataset import DocumentDataset, TokenDataset
-from megatape.data.prepare import write_documents
+from megatape.data.documents import write_documents
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.targets import IGNORE_INDEX
 from tests.data.conftest import Documents, MakeDirectory

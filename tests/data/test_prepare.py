@@ -2,15 +2,18 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from megatape.data.corpus import CorpusCounts, Source, read_documents
 from megatape.data.dataset import TokenDataset
+from megatape.data.documents import split_of
 from megatape.data.index import Index, load_index
-from megatape.data.prepare import prepare, split_of
+from megatape.data.preparation import Corpus
+from megatape.data.prepare import Progress, prepare
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
 from tests.conftest import Command
@@ -36,14 +39,9 @@ def c4(tmp_path: Path) -> Path:
 def run(
     source: Source, output: Path, tokenizer: Tokenizer | None = None, share: float = 0.1, vocab_size: int = 320
 ) -> tuple[Index, CorpusCounts]:
-    return prepare(
-        source,
-        output,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        validation_share=share,
-        progress=lambda counts, tokens: None,
-    )
+    index, counts = prepare(Corpus(source, share, tokenizer, vocab_size), output)
+    assert counts is not None
+    return index, counts
 
 
 def texts_of(directory: Path, split: str) -> list[str]:
@@ -72,7 +70,7 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
 def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
-    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 1000)  # the batching of documents does not matter either
+    monkeypatch.setattr("megatape.data.documents.BATCH_CHARACTERS", 1000)  # the batching of documents does not matter either
     run(Source("c4", (str(c4),)), second)
     names = sorted(path.name for path in first.iterdir())
     assert names == ["index.json", "tokenizer.model", "train-000000.tar", "validation-000000.tar"]
@@ -93,18 +91,15 @@ def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenize
 
 
 def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.prepare.BATCH_CHARACTERS", 5000)
-    seen = []
-    index, _ = prepare(
-        Source("c4", (str(c4),)),
-        tmp_path / "out",
-        tokenizer=tokenizer,
-        vocab_size=0,
-        validation_share=0.1,
-        progress=lambda counts, tokens: seen.append((counts.documents, tokens)),
-    )
-    assert len(seen) > 3 and seen == sorted(seen)
-    assert seen[-1] == (300, sum(split.tokens for split in index.splits.values()))
+    monkeypatch.setattr("megatape.data.documents.BATCH_CHARACTERS", 5000)
+    seen: list[Progress] = []
+    corpus = Corpus(Source("c4", (str(c4),)), 0.1, tokenizer, 0)
+    index, _ = prepare(corpus, tmp_path / "out", progress=lambda done: seen.append(replace(done)))
+    so_far = [(done.read_bytes, done.documents, done.tokens) for done in seen]
+    assert len(seen) > 3 and so_far == sorted(so_far)
+    total = sum(path.stat().st_size for path in c4.iterdir())
+    assert so_far[-1] == (total, 300, sum(split.tokens for split in index.splits.values()))
+    assert all(done.total_bytes == total for done in seen)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from megatape.data.dataset import DocumentDataset, TokenDataset
+from megatape.data.documents import split_of
 from megatape.data.index import load_index
-from megatape.data.prepare import split_of
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer

@@ -97,7 +97,7 @@ def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError
 
     other = Lease(path, LIMITS)
-    monkeypatch.setattr("megatape.runtime.lease._started", hidden)
+    monkeypatch.setattr("megatape.runtime.holder._started", hidden)
     with pytest.raises(ValueError, match="is in use by a run"):
         other.attempt()
     lease.release()

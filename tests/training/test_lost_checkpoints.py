@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from megatape.run_folder import RunFolder, read_metrics, write_atomically
+from megatape.files import write_atomically
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks import JsonLines
 from megatape.training.step import StepMetrics
 from tests.training.conftest import flip_byte

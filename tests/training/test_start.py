@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
-from megatape.data.corpus import Source
+from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
+from megatape.data.sources.source import Source
 from megatape.data.splits import open_data
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
@@ -175,10 +176,8 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
     (tmp_path / "text").mkdir()
     for name in "abcdefghij":
         (tmp_path / "text" / f"{name}.txt").write_text(f"The text of another {name} tokenizer. " * 50)
-    texts, vocab_size = Source("text", (str(tmp_path / "text"),)), raw["model"]["vocab_size"]
-    prepare(
-        texts, tmp_path / "other", tokenizer=None, vocab_size=vocab_size, validation_share=0.5, progress=lambda *counts: None
-    )
+    texts = Source("text", (str(tmp_path / "text"),))
+    prepare(Corpus(texts, 0.5, None, raw["model"]["vocab_size"]), tmp_path / "other")
     cases = [
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()

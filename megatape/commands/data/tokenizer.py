@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train the tokenizer and write its file."""
-    from megatape.data.corpus import CorpusCounts, Source, read_documents
+    from megatape.data.sources.source import CorpusCounts, Source, read_documents
     from megatape.data.tokenizer_sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     if args.output.exists():

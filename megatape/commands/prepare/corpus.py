@@ -1,6 +1,7 @@
 """megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
 
 import argparse
+import os
 from pathlib import Path
 
 from megatape.commands import options
@@ -22,35 +23,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_validation_share(parser, "documents")
     parser.add_argument("--max-documents", type=int, metavar="N", help="stop after N documents")
+    parser.add_argument(
+        "--workers",
+        type=options.positive,
+        default=os.cpu_count(),
+        metavar="N",
+        help="processes (default: one for each core); more machines help if the same command runs there",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the data directory."""
     from tqdm import tqdm
 
-    from megatape.data.corpus import CorpusCounts, Source
-    from megatape.data.prepare import prepare
+    from megatape.data.preparation import Corpus
+    from megatape.data.prepare import Progress, prepare
+    from megatape.data.sources.source import Source
 
     source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
     tokenizer = options.read_tokenizer(args.tokenizer) if args.tokenizer else None
-    with tqdm(desc="text", unit="B", unit_scale=True, delay=0.5) as bar:
+    corpus = Corpus(source, args.validation_share, tokenizer, args.vocab_size)
+    with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
-        def show(counts: CorpusCounts, num_tokens: int) -> None:
-            bar.set_postfix_str(f"{counts.documents:,} documents, {num_tokens:,} tokens", refresh=False)
-            bar.update(counts.text_bytes - bar.n)
+        def show(done: Progress) -> None:
+            seconds = max(bar.format_dict["elapsed"], 1e-3)
+            rates = f"{done.text_bytes / seconds / 1e6:.1f} MB/s of text, {done.tokens / seconds:,.0f} tokens/s"
+            bar.set_postfix_str(f"{done.documents:,} documents, {done.tokens:,} tokens, {rates}", refresh=False)
+            bar.total = done.total_bytes or None
+            bar.update(done.read_bytes - bar.n)
 
-        index, counts = prepare(
-            source,
-            args.output,
-            tokenizer=tokenizer,
-            vocab_size=args.vocab_size,
-            validation_share=args.validation_share,
-            progress=show,
-        )
+        index, counts = prepare(corpus, args.output, workers=args.workers, progress=show)
     for name, split in index.splits.items():
         print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
-    if counts.empty:
-        print(f"skipped {counts.empty:,} empty documents")
-    options.report_skipped(counts, args.max_record_bytes)
+    if counts is not None:
+        if counts.empty:
+            print(f"skipped {counts.empty:,} empty documents")
+        options.report_skipped(counts, args.max_record_bytes)
     print(f"wrote {args.output}")
     return 0

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from megatape.data.documents import split_of
 from megatape.data.finetuning.format import Dropped, Limits
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
 from megatape.data.index import load_index
-from megatape.data.prepare import split_of
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
 from tests.conftest import Command

@@ -1,0 +1,86 @@
+"""Documents to shards: tokenize, split and write."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from megatape.data.index import SPLITS, Index, TokenizerEntry, save_index, token_dtype
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.writer import SplitWriter
+
+BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
+
+
+def split_of(text: str, validation_share: float) -> str:
+    """The split of a document, by its text alone: duplicates land in the same split, in any order and from any source."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
+
+
+def write_documents(
+    directory: Path,
+    documents: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    source: dict[str, Any],
+    validation_share: float,
+    progress: Callable[[int], None],
+) -> Index:
+    """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
+
+    source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
+    for name, content in tokenizer.files.items():
+        (directory / name).write_bytes(content)
+    writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
+    for num_tokens in write_tokens(documents, tokenizer, writers):
+        progress(num_tokens)
+    index = Index(
+        tokenizer=tokenizer_entry(tokenizer),
+        dtype=token_dtype(tokenizer.vocab_size).name,
+        source=source,
+        validation_share=validation_share,
+        splits={split: writer.close() for split, writer in writers.items()},
+    )
+    save_index(index, directory)
+    return index
+
+
+def write_tokens(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, writers: dict[str, SplitWriter]) -> Iterator[int]:
+    """Tokenizes (split, text) pairs in batches and gives them to the writers; yields the number of tokens after each batch."""
+    num_tokens = 0
+    for batch in _batches(documents):
+        for (split, text), ids in zip(batch, tokenizer.encode_documents([text for _, text in batch]), strict=True):
+            writers[split].add(ids, len(text.encode()))
+            num_tokens += ids.size
+        yield num_tokens
+
+
+def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
+    """The tokenizer's part of the index."""
+    return TokenizerEntry(
+        file=tokenizer.file,
+        sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        companions={name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file},
+    )
+
+
+def check_share(validation_share: float) -> None:
+    """Raise ValueError if the fraction leaves a split without documents."""
+    if not 0 < validation_share < 1:
+        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+
+
+def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    batch: list[tuple[str, str]] = []
+    characters = 0
+    for split, text in documents:
+        batch.append((split, text))
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,130 @@
+"""A corpus to a data directory, by any number of processes and machines, each of which may be killed at any moment.
+
+The source is divided into units (sources/source.py), each of which one process reads, tokenizes and writes; partial.py keeps
+the finished ones. The result is a function of source and options: who did what, when and how often does not show in it.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from megatape.data.claims import Claim
+from megatape.data.documents import split_of, tokenizer_entry, write_tokens
+from megatape.data.index import SPLITS, Index
+from megatape.data.partial import PartialFolder, Plan, unit_name
+from megatape.data.sources.source import CorpusCounts, Source, Unit, read_documents, read_unit
+from megatape.data.summary import Summary, WrittenSplit
+from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.writer import SplitWriter
+from megatape.files import temporary_name
+
+Report = Callable[[int, CorpusCounts, int], None]  # unit, what was read of it so far, tokens written
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What to prepare.
+
+    tokenizer: that of the data; None: one of `vocab_size` tokens is trained on the source first."""
+
+    source: Source
+    validation_share: float
+    tokenizer: Tokenizer | None
+    vocab_size: int
+
+
+class Preparation:
+    """A preparation in `folder`.
+
+    units: all parts of the source. created: whether this process made the folder."""
+
+    created = False
+
+    def __init__(self, corpus: Corpus, folder: PartialFolder, units: list[Unit]) -> None:
+        self.corpus, self.folder, self.units = corpus, folder, units
+
+    def begin(self) -> Plan:
+        """Decide what the result is, as this process's options say, and store it; or go on with what another has stored.
+
+        Raises ValueError if the two differ."""
+        folder = self.folder
+        self.created = folder.create()
+        while (plan := folder.plan()) is None:
+            with folder.claim("plan") as claim:
+                if claim is not None and folder.plan() is None:
+                    tokenizer = self.corpus.tokenizer or self._train()
+                    folder.begin(self._plan(tokenizer), tokenizer)
+                    continue
+            time.sleep(folder.patience.poll)
+        tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
+        wanted = self._plan(tokenizer)
+        if difference := plan.difference(wanted, self.finished()):
+            raise ValueError(
+                f"{folder.path} was begun with other {difference}. Give the same inputs and options to go on, or remove it to "
+                "begin again"
+            )
+        if plan != wanted:
+            folder.begin(wanted, tokenizer)
+        return wanted
+
+    def work(self, tokenizer: Tokenizer, report: Report) -> None:
+        """Prepare units until all are finished, those that other processes work on included."""
+        folder = self.folder
+        while unfinished := sorted(set(range(len(self.units))) - self.finished()):
+            worked = False
+            for number in unfinished:
+                with folder.claim(unit_name(number)) as claim:
+                    if claim is not None and not folder.is_finished(number):
+                        self._write(number, tokenizer, claim, report)
+                        worked = True
+            if not worked:
+                time.sleep(folder.patience.poll)
+
+    def finish(self, plan: Plan) -> tuple[Index, CorpusCounts]:
+        """Make the data directory of all units, which are finished. Returns its index and what was counted on the way."""
+        while True:
+            with self.folder.claim("finish") as claim:
+                if claim is not None:
+                    return self.folder.finish(self.corpus.source, plan)
+            time.sleep(self.folder.patience.poll)
+
+    def abandon(self) -> None:
+        """Remove the folder if this process made it and it holds nothing that is worth going on with."""
+        if self.created and not self.finished() and not self.folder.is_used():
+            self.folder.remove()
+
+    def finished(self) -> set[int]:
+        """The units that are there."""
+        return {number for number in range(len(self.units)) if self.folder.is_finished(number)}
+
+    def _plan(self, tokenizer: Tokenizer) -> Plan:
+        corpus = self.corpus
+        trained = None if corpus.tokenizer else corpus.vocab_size
+        return Plan(corpus.source.describe(), self.units, corpus.validation_share, tokenizer_entry(tokenizer), trained)
+
+    def _train(self) -> Tokenizer:
+        corpus = self.corpus
+        return SentencePieceTokenizer(train_tokenizer(read_documents(corpus.source, CorpusCounts()), corpus.vocab_size))
+
+    def _write(self, number: int, tokenizer: Tokenizer, claim: Claim, report: Report) -> None:
+        source, counts = self.corpus.source, CorpusCounts()
+        written = temporary_name(self.folder.unit_folder(number))
+        written.mkdir()
+        try:
+            part = f"-{unit_name(number)}" if len(self.units) > 1 else ""
+            writers = {
+                split: SplitWriter(written, f"{split}{part}", tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS
+            }
+            texts = read_unit(source, self.units[number], counts)
+            documents = ((split_of(text, self.corpus.validation_share), text) for text in texts)
+            for num_tokens in write_tokens(documents, tokenizer, writers):
+                claim.beat()
+                report(number, counts, num_tokens)
+            splits = {split: WrittenSplit(writer.close(), writer.token_counts) for split, writer in writers.items()}
+            report(number, counts, sum(split.content.tokens for split in splits.values()))
+            Summary(splits, counts).save(written)
+            self.folder.commit(written, number)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)

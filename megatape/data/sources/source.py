@@ -1,0 +1,204 @@
+"""Reads the documents of a source as strings, and counts them and bad records.
+
+A new kind of source is a file with a subclass of Reader and a line in SOURCES (megatape/registry.py).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from megatape.data.records import MAX_RECORD_BYTES, NUM_BAD_EXAMPLES, RecordCounts
+from megatape.registry import SOURCES
+
+UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
+
+
+@dataclass
+class CorpusCounts(RecordCounts):
+    """What a pass over a source has read so far, and what it skipped. documents: written; text_bytes: of these, in UTF-8."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    empty: int = 0
+
+    def add(self, other: "CorpusCounts") -> None:
+        """Add what a pass over later documents has counted."""
+        self.documents += other.documents
+        self.text_bytes += other.text_bytes
+        self.empty += other.empty
+        self.bad += other.bad
+        self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
+        self.too_long += other.too_long
+        self.first_too_long = self.first_too_long or other.first_too_long
+        self.read_bytes += other.read_bytes
+
+    def recorded(self) -> dict[str, int]:
+        """What the index keeps: documents read are those written and those skipped for one of the reasons."""
+        skipped = {"empty documents": self.empty, "bad records": self.bad, "records too long to read": self.too_long}
+        return {name: count for name, count in skipped.items() if count}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of a source that one process reads in one go. All documents of a source are those of its units, in order.
+
+    inputs      what to read, in order
+    num_bytes   of input, which measures progress; 0 if unknown
+    begin, end  bytes of the only input whose lines are read: a line belongs to the unit in which it begins. None: to the end"""
+
+    inputs: tuple[str, ...]
+    num_bytes: int
+    begin: int = 0
+    end: int | None = None
+
+
+class Reader(ABC):
+    """One kind of source.
+
+    takes: what --input names: paths, the name of a data set, or nothing. has_subsets: whether --subset applies."""
+
+    takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
+    has_subsets: ClassVar[bool] = False
+
+    @abstractmethod
+    def units(self, source: "Source") -> list[Unit]:
+        """The units of a source, the same on every machine. Raises FileNotFoundError or ValueError if inputs are missing."""
+
+    @abstractmethod
+    def read(self, source: "Source", unit: Unit, counts: CorpusCounts) -> Iterator[str]:
+        """The texts of a unit, empty ones included. Counts what it skips.
+
+        Raises FileNotFoundError, or ValueError for a corrupted file."""
+
+    def describe(self) -> dict[str, str]:
+        """What decides the documents beside --input, for the index."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of documents.
+
+    kind              one of SOURCES
+    inputs            paths (c4, jsonl, text), one data set name (hub), nothing (python)
+    subset            configuration of a hub data set, such as `en`
+    max_documents     stop after this many documents; None reads all
+    max_record_bytes  skip longer lines (c4, jsonl), files (text, python) and texts (hub); no more than that is held in memory
+    """
+
+    kind: str
+    inputs: tuple[str, ...] = ()
+    subset: str | None = None
+    max_documents: int | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def __post_init__(self) -> None:
+        if self.kind not in SOURCES:
+            raise ValueError(f"--source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
+        reader = self.reader
+        if reader.takes == "nothing" and self.inputs:
+            raise ValueError(
+                f"--source {self.kind} takes no --input, got {list(self.inputs)}: remove it or name another source"
+            )
+        if reader.takes != "nothing" and not self.inputs:
+            raise ValueError(f"--source {self.kind} needs --input: give at least one")
+        if reader.takes == "name" and len(self.inputs) != 1:
+            raise ValueError(f"--source {self.kind} takes one data set name as --input, got {list(self.inputs)}")
+        if self.subset is not None and not reader.has_subsets:
+            raise ValueError(f"--subset {self.subset!r} belongs to --source hub, got --source {self.kind}: remove it")
+        if self.max_documents is not None and self.max_documents < 1:
+            raise ValueError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
+        if self.max_record_bytes < 1:
+            raise ValueError(f"--max-record-bytes is {self.max_record_bytes}: give at least 1")
+
+    @property
+    def reader(self) -> Reader:
+        """What reads this kind."""
+        reader: Reader = SOURCES[self.kind].load()()
+        return reader
+
+    def units(self) -> list[Unit]:
+        """See Reader.units. With max_documents there is one unit, since only a pass in order knows where to stop."""
+        units = self.reader.units(self)
+        if self.max_documents is None or len(units) == 1:
+            return units
+        whole = tuple(dict.fromkeys(name for unit in units for name in unit.inputs))
+        return [Unit(whole, sum(unit.num_bytes for unit in units))]
+
+    def describe(self) -> dict[str, Any]:
+        """What the index records about the source."""
+        description: dict[str, Any] = {"kind": self.kind}
+        if self.inputs:
+            description["inputs"] = list(self.inputs)
+        if self.subset is not None:
+            description["subset"] = self.subset
+        if self.max_documents is not None:
+            description["max_documents"] = self.max_documents
+        if self.max_record_bytes != MAX_RECORD_BYTES:
+            description["max_record_bytes"] = self.max_record_bytes
+        return description | self.reader.describe()
+
+
+def read_unit(source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[str]:
+    """Yields the non-empty documents of a unit in a fixed order and updates `counts` as it goes.
+
+    Bad records and too long ones are counted, not fatal. Raises FileNotFoundError for a path that does not exist, and
+    ValueError if a file is corrupted."""
+    for text in source.reader.read(source, unit, counts):
+        if not text or text.isspace():
+            counts.empty += 1
+            continue
+        counts.documents += 1
+        counts.text_bytes += len(text.encode())
+        yield text
+        if counts.documents == source.max_documents:
+            return
+
+
+def read_documents(source: Source, counts: CorpusCounts) -> Iterator[str]:
+    """The same for all units. Raises ValueError if no file matches or the source has no documents."""
+    for unit in source.units():
+        yield from read_unit(source, unit, counts)
+    check_found(source, counts)
+
+
+def check_found(source: Source, counts: CorpusCounts) -> None:
+    """Raise ValueError if a pass over all of a source has found no document."""
+    if counts.documents == 0:
+        raise ValueError(
+            f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
+            f"longer than --max-record-bytes {source.max_record_bytes:,}, {counts.bad} bad"
+            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"
+        )
+
+
+def grouped(paths: Iterable[Path], divided: bool = False) -> list[Unit]:
+    """Units of whole files, a few small ones in one, up to UNIT_BYTES. divided: larger files, of lines, give several units."""
+    units: list[Unit] = []
+    group: list[str] = []
+    size = 0
+
+    def close() -> None:
+        nonlocal size
+        if group:
+            units.append(Unit(tuple(group), size))
+        group.clear()
+        size = 0
+
+    for path in paths:
+        file_bytes = path.stat().st_size
+        if size + file_bytes > UNIT_BYTES:
+            close()
+        if divided and file_bytes > UNIT_BYTES and path.suffix != ".gz":
+            starts = range(0, file_bytes, UNIT_BYTES)
+            units += [
+                Unit((str(path),), min(UNIT_BYTES, file_bytes - start), start, min(start + UNIT_BYTES, file_bytes))
+                for start in starts
+            ]
+            continue
+        group.append(str(path))
+        size += file_bytes
+    close()
+    return units

@@ -1,0 +1,51 @@
+"""One document a file."""
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from platform import python_version
+
+from megatape.data.records import find_files
+from megatape.data.sources.source import CorpusCounts, Reader, Source, Unit, grouped
+
+# Build products and installed packages in the standard library's folder would make the corpus differ between machines.
+SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
+SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
+
+
+class TextFiles(Reader):
+    """The .txt files of folders, and files of any name."""
+
+    def units(self, source: Source) -> list[Unit]:
+        return grouped(find_files(source.inputs, "*.txt"))
+
+    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[str]:
+        for name in unit.inputs:
+            with open(name, "rb") as file:
+                content = file.read(source.max_record_bytes + 1)
+            counts.read_bytes += len(content)
+            if len(content) > source.max_record_bytes:
+                counts.add_too_long(name)
+                continue
+            try:
+                yield content.decode()
+            except UnicodeDecodeError as error:
+                counts.add_bad(name, f"invalid UTF-8 ({error.reason} at byte {error.start})")
+
+
+class PythonLibrary(TextFiles):
+    """The standard library of the Python that runs this, without its tests."""
+
+    takes = "nothing"
+
+    def units(self, source: Source) -> list[Unit]:
+        library = Path(sysconfig.get_path("stdlib"))
+        parts = {path: path.relative_to(library).parts for path in sorted(library.rglob("*.py"))}
+        return grouped(
+            path
+            for path, names in parts.items()
+            if SKIPPED_FOLDERS.isdisjoint(names) and not any(name.startswith(SKIPPED_PREFIXES) for name in names)
+        )
+
+    def describe(self) -> dict[str, str]:
+        return {"python_version": python_version()}

@@ -1,0 +1,73 @@
+"""What one unit of a preparation has written, and the sum of all."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.data.index import Split, parse_split
+from megatape.data.sources.source import CorpusCounts
+from megatape.data.writer import entropy
+from megatape.files import read_json
+
+SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
+
+
+@dataclass(frozen=True)
+class WrittenSplit:
+    """A split, and how often each token occurs in it, int64 [vocab_size]."""
+
+    content: Split
+    token_counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a unit has added to each split, and what it has read and skipped."""
+
+    splits: dict[str, WrittenSplit]
+    counts: CorpusCounts
+
+    def save(self, folder: Path) -> None:
+        """Write it beside the shards."""
+        arrays: dict[str, Any] = {name: split.token_counts for name, split in self.splits.items()}
+        np.savez_compressed(folder / TOKEN_COUNTS, **arrays)
+        splits = {name: asdict(split.content) for name, split in self.splits.items()}
+        (folder / SUMMARY).write_text(json.dumps({"splits": splits, "counts": asdict(self.counts)}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Summary":
+        """Of a finished unit. Raises OSError, or ValueError if it cannot be read."""
+        try:
+            content = read_json(folder / SUMMARY)
+            with np.load(folder / TOKEN_COUNTS, allow_pickle=False) as token_counts:
+                splits = {
+                    name: WrittenSplit(parse_split(split), token_counts[name]) for name, split in content["splits"].items()
+                }
+            return cls(splits, CorpusCounts(**content["counts"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
+
+
+def merged(parts: list[WrittenSplit]) -> Split:
+    """The split that consists of these, in order."""
+    contents = [part.content for part in parts]
+    return Split(
+        documents=sum(content.documents for content in contents),
+        tokens=sum(content.tokens for content in contents),
+        text_bytes=sum(content.text_bytes for content in contents),
+        unigram_entropy=entropy(np.sum([part.token_counts for part in parts], axis=0)),
+        shards=[shard for content in contents for shard in content.shards],
+    )
+
+
+def check_filled(splits: dict[str, Split], counts: CorpusCounts, validation_share: float) -> None:
+    """Raise ValueError if a split has no tokens."""
+    for name, split in splits.items():
+        if split.tokens == 0:
+            raise ValueError(
+                f"the {name} split got none of the {counts.documents} documents at --validation-share {validation_share}: "
+                "change the share or give more documents"
+            )

@@ -1,0 +1,261 @@
+"""A preparation by several processes, killed and continued: the same bytes as by one process that nothing disturbed."""
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from megatape.data.claims import Claim, Patience
+from megatape.data.partial import PartialFolder
+from megatape.data.preparation import Corpus, Preparation
+from megatape.data.prepare import prepare
+from megatape.data.sources.source import CorpusCounts, Source, Unit, read_unit
+from megatape.data.tokenizer import Tokenizer
+from megatape.files import write_atomically
+from megatape.runtime.holder import this_process
+from tests.conftest import Command
+
+NUM_FILES, UNIT_BYTES = 6, 4000
+QUICK = Patience(period=0.1, silence=1.0, poll=0.05)
+
+
+def text_of(number: int) -> str:
+    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Six files of lines, some skipped for a reason, most of them a unit of their own."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", UNIT_BYTES)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for file in range(NUM_FILES):
+        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
+        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
+        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
+    return Source("jsonl", (str(folder),))
+
+
+@pytest.fixture
+def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
+    return Corpus(source, 0.1, tokenizer, 0)
+
+
+def content(directory: Path) -> dict[str, str]:
+    """Name -> hash of every file."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def test_every_line_belongs_to_one_unit(source: Source) -> None:
+    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
+    whole = [unit for unit in source.units() if unit.end is None]
+    divided = [unit for unit in source.units() if unit.end is not None]
+    assert not whole and len(divided) > NUM_FILES
+    counts = CorpusCounts()
+    texts = [text for unit in divided for text in read_unit(source, unit, counts)]
+    assert texts == [text_of(100 * file + number) for file in range(NUM_FILES) for number in range(30) if number != 7]
+    assert (counts.empty, counts.bad) == (2, 4)
+    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
+    path = Path(divided[0].inputs[0])
+    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
+        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
+        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
+
+
+def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path) -> None:
+    """Documents read are those written and those skipped, to the document."""
+    index, counts = prepare(corpus, tmp_path / "out")
+    assert counts is not None and index.counts == {"empty documents": 2, "bad records": 4}
+    assert sum(split.documents for split in index.splits.values()) + 2 + 4 == 30 * NUM_FILES
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+
+
+def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished units are kept and not prepared again; other options are refused; the result is that of an undisturbed run."""
+    prepare(corpus, tmp_path / "whole")
+    prepared: list[int] = []
+    write = Preparation._write
+
+    def fail_at_five(self: Preparation, number: int, *rest: Any) -> None:
+        prepared.append(number)
+        if number == 5 and prepared.count(5) == 1:
+            raise OSError("the disk is full")
+        write(self, number, *rest)
+
+    monkeypatch.setattr(Preparation, "_write", fail_at_five)
+    with pytest.raises(OSError, match="the disk is full"):
+        prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=r"out.partial was begun with other validation_share: 0.1, now 0.2. Give the same"):
+        prepare(replace(corpus, validation_share=0.2), tmp_path / "out")
+    first = Path(corpus.source.inputs[0]) / "00.jsonl"
+    longer = first.read_bytes() + b'{"text": "more"}\n'
+    (first.parent / "kept").write_bytes(first.read_bytes())
+    first.write_bytes(longer)
+    with pytest.raises(ValueError, match=r"out.partial was begun with other inputs: Unit"):
+        prepare(corpus, tmp_path / "out")
+    (first.parent / "kept").replace(first)
+    prepare(corpus, tmp_path / "out")
+    assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("step", ["rename a shard", "write the index", "remove the units", "rename the result"])
+def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the end can be the last one."""
+    prepare(corpus, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+
+        def stop(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        rename = Path.rename
+        patch.setattr(PartialFolder, "remove", stop)  # a killed process removes nothing
+        if step == "rename a shard":
+            patch.setattr(
+                Path, "rename", lambda self, to: stop() if "final" in to.parts and "00003" in to.name else rename(self, to)
+            )
+        elif step == "write the index":
+            patch.setattr("megatape.data.partial.save_index", stop)
+        elif step == "remove the units":
+            patch.setattr("megatape.data.partial.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None)
+        else:
+            patch.setattr(Path, "rename", lambda self, to: stop() if self.name == "final" else rename(self, to))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    prepare(corpus, tmp_path / "out")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
+    path = tmp_path / "00003.claim"
+    first, second = Claim(path, QUICK), Claim(path, QUICK)
+    assert first.take() and not second.take()
+    first.release()
+    assert second.take()
+    ended = replace(this_process(), pid=2**22 + 1)
+    write_atomically(path, ended.content())
+    assert first.take()  # of a process of this machine that has ended: at once
+    elsewhere = replace(this_process(), machine="another")
+    write_atomically(path, elsewhere.content())
+    assert not second.take()  # of another machine: only after a silence
+    os.utime(path, (time.time() - 2, time.time() - 2))
+    assert second.take()
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Path, command: Command, workers: str) -> None:
+    """The command goes on when the file was replaced, though the new one has another size."""
+    path = Path(corpus.source.inputs[0]) / "99.jsonl.gz"
+    good = gzip.compress("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(5000, 5200)).encode())
+    path.write_bytes(good)
+    prepare(corpus, tmp_path / "whole")
+    path.write_bytes(good[:-20])
+    store_tokenizer(corpus, tmp_path)
+    words = [*arguments(corpus, tmp_path), "--workers", workers]
+    status, _, errors = command(*words)
+    assert status == 2 and f"error: {path}: corrupted or truncated gzip file" in errors
+    finished = [path for path in (tmp_path / "out.partial" / "units").iterdir() if path.suffix != ".tmp"]
+    assert len(finished) == len(corpus.source.units()) - 1 or workers == "2"
+    path.write_bytes(good)
+    assert command(*words)[0] == 0
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def store_tokenizer(corpus: Corpus, folder: Path) -> None:
+    assert corpus.tokenizer is not None
+    (folder / "tokenizer.model").write_bytes(corpus.tokenizer.files["tokenizer.model"])
+
+
+def arguments(corpus: Corpus, folder: Path) -> list[str]:
+    """Of the command that prepares `corpus` as folder/out."""
+    source = ["--source", "jsonl", "--input", *corpus.source.inputs, "--output", str(folder / "out")]
+    return ["prepare", "corpus", *source, "--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
+
+
+DRIVER = f"""
+import os, random, signal, sys, time
+import megatape.data.preparation as preparation
+import megatape.data.sources.source as source
+import webdataset  # before the forks, which would all import it
+from megatape.commands.main import main
+
+source.UNIT_BYTES = {UNIT_BYTES}
+read_unit = preparation.read_unit
+
+def slowly(*arguments):
+    for text in read_unit(*arguments):
+        time.sleep(0.003)
+        yield text
+
+if __name__ == "__main__":
+    seed, kills, *words = sys.argv[1:]
+    preparation.read_unit = slowly
+    draw = random.Random(int(seed))
+    for _ in range(int(kills)):
+        child = os.fork()
+        if not child:
+            os._exit(main(words))
+        time.sleep(draw.uniform(0.0, 0.4))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    preparation.read_unit = read_unit
+    sys.exit(main(words))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
+    """Twenty times the command begins, or goes on, and is killed."""
+    prepare(corpus, tmp_path / "whole")
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "driver.py").write_text(DRIVER)
+    seed = str(random.randrange(2**32))
+    words = [*arguments(corpus, tmp_path), "--workers", "1"]
+    run = subprocess.run(
+        [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, f"seed {seed}: {run.stderr}"
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+
+
+@pytest.mark.slow
+def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> None:
+    """Its workers end, and two further commands, at the same time, finish what it began."""
+    prepare(corpus, tmp_path / "whole")
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    preparation.read_unit = slowly\n    seed"))
+    command = [sys.executable, str(tmp_path / "driver.py"), "0", "0", *arguments(corpus, tmp_path), "--workers", "2"]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE)
+    wait_for(lambda: any((tmp_path / "out.partial").glob("0*.claim")))
+    workers = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.communicate()
+    wait_for(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
+    others = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [other.communicate(timeout=120)[1].decode() for other in others]
+    # One may start when all is done.
+    late = [other for other, error in zip(others, errors, strict=True) if "out exists: remove it" in error]
+    assert len(late) < 2 and all(other.returncode == 0 for other in others if other not in late), errors
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
