@@ -42,7 +42,8 @@ class BareStep:
             parameter.grad, master.grad = gradient, torch.zeros_like(master)
         self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
         if compiled:
-            torch._dynamo.reset()  # it compiles a function for so many models and not more
+            torch._dynamo.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
             for block in self.model.blocks:
                 block.compile(backend="inductor" if device.type == "cuda" else "aot_eager")  # which needs no C++ compiler
         self.positions = torch.arange(shape.length, device=device).expand(shape.batch, -1)

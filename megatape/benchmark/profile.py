@@ -44,8 +44,8 @@ def _profiled(shape: Shape, encoding: str, compiled: bool, device: torch.device)
     with record(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as recorder:
         timed(steps, device)
     events = recorder.key_averages()
-    # On a CPU operators take the place of kernels.
-    kernels = [event for event in events if not on_gpu or event.device_type == torch.autograd.DeviceType.CUDA]
+    # On a CPU operators take the place of kernels. Ranges that code has named are on the GPU's timeline, too.
+    kernels = [event for event in events if not on_gpu or _is_kernel(event)]
     kernels.sort(key=partial(_own, on_gpu), reverse=True)
     busy = sum(_own(on_gpu, event) for event in kernels)
     return {
@@ -58,6 +58,10 @@ def _profiled(shape: Shape, encoding: str, compiled: bool, device: torch.device)
             for event in kernels[:KERNELS]
         ],
     }
+
+
+def _is_kernel(event: Any) -> bool:
+    return event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
 
 
 def _own(on_gpu: bool, event: Any) -> float:

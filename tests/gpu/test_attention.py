@@ -37,8 +37,8 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
     drawn = test_operation.inputs(shape) if attends == "moving" else test_bias.inputs(shape, "distance")[0]
     drawn = drawn[: 3 if attends == "plain" else 4]
     rounded = [tensor.detach().to(dtype if tensor.dim() == 4 else torch.float32) for tensor in drawn]  # the bias is float32
-    ours = [tensor.cuda().requires_grad_() for tensor in rounded]
     exact = [tensor.double().cuda().requires_grad_() for tensor in rounded]
+    ours = [tensor.cuda().requires_grad_() for tensor in rounded]
     initial = initial_state(drawn[0][:, :, :1]).cuda()
     starts = random_document_starts(BATCH, LENGTH).cuda() if masked else None
 
