@@ -123,6 +123,7 @@ def _rates(shape: Shape, encoding: str, seconds: float, device: torch.device) ->
     config = shape.config(encoding, _precision(device))
     flops = 3 * forward_flops(config.model, shape.length) * shape.batch
     result: Result = {"seconds": seconds, "tokens/s": shape.batch * shape.length / seconds, "FLOP/s": flops / seconds}
+    result["config"] = config.model_dump(mode="json")  # for the planner
     peak = peak_flops(config.training.precision)
     return result | ({"MFU": flops / seconds / peak} if peak else {})
 

@@ -1,6 +1,7 @@
 """megatape plan: megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200"""
 
 import argparse
+from pathlib import Path
 
 from megatape.commands import options
 
@@ -13,6 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: cluster.nodes)")
     parser.add_argument("--gpus-per-node", type=int, metavar="G", help="GPUs per node (default: cluster.gpus_per_node)")
     parser.add_argument("--gpu", metavar="NAME|FILE", help=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE", help="results.jsonl of megatape benchmark gpu: correct the step time by it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     config = options.read_config(args)
     from megatape.plan.report import report
 
-    print(report(config))
+    print(report(config, args.measured))
     return 0

@@ -54,15 +54,21 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     with torch.device("meta"):
         bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
-    pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
     layer = projections + (length * bias.multiply_adds if bias else 0) + 3 * c * config.mlp_size
     total = config.num_layers * layer + c * config.vocab_size
     if update:
-        moved = length * heads * encoding.state_width if encoding.attends == "moving" else 0  # A e
-        total += (config.num_layers - 1) * (moved + update.multiply_adds)
+        total += (config.num_layers - 1) * update.multiply_adds
     if config.lora is not None:  # one multiply-add for each parameter and token
         total += sum(parameter.numel() for name, parameter in meta_model(config).named_parameters() if in_adapter(name))
-    return 2 * (length * total + config.num_layers * 2 * pairs * heads * size)
+    return 2 * length * total + attention_flops(config, length, num_shifted_groups)
+
+
+def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
+    """Those of `forward_flops` that attention itself takes: scores, A v and, where it moves the state, A e."""
+    encoding = encoding_of(config)
+    pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
+    moved = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
+    return 2 * pairs * config.num_heads * (config.num_layers * 2 * config.head_dim + moved)
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

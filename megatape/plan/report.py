@@ -1,11 +1,13 @@
 """The plan as text: what a run needs, and how it does on a given cluster."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from megatape.config import ClusterConfig, Config, parse_config
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.model.trainable import count_trainable
 from megatape.plan.gpus import Gpu, load_gpu
+from megatape.plan.measured import MeasuredStep, nearest_step
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
 from megatape.plan.trace import run_pass
@@ -23,29 +25,37 @@ NO_CLUSTER = (
 Row = tuple[str, str]
 
 
-def report(config: Config) -> str:
+def report(config: Config, measured: Path | None = None) -> str:
     """Sizes and costs of a run; with a cluster in the configuration also traffic, step time, and
     what to change if memory is short.
 
     Without a cluster the plan is for the fewest ranks that can run it: one tensor-parallel group.
+    measured: results.jsonl of a benchmark, by which the step time is corrected.
 
-    Raises ValueError or FileNotFoundError if the ranks do not divide the batch, or the GPU is unknown."""
+    Raises ValueError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured."""
     cluster = config.cluster
     if cluster is not None:
-        return _on_cluster(config, cluster, load_gpu(cluster.gpu))
+        step = None if measured is None else nearest_step(measured, config)
+        return _on_cluster(config, cluster, load_gpu(cluster.gpu), step)
+    if measured is not None:
+        raise ValueError("--measured corrects the time of a step on a cluster: add --nodes, --gpus-per-node and --gpu")
     world_size = config.parallel.tp
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, run_pass(config), on_gpu=False)
     return f"{columns([*_counts(config, world_size), *_memory(config, world_size, memory, 'rank')])}\n\n{NO_CLUSTER}"
 
 
-def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu) -> str:
+def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None) -> str:
     world_size = cluster.world_size
     _check_nodes(config, cluster)
     config.accumulation(world_size)
     one = run_pass(config)
     traffic, memory = plan_traffic(config, world_size, one), plan_memory(config, world_size, one, on_gpu=True)
     need = needed(memory, gpu)
+    speeds = [
+        plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory, correction)
+        for correction in (None, *([step.correction] if step else []))
+    ]
     rows = [
         ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
         *_counts(config, world_size),
@@ -53,7 +63,7 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu) -> str:
         ("  contexts and fragmentation", size(need - memory.device_total)),
         ("  needed of available", f"{size(need)} of {size(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}"),
         *_sent(config, cluster, traffic),
-        *_speed(config, plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory)),
+        *_speed(config, speeds, step),
     ]
     advice = [] if need <= gpu.memory else ["", "to make it fit, one after another:", *_advice(config, cluster, gpu)]
     return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
@@ -114,16 +124,31 @@ def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]
     return rows
 
 
-def _speed(config: Config, speed: Speed) -> list[Row]:
+def _speed(config: Config, speeds: list[Speed], step: MeasuredStep | None) -> list[Row]:
+    """speeds: as estimated, and, if a step was measured, as corrected by it."""
+    speed = speeds[-1]
     (good, bad), (best, worst) = speed.seconds, speed.utilization
     tokens = config.training.global_batch_size * config.data.sequence_length
     return [
         ("FLOPs per step", f"{speed.model_flops:.4e} of the model, {speed.done_flops:.4e} done"),
-        ("seconds per step", f"{good:,.3g} to {bad:,.3g}"),
+        ("seconds per step", _range(speeds[0])),
+        *([_compared(step), ("  corrected by it", _range(speed))] if step else []),
         ("MFU", f"{best:.0%} to {worst:.0%}"),
         ("tokens per day", f"{tokens / good * 86400:.3g} to {tokens / bad * 86400:.3g}"),
         ("days for the run", f"{config.training.steps * good / 86400:.3g} to {config.training.steps * bad / 86400:.3g}"),
     ]
+
+
+def _range(speed: Speed) -> str:
+    good, bad = speed.seconds
+    return f"{good:,.3g} to {bad:,.3g}"
+
+
+def _compared(step: MeasuredStep) -> Row:
+    count, training = count_parameters(step.config.model).total, step.config.training
+    shape = f"{count / 1e6:,.0f} M, {training.micro_batch_size} x {step.config.data.sequence_length}"
+    error = step.estimated / step.seconds - 1
+    return f"  measured on one {step.gpu.name}: {shape}", f"{step.seconds:.3g}, estimated {step.estimated:.3g} ({error:+.0%})"
 
 
 def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:

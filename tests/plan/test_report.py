@@ -1,6 +1,7 @@
 """The planner's command: its report, its advice, and its errors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,38 @@ def test_gpus_are_plausible(name: str) -> None:
     assert 30 * 2**30 < gpu.memory < 300 * 2**30
     assert 1e14 < gpu.bfloat16_flops < 1e16
     assert gpu.network_bandwidth < gpu.node_bandwidth * 1.001 < gpu.memory_bandwidth
+
+
+def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The nearest size, and of it the fastest step, decides; what is left is the range of the links."""
+    options = ("--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100")
+    small, large = (json.loads(json.dumps(raw_config)) for _ in range(2))
+    large["model"] |= {"hidden_size": 256, "num_layers": 4}
+    entries: list[dict[str, Any]] = [{"key": "machine/device", "name": "NVIDIA H100 80GB HBM3"}]
+    for key, seconds, config in [
+        ("step small/tape/sdpa/eager", 5.0, small),
+        ("step small/tape/sdpa/compiled", 4.0, small),
+        ("step small/rope/sdpa/eager", 1.0, small | {"model": small["model"] | {"encoding": "rope"}}),
+        ("step large/tape/sdpa/eager", 2.0, large),
+    ]:
+        entries.append({"key": key, "seconds": seconds, "config": config})
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    status, printed, errors = plan(*options, "--measured", str(results))
+    assert status == 0, errors
+    assert re.search(r"measured on one H100: 0 M, 4 x 32 +4, estimated \S+ \(-100%\)", printed)
+    assert re.search(r"corrected by it +4 to 4\n", printed)
+    assert "corrected" not in plan(*options)[1]
+
+    for changes, message in [
+        ({"encoding": "fire"}, "holds no training step with encoding fire"),
+        ({}, "was measured on a potato, whose rates are not known"),
+    ]:
+        raw_config["model"] |= changes
+        if not changes:
+            entries[0]["name"] = "a potato"
+            results.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        status, _, errors = plan(*options, "--measured", str(results))
+        assert status == 2 and message in errors
+    assert "no measurements at nowhere" in plan(*options, "--measured", "nowhere")[2]
+    assert "--measured corrects the time of a step on a cluster" in plan("--measured", str(results))[2]

@@ -1,0 +1,57 @@
+"""A training step that `megatape benchmark gpu` measured, beside the plan's estimate of it."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatape.config import Config, parse_config
+from megatape.model.accounting import count_parameters
+from megatape.plan.gpus import Gpu, named
+from megatape.plan.memory import plan_memory
+from megatape.plan.speed import device_seconds, middle
+from megatape.plan.trace import run_pass
+from megatape.run_folder import read_lines
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A training step on one GPU. seconds, estimated: measured, and in the middle of the plan's range."""
+
+    config: Config
+    gpu: Gpu
+    seconds: float
+    estimated: float
+
+    @property
+    def correction(self) -> float:
+        """What to multiply estimates by."""
+        return self.seconds / self.estimated
+
+
+def nearest_step(results: Path, config: Config) -> MeasuredStep:
+    """Of the steps with a run's encoding in a results.jsonl those of the size nearest to the run's, and of these the fastest.
+
+    Raises FileNotFoundError, or ValueError if there are none, or if the rates of the GPU are not known."""
+    if not results.is_file():
+        raise FileNotFoundError(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
+    entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}
+    device = str(entries.get("machine/device", {}).get("name"))
+    gpu = named(device)
+    if gpu is None:
+        raise ValueError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/plan/gpus.py")
+    steps = [
+        (parse_config(entry["config"], str(results)), float(entry["seconds"]))
+        for key, entry in entries.items()
+        if key.startswith("step ") and "config" in entry
+    ]
+    own = math.log(count_parameters(config.model).total)
+    ranked = [
+        (abs(math.log(count_parameters(step.model).total) - own), seconds, step)
+        for step, seconds in steps
+        if step.model.encoding == config.model.encoding
+    ]
+    if not ranked:
+        raise ValueError(f"{results} holds no training step with encoding {config.model.encoding}: measure some")
+    _, seconds, step = min(ranked, key=lambda entry: entry[:2])
+    memory = plan_memory(step, 1, run_pass(step), on_gpu=True)
+    return MeasuredStep(step, gpu, seconds, sum(middle(device_seconds(step, 1, gpu, memory))))
