@@ -101,11 +101,11 @@ def device_seconds(config: Config, world_size: int, gpu: Gpu, memory: Memory) ->
     attention = attention_flops(config.model, length, groups) * batch
     once = forward_flops(config.model, length, groups) * batch - attention
     products = PRODUCT_PASSES * once + again * (once - _head(config))
-    attention *= ATTENTION_PASSES + again * RECOMPUTED_ATTENTION
+    fused = (ATTENTION_PASSES + again * RECOMPUTED_ATTENTION) * attention
     peak = world_size * gpu.bfloat16_flops / (1 if training.precision == "bfloat16" else FLOAT32_SLOWDOWN)
     bad, good = (
         Own(
-            products / (peak * MATRIX_EFFICIENCY[case]) + attention / (peak * ATTENTION_EFFICIENCY[case]),
+            products / (peak * MATRIX_EFFICIENCY[case]) + fused / (peak * ATTENTION_EFFICIENCY[case]),
             _streamed(config, world_size, memory, POSITION_BYTES[case]) / (gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]),
         )
         for case in (0, 1)
