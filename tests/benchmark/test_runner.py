@@ -17,7 +17,7 @@ from megatape.benchmark.runner import benchmark
 
 
 def part(name: str, seconds: int = 20) -> Part:
-    return Part(name, name, f"tests.benchmark.parts:{name}", seconds)
+    return Part(name, f"tests.benchmark.parts:{name}", seconds)
 
 
 def run(out: Path, *parts: Part, done: Path | None = None, budget: float | None = None) -> list[str]:
