@@ -16,7 +16,7 @@ from megatape.benchmark.child import LOST, ending
 from megatape.benchmark.journal import RESULTS, Journal, Result, measured, read_results
 from megatape.benchmark.parts import LIMIT, Part
 from megatape.benchmark.tables import report
-from megatape.run_folder import write_atomically
+from megatape.files import write_atomically
 from megatape.study.children import interruptible
 
 TABLE, LOGS = "table.md", "logs"

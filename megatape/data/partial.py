@@ -3,6 +3,7 @@ all of them.
 
     plan.json              what is prepared, from which files, with which tokenizer
     tokenizer.model ...    the tokenizer, in place
+    duplicates/            hashes of the documents of each unit, and what was found by them
     units/00003/           a finished unit: its shards, its summary and how often each token occurs
     00003.claim            names the process that works on it
     final/                 the result, while it is put together
@@ -35,26 +36,28 @@ class Plan:
     """What decides every byte of the result.
 
     source: as the index records it. units: all parts of the source, in order. trained_vocab_size: of a tokenizer that was
-    trained on the source; None if one was given."""
+    trained on the source; None if one was given. drop_duplicates: whether documents that equal an earlier one are left out."""
 
     source: dict[str, Any]
     units: list[Unit]
     validation_share: float
     tokenizer: TokenizerEntry
     trained_vocab_size: int | None
+    drop_duplicates: bool
     version: int = VERSION
 
-    def difference(self, other: "Plan", finished: set[int]) -> str | None:
-        """The first thing in which another plan differs so that the `finished` units do not fit it, with both values.
+    def difference(self, other: "Plan", used: set[int]) -> str | None:
+        """The first thing in which another plan differs so that what was made of the `used` units does not fit it, with both
+        values.
 
-        A file that has changed since is no difference while its unit is not finished: a corrupted one was replaced."""
-        for name in ("version", "source", "validation_share", "trained_vocab_size", "tokenizer"):
+        A file that has changed is no difference while nothing was made of its unit: a corrupted one was replaced."""
+        for name in ("version", "source", "validation_share", "trained_vocab_size", "drop_duplicates", "tokenizer"):
             if (mine := getattr(self, name)) != (its := getattr(other, name)):
                 return f"{name}: {mine}, now {its}"
         if len(self.units) != len(other.units):
             return f"inputs: {len(self.units)} parts, now {len(other.units)}"
         for number, (mine, its) in enumerate(zip(self.units, other.units, strict=True)):
-            if mine != its and (number in finished or replace(mine, num_bytes=its.num_bytes) != its):
+            if mine != its and (number in used or replace(mine, num_bytes=its.num_bytes) != its):
                 return f"inputs: {mine}, now {its}"
         return None
 
@@ -64,12 +67,13 @@ class PartialFolder:
 
     def __init__(self, output: Path, patience: Patience) -> None:
         self.output, self.path, self.patience = output, output.with_name(f"{output.name}.partial"), patience
-        self._units, self._final = self.path / "units", self.path / "final"
+        self._units, self._final, self._duplicates = (self.path / name for name in ("units", "final", "duplicates"))
 
     def create(self) -> bool:
         """Make the folder. Returns False if it is there already."""
         made = not self._units.is_dir()
         self._units.mkdir(parents=True, exist_ok=True)
+        self._duplicates.mkdir(exist_ok=True)
         return made
 
     def claim(self, name: str) -> AbstractContextManager[Claim | None]:
@@ -97,6 +101,14 @@ class PartialFolder:
     def tokenizer(self, plan: Plan) -> Tokenizer:
         """The stored tokenizer. Raises FileNotFoundError or ValueError if its files have changed."""
         return stored_tokenizer(self.path, plan.tokenizer.files)
+
+    def hashes(self, number: int) -> Path:
+        """The hashes of a unit's documents, as duplicates.pack_hashes makes them."""
+        return self._duplicates / f"{unit_name(number)}.npy"
+
+    def duplicates(self) -> Path:
+        """The numbers of duplicates in each unit, by `unit_name`, as .npz."""
+        return self._duplicates / "found.npz"
 
     def unit_folder(self, number: int) -> Path:
         """Where a finished unit is."""

@@ -8,9 +8,16 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from megatape.data.claims import Claim
 from megatape.data.documents import split_of, tokenizer_entry, write_tokens
+from megatape.data.duplicates import IsDuplicate, document_hash, find_duplicates, listed, pack_hashes, seen_before
 from megatape.data.index import SPLITS, Index
 from megatape.data.partial import PartialFolder, Plan, unit_name
 from megatape.data.sources.source import CorpusCounts, Source, Unit, read_documents, read_unit
@@ -18,21 +25,25 @@ from megatape.data.summary import Summary, WrittenSplit
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.writer import SplitWriter
-from megatape.files import temporary_name
+from megatape.files import temporary_name, write_atomically
 
-Report = Callable[[int, CorpusCounts, int], None]  # unit, what was read of it so far, tokens written
+FIRST, LAST = "hashes", "tokens"  # passes over the source
+REPORTED = 1000  # documents between reports of the first pass
+Report = Callable[[int, str, CorpusCounts, int], None]  # unit, pass, what was read of it so far, tokens written
 
 
 @dataclass(frozen=True)
 class Corpus:
     """What to prepare.
 
-    tokenizer: that of the data; None: one of `vocab_size` tokens is trained on the source first."""
+    tokenizer: that of the data; None: one of `vocab_size` tokens is trained on the source first. drop_duplicates: leave out
+    documents that equal an earlier one."""
 
     source: Source
     validation_share: float
     tokenizer: Tokenizer | None
     vocab_size: int
+    drop_duplicates: bool = True
 
 
 class Preparation:
@@ -60,7 +71,7 @@ class Preparation:
             time.sleep(folder.patience.poll)
         tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
         wanted = self._plan(tokenizer)
-        if difference := plan.difference(wanted, self.finished()):
+        if difference := plan.difference(wanted, self._used()):
             raise ValueError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to go on, or remove it to "
                 "begin again"
@@ -72,15 +83,30 @@ class Preparation:
     def work(self, tokenizer: Tokenizer, report: Report) -> None:
         """Prepare units until all are finished, those that other processes work on included."""
         folder = self.folder
-        while unfinished := sorted(set(range(len(self.units))) - self.finished()):
+        if self.num_passes > 1 and len(self.finished()) < len(self.units):
+            self._each("hashes", lambda number: folder.hashes(number).exists(), partial(self._hash, report=report))
+            self._each("duplicates", lambda _: folder.duplicates().exists(), self._compare, 1)
+        self._each("", folder.is_finished, partial(self._write, tokenizer=tokenizer, report=report))
+
+    @property
+    def num_passes(self) -> int:
+        """How often the source is read."""
+        return 2 if self.corpus.drop_duplicates and len(self.units) > 1 else 1
+
+    def _each(
+        self, kind: str, is_done: Callable[[int], bool], make: Callable[[int, Claim], None], count: int | None = None
+    ) -> None:
+        """Make what is not done and nobody else is making, until all is done. count: how many there are; None: the units."""
+        numbers = range(len(self.units) if count is None else count)
+        while left := [number for number in numbers if not is_done(number)]:
             worked = False
-            for number in unfinished:
-                with folder.claim(unit_name(number)) as claim:
-                    if claim is not None and not folder.is_finished(number):
-                        self._write(number, tokenizer, claim, report)
+            for number in left:
+                with self.folder.claim(f"{unit_name(number)}{kind and '.'}{kind}") as claim:
+                    if claim is not None and not is_done(number):
+                        make(number, claim)
                         worked = True
             if not worked:
-                time.sleep(folder.patience.poll)
+                time.sleep(self.folder.patience.poll)
 
     def finish(self, plan: Plan) -> tuple[Index, CorpusCounts]:
         """Make the data directory of all units, which are finished. Returns its index and what was counted on the way."""
@@ -92,23 +118,59 @@ class Preparation:
 
     def abandon(self) -> None:
         """Remove the folder if this process made it and it holds nothing that is worth going on with."""
-        if self.created and not self.finished() and not self.folder.is_used():
+        if self.created and not self._used() and not self.folder.is_used():
             self.folder.remove()
 
     def finished(self) -> set[int]:
         """The units that are there."""
         return {number for number in range(len(self.units)) if self.folder.is_finished(number)}
 
+    def _used(self) -> set[int]:
+        """The units of which something is there."""
+        return self.finished() | {number for number in range(len(self.units)) if self.folder.hashes(number).exists()}
+
     def _plan(self, tokenizer: Tokenizer) -> Plan:
         corpus = self.corpus
         trained = None if corpus.tokenizer else corpus.vocab_size
-        return Plan(corpus.source.describe(), self.units, corpus.validation_share, tokenizer_entry(tokenizer), trained)
+        return Plan(
+            corpus.source.describe(),
+            self.units,
+            corpus.validation_share,
+            tokenizer_entry(tokenizer),
+            trained,
+            corpus.drop_duplicates,
+        )
 
     def _train(self) -> Tokenizer:
         corpus = self.corpus
         return SentencePieceTokenizer(train_tokenizer(read_documents(corpus.source, CorpusCounts()), corpus.vocab_size))
 
-    def _write(self, number: int, tokenizer: Tokenizer, claim: Claim, report: Report) -> None:
+    def _hash(self, number: int, claim: Claim, report: Report) -> None:
+        counts, hashes = CorpusCounts(), []
+        for count, text in enumerate(read_unit(self.corpus.source, self.units[number], counts)):
+            hashes.append(document_hash(text))
+            if count % REPORTED == 0:
+                claim.beat()
+                report(number, FIRST, counts, 0)
+        report(number, FIRST, counts, 0)
+        _save(self.folder.hashes(number), partial(np.save, arr=pack_hashes(hashes)))
+
+    def _compare(self, _: int, claim: Claim) -> None:
+        claim.beat()
+        found = find_duplicates([self.folder.hashes(number) for number in range(len(self.units))])
+        arrays: dict[str, Any] = {unit_name(number): numbers for number, numbers in enumerate(found)}
+        _save(self.folder.duplicates(), lambda file: np.savez(file, **arrays))
+
+    def _is_duplicate(self, number: int) -> IsDuplicate:
+        """For the documents of a unit."""
+        if not self.corpus.drop_duplicates:
+            return lambda text: False
+        if self.num_passes == 1:
+            return seen_before()
+        with np.load(self.folder.duplicates(), allow_pickle=False) as found:
+            return listed(found[unit_name(number)])
+
+    def _write(self, number: int, claim: Claim, tokenizer: Tokenizer, report: Report) -> None:
         source, counts = self.corpus.source, CorpusCounts()
         written = temporary_name(self.folder.unit_folder(number))
         written.mkdir()
@@ -117,14 +179,21 @@ class Preparation:
             writers = {
                 split: SplitWriter(written, f"{split}{part}", tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS
             }
-            texts = read_unit(source, self.units[number], counts)
+            texts = read_unit(source, self.units[number], counts, self._is_duplicate(number))
             documents = ((split_of(text, self.corpus.validation_share), text) for text in texts)
             for num_tokens in write_tokens(documents, tokenizer, writers):
                 claim.beat()
-                report(number, counts, num_tokens)
+                report(number, LAST, counts, num_tokens)
             splits = {split: WrittenSplit(writer.close(), writer.token_counts) for split, writer in writers.items()}
-            report(number, counts, sum(split.content.tokens for split in splits.values()))
+            report(number, LAST, counts, sum(split.content.tokens for split in splits.values()))
             Summary(splits, counts).save(written)
             self.folder.commit(written, number)
         finally:
             shutil.rmtree(written, ignore_errors=True)
+
+
+def _save(path: Path, save: Callable[[BytesIO], None]) -> None:
+    """Write what `save` makes of a file, whole or not at all."""
+    file = BytesIO()
+    save(file)
+    write_atomically(path, file.getvalue())

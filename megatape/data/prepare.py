@@ -19,7 +19,7 @@ from megatape.data.claims import USUAL, Patience
 from megatape.data.documents import check_share
 from megatape.data.index import Index, load_index
 from megatape.data.partial import PartialFolder
-from megatape.data.preparation import Corpus, Preparation
+from megatape.data.preparation import LAST, Corpus, Preparation
 from megatape.data.sources.source import CorpusCounts
 from megatape.files import check_absent
 
@@ -29,8 +29,10 @@ POLL = 0.2  # seconds between looks at workers that report nothing
 
 @dataclass
 class Progress:
-    """What a command has done so far. read_bytes, total_bytes: of the source's files as they are stored, 0 if unknown; what was
-    finished before counts as read. documents, text_bytes, tokens: of this command's own work."""
+    """What a command has done so far.
+
+    read_bytes, total_bytes: of the source's files as they are stored, in all passes, 0 if unknown; what was finished before
+    counts as read. documents, text_bytes, tokens: of this command's own work."""
 
     total_bytes: int
     read_bytes: int = 0
@@ -74,21 +76,22 @@ class _Totals:
     """Adds up what units report of themselves, again and again."""
 
     def __init__(self, preparation: Preparation, progress: Callable[[Progress], None]) -> None:
-        self.show, self.units = progress, preparation.units
+        self.show, self.units, self.num_passes = progress, preparation.units, preparation.num_passes
         self.finished = preparation.finished()  # before this command
-        self.reports: dict[int, tuple[CorpusCounts, int]] = {}
+        self.reports: dict[tuple[int, str], tuple[CorpusCounts, int]] = {}
 
-    def add(self, number: int, counts: CorpusCounts, tokens: int) -> None:
-        """A unit's report."""
-        self.reports[number] = counts, tokens
-        known = sum(self.units[number].num_bytes for number in self.finished - self.reports.keys())
+    def add(self, number: int, name: str, counts: CorpusCounts, tokens: int) -> None:
+        """A unit's report of one pass."""
+        self.reports[number, name] = counts, tokens
+        before = sum(self.units[number].num_bytes for number in self.finished) * self.num_passes
+        written = [report for (_, name), report in self.reports.items() if name == LAST]
         self.show(
             Progress(
-                total_bytes=sum(unit.num_bytes for unit in self.units),
-                read_bytes=known + sum(counts.read_bytes for counts, _ in self.reports.values()),
-                documents=sum(counts.documents for counts, _ in self.reports.values()),
-                text_bytes=sum(counts.text_bytes for counts, _ in self.reports.values()),
-                tokens=sum(tokens for _, tokens in self.reports.values()),
+                total_bytes=sum(unit.num_bytes for unit in self.units) * self.num_passes,
+                read_bytes=before + sum(counts.read_bytes for counts, _ in self.reports.values()),
+                documents=sum(counts.documents for counts, _ in written),
+                text_bytes=sum(counts.text_bytes for counts, _ in written),
+                tokens=sum(tokens for _, tokens in written),
             )
         )
 
@@ -144,13 +147,13 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends its workers
     parent, last = os.getppid(), 0.0
 
-    def report(number: int, counts: CorpusCounts, tokens: int) -> None:
+    def report(number: int, name: str, counts: CorpusCounts, tokens: int) -> None:
         nonlocal last
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)  # nobody is left to report to, and what is finished is safe
         if time.monotonic() - last > REPORTS:
             last = time.monotonic()
-            reports.put((number, counts, tokens))
+            reports.put((number, name, counts, tokens))
 
     try:
         folder = PartialFolder(output, patience)

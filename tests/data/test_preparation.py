@@ -36,13 +36,14 @@ def text_of(number: int) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """Six files of lines, some skipped for a reason, most of them a unit of their own."""
+    """Six files of lines, some skipped for a reason, most of them two units."""
     monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", UNIT_BYTES)
     folder = tmp_path / "texts"
     folder.mkdir()
     for file in range(NUM_FILES):
         lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
         lines[7] = "{" if file % 3 else json.dumps({"text": ""})
+        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
         (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
     return Source("jsonl", (str(folder),))
 
@@ -64,7 +65,8 @@ def test_every_line_belongs_to_one_unit(source: Source) -> None:
     assert not whole and len(divided) > NUM_FILES
     counts = CorpusCounts()
     texts = [text for unit in divided for text in read_unit(source, unit, counts)]
-    assert texts == [text_of(100 * file + number) for file in range(NUM_FILES) for number in range(30) if number != 7]
+    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
+    assert texts == [text_of(number) for number in numbers]
     assert (counts.empty, counts.bad) == (2, 4)
     assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
     path = Path(divided[0].inputs[0])
@@ -74,12 +76,18 @@ def test_every_line_belongs_to_one_unit(source: Source) -> None:
         assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
 
 
-def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path) -> None:
-    """Documents read are those written and those skipped, to the document."""
+@pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
+def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents read are those written and those skipped, to the document, with one unit and with many."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", unit_bytes)
     index, counts = prepare(corpus, tmp_path / "out")
-    assert counts is not None and index.counts == {"empty documents": 2, "bad records": 4}
-    assert sum(split.documents for split in index.splits.values()) + 2 + 4 == 30 * NUM_FILES
+    skipped = {"empty documents": 2, "duplicates": NUM_FILES, "bad records": 4}
+    assert counts is not None and index.counts == skipped
+    assert sum(split.documents for split in index.splits.values()) + sum(skipped.values()) == 30 * NUM_FILES
     assert [path.name for path in tmp_path.glob("*.partial")] == []
+    kept, _ = prepare(replace(corpus, drop_duplicates=False), tmp_path / "kept")
+    assert kept.counts == {"empty documents": 2, "bad records": 4}
+    assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
 
 
 def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +96,11 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     prepared: list[int] = []
     write = Preparation._write
 
-    def fail_at_five(self: Preparation, number: int, *rest: Any) -> None:
+    def fail_at_five(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
         prepared.append(number)
         if number == 5 and prepared.count(5) == 1:
             raise OSError("the disk is full")
-        write(self, number, *rest)
+        write(self, number, claim, **rest)
 
     monkeypatch.setattr(Preparation, "_write", fail_at_five)
     with pytest.raises(OSError, match="the disk is full"):
@@ -168,8 +176,8 @@ def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Pat
     words = [*arguments(corpus, tmp_path), "--workers", workers]
     status, _, errors = command(*words)
     assert status == 2 and f"error: {path}: corrupted or truncated gzip file" in errors
-    finished = [path for path in (tmp_path / "out.partial" / "units").iterdir() if path.suffix != ".tmp"]
-    assert len(finished) == len(corpus.source.units()) - 1 or workers == "2"
+    hashed = len(list((tmp_path / "out.partial" / "duplicates").iterdir()))
+    assert hashed == len(corpus.source.units()) - 1 or workers == "2"
     path.write_bytes(good)
     assert command(*words)[0] == 0
     assert content(tmp_path / "out") == content(tmp_path / "whole")

@@ -46,6 +46,10 @@ def _describe(index: "Index") -> Iterator[str]:
     yield "source:     " + ", ".join(f"{name} {value}" for name, value in index.source.items())
     yield f"tokenizer:  {index.tokenizer.file}, {index.tokenizer.vocab_size:,} tokens, sha256 {index.tokenizer.sha256}"
     yield f"token ids:  {index.dtype}; validation share {index.validation_share}"
+    if index.counts and not index.answers:
+        skipped = ", ".join(f"{count:,} {reason}" for reason, count in index.counts.items())
+        written = sum(split.documents for split in index.splits.values())
+        yield f"documents:  {written + sum(index.counts.values()):,} read, {written:,} written, not {skipped}"
     for name, split in index.splits.items():
         members = sum(len(shard.members) for shard in split.shards)
         size = sum(shard.bytes for shard in split.shards)

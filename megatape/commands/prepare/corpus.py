@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_validation_share(parser, "documents")
     parser.add_argument("--max-documents", type=int, metavar="N", help="stop after N documents")
+    parser.add_argument("--keep-duplicates", action="store_true", help="keep documents that equal an earlier one")
     parser.add_argument(
         "--workers",
         type=options.positive,
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     source = Source(args.source, tuple(args.input), args.subset, args.max_documents, args.max_record_bytes)
     tokenizer = options.read_tokenizer(args.tokenizer) if args.tokenizer else None
-    corpus = Corpus(source, args.validation_share, tokenizer, args.vocab_size)
+    corpus = Corpus(source, args.validation_share, tokenizer, args.vocab_size, not args.keep_duplicates)
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(done: Progress) -> None:
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     if counts is not None:
         if counts.empty:
             print(f"skipped {counts.empty:,} empty documents")
+        if counts.duplicates:
+            print(f"skipped {counts.duplicates:,} documents that equal an earlier one")
         options.report_skipped(counts, args.max_record_bytes)
     print(f"wrote {args.output}")
     return 0

@@ -4,7 +4,7 @@ A new kind of source is a file with a subclass of Reader and a line in SOURCES (
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,12 +22,14 @@ class CorpusCounts(RecordCounts):
     documents: int = 0
     text_bytes: int = 0
     empty: int = 0
+    duplicates: int = 0
 
     def add(self, other: "CorpusCounts") -> None:
         """Add what a pass over later documents has counted."""
         self.documents += other.documents
         self.text_bytes += other.text_bytes
         self.empty += other.empty
+        self.duplicates += other.duplicates
         self.bad += other.bad
         self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
         self.too_long += other.too_long
@@ -36,7 +38,12 @@ class CorpusCounts(RecordCounts):
 
     def recorded(self) -> dict[str, int]:
         """What the index keeps: documents read are those written and those skipped for one of the reasons."""
-        skipped = {"empty documents": self.empty, "bad records": self.bad, "records too long to read": self.too_long}
+        skipped = {
+            "empty documents": self.empty,
+            "duplicates": self.duplicates,
+            "bad records": self.bad,
+            "records too long to read": self.too_long,
+        }
         return {name: count for name, count in skipped.items() if count}
 
 
@@ -141,14 +148,19 @@ class Source:
         return description | self.reader.describe()
 
 
-def read_unit(source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[str]:
+def read_unit(
+    source: Source, unit: Unit, counts: CorpusCounts, is_duplicate: Callable[[str], bool] = lambda text: False
+) -> Iterator[str]:
     """Yields the non-empty documents of a unit in a fixed order and updates `counts` as it goes.
 
-    Bad records and too long ones are counted, not fatal. Raises FileNotFoundError for a path that does not exist, and
-    ValueError if a file is corrupted."""
+    is_duplicate: asked about each of them, in order; true leaves it out. Bad records and too long ones are counted, not fatal.
+    Raises FileNotFoundError for a path that does not exist, and ValueError if a file is corrupted."""
     for text in source.reader.read(source, unit, counts):
         if not text or text.isspace():
             counts.empty += 1
+            continue
+        if is_duplicate(text):
+            counts.duplicates += 1
             continue
         counts.documents += 1
         counts.text_bytes += len(text.encode())
