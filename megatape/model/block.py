@@ -13,6 +13,8 @@ bytes in bfloat16, where e itself would lose its angles. With other encodings e 
 updates it, and attention moves only the content. Shapes as in model/transformer.py.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from megatape.config import ModelConfig
@@ -34,6 +36,7 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
+        self.compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # `_finish`; model/compiled.py sets it
 
     def forward(
         self,
@@ -51,6 +54,21 @@ class Block(nn.Module):
         dropout_seeds: [B] or None."""
         normed = self.attention_norm(x)
         attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds)
+        # In training only: evaluation has other shapes and cases, each of which would be compiled.
+        finish = self._finish if self.compiled is None or not self.training else self.compiled
+        return finish(x, attended, state, moved, attended_positions, move, dropout_seeds)
+
+    def _finish(
+        self,
+        x: Tensor,
+        attended: Tensor,
+        state: Tensor | None,
+        moved: Tensor | None,
+        attended_positions: Tensor | None,
+        move: bool,
+        dropout_seeds: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What comes after attention, token by token."""
         x = x + attended
         m = self.mlp(self.mlp_norm(x), dropout_seeds)
         if move and state is not None and self.position is not None:

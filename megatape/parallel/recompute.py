@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch.utils.checkpoint import checkpoint
 
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
@@ -11,6 +12,8 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 def recompute(function: Callable[..., Any], *args: Any) -> Any:
     """function(*args), for which autograd keeps only the arguments; the backward pass computes the rest again."""
+    if torch.compiler.is_compiling():  # a compiler knows no contexts; what asks for them, tensor parallelism, is not compiled
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: (_Inside(), _Inside()))
 
 
