@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from megatape.benchmark.shapes import Shape
 from megatape.config import ModelConfig
+from megatape.model.compiled import compile_blocks
 from megatape.model.transformer import Transformer
 from megatape.parallel.parameters import settings
 from megatape.registry import AUTO
@@ -16,7 +17,7 @@ LEARNING_RATE = 3e-4
 class BareStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
-    backend: as training.attention. compiled: by torch.compile, every block by itself."""
+    backend: as training.attention. compiled: as training.compile."""
 
     def __init__(
         self,
@@ -44,8 +45,7 @@ class BareStep:
         if compiled:
             torch._dynamo.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
             torch._dynamo.config.fail_on_recompile_limit_hit = True
-            for block in self.model.blocks:
-                block.compile(backend="inductor" if device.type == "cuda" else "aot_eager")  # which needs no C++ compiler
+            compile_blocks(self.model, "inductor" if device.type == "cuda" else "aot_eager")  # which needs no C++ compiler
         self.positions = torch.arange(shape.length, device=device).expand(shape.batch, -1)
         self.tokens = torch.randint(config.vocab_size, (shape.batch, shape.length + 1), device=device, generator=generator)
 

@@ -91,6 +91,17 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_compile(self) -> Self:
+        unfit = {
+            f"zero.stage {self.zero.stage}, which gathers weights in hooks of modules: choose stage 2": self.zero.stage == 3,
+            f"parallel.tp {self.parallel.tp}, whose exchanges lie within what is compiled": self.parallel.tp > 1,
+            "model.lora, whose dropout has constants of its own in every layer": self.model.lora is not None,
+        }
+        for what in (what for what, applies in unfit.items() if applies and self.training.compile):
+            raise ValueError(f"training.compile is not for {what}, or set it to false")
+        return self
+
     def data_ranks(self, world_size: int) -> int:
         """Number of data-parallel ranks among `world_size` ranks.
 

@@ -62,6 +62,11 @@ class TrainingConfig(Section):
     activation_checkpointing: Free[bool] = Field(
         False, description="store only each block's input and recompute the rest in the backward pass"
     )
+    compile: Free[bool] = Field(
+        False,
+        description="fuse norms, MLP and position update of every block by torch.compile; needs a C++ compiler, at most "
+        "zero.stage 2, one tensor-parallel rank and no model.lora",
+    )
 
 
 class OptimizerConfig(Section):

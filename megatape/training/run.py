@@ -16,6 +16,7 @@ from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.files import patiently
 from megatape.model.attention import attention_need
+from megatape.model.compiled import compile_blocks
 from megatape.model.encodings import encoding_of
 from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
@@ -185,6 +186,8 @@ class Run:
         check_trainable(model, training.trainable, training.frozen)
         freeze(model, training.trainable, training.frozen)
         shift_groups(model, training.num_shifted_groups)
+        if training.compile:
+            compile_blocks(model)
         return model
 
     def _start(self, resume: str | None, allow_changes: bool, base: Path | None) -> StoredWeights | None:

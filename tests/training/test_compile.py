@@ -1,0 +1,63 @@
+"""Training with compiled blocks is training without them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from megatape.config import parse_config
+from megatape.model.compiled import compile_blocks
+from megatape.runtime.topology import Topology
+from megatape.training import run
+from tests.training.cases import train_cases
+from tests.training.test_stages import compare
+from tests.workers import run_workers
+
+
+@pytest.mark.slow
+def test_compiled_equals_eager(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Losses, norms, weights and moments of two steps under ZeRO in which blocks are recomputed, with evaluations."""
+    raw_config["model"] |= {"num_layers": 9, "num_kv_heads": 4}  # layers share graphs: a function may have eight
+    raw_config["training"] |= {"steps": 2, "activation_checkpointing": True}
+    raw_config["optimizer"]["eps"] = 1e-2  # by default AdamW makes whole steps of gradients that are only rounding
+    raw_config["evaluation"]["interval"] = 1
+    raw_config["zero"] = {"stage": 2}
+    cases = [{"name": name, "set": {"training.compile": name == "compiled"}} for name in ("eager", "compiled")]
+    (found,) = run_workers("tests.training.test_compile:train", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    # The norm in training, in evaluation and for the position view; the rest in the first, the last and the other blocks.
+    assert found == {"graphs": 6, "breaks": 0, "refusal": True}
+    compare(tmp_path / "run" / "eager", tmp_path / "run" / "compiled", step=2)
+
+
+def train(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
+    """Train the cases without the last stage of compiling, which takes a minute to make C++; then without a C++ compiler."""
+    from torch._dynamo.utils import counters
+    from torch._inductor import cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    with patch.object(run, "compile_blocks", partial(compile_blocks, backend="aot_eager_decomp_partition")):
+        results = train_cases(payload, topology)
+    assert not any("error" in result for result in results), results
+    with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):
+        raw = payload["config"] | {"training": payload["config"]["training"] | {"compile": True}}
+        (refused,) = train_cases({"config": raw, "cases": [{"name": "without"}]}, topology)
+    refusal = "training.compile needs a C++ compiler" in refused["error"]
+    return {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"]), "refusal": refusal}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "told"),
+    [
+        ("zero", {"stage": 3}, "zero.stage 3, which gathers weights in hooks"),
+        ("parallel", {"tp": 2}, "parallel.tp 2, whose exchanges"),
+        ("model", {"lora": {"rank": 2, "alpha": 2.0, "targets": ["query"]}}, "model.lora, whose dropout"),
+    ],
+)
+def test_what_is_not_compiled(raw_config: dict[str, Any], section: str, values: dict[str, Any], told: str) -> None:
+    raw_config["training"] |= {"compile": True, "trainable": ["adapters" if section == "model" else "all"]}
+    raw_config["zero"] = {"stage": 2}
+    raw_config[section] = raw_config.get(section, {}) | values
+    with pytest.raises(ValueError, match=f"training.compile is not for {told}"):
+        parse_config(raw_config, "test")
