@@ -2,6 +2,7 @@
 
 import torch
 
+from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 
 
@@ -12,7 +13,7 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     which the default one needs."""
     if backend == "inductor":
         _check_compiler()
-    for block in model.blocks:
+    for block in (module for module in model.blocks if isinstance(module, Block)):
         # A graph that breaks would be slower than none: that is an error instead.
         block.attention_norm.compile(backend=backend, fullgraph=True, dynamic=False)
         block.compiled = torch.compile(block._finish, backend=backend, fullgraph=True, dynamic=False)
