@@ -100,7 +100,8 @@ def _broken() -> bool:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
+    while os.read(0, 1):  # not sys.stdin: Python could not close it while a thread reads
+        pass
     os.killpg(0, signal.SIGKILL)  # this process and those that it started
 
 
