@@ -91,16 +91,16 @@ def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Itera
     memory."""
     if begin:
         file.seek(begin - 1)  # unless a line ends there, the first one began before
-        _skip(file, file.readline(CHUNK_BYTES))
+        _skip(file, file.readline(CHUNK_BYTES), end)
     while (end is None or file.tell() < end) and (line := file.readline(max_bytes + 1)):
         if len(line) <= max_bytes or line.endswith(b"\n"):
             yield line
             continue
-        _skip(file, line)
+        _skip(file, line, end)
         yield None
 
 
-def _skip(file: BinaryIO, line: bytes) -> None:
-    """Read on to the end of a line whose beginning was read."""
-    while line and not line.endswith(b"\n"):
+def _skip(file: BinaryIO, line: bytes, end: int | None = None) -> None:
+    """Read on to the end of a line whose beginning was read, but not far beyond `end`."""
+    while line and not line.endswith(b"\n") and (end is None or file.tell() < end):
         line = file.readline(CHUNK_BYTES)
