@@ -6,6 +6,7 @@ Shapes as in model/transformer.py.
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -27,8 +28,15 @@ def update(bench: Bench) -> None:
     """Measure both, and RoPE's rotation, at every shape."""
     clock = clock_of(bench)
     for name in ("155m", "1b", "7b"):
-        for label, make in {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation, "update": _update}.items():
+        for label, make in _problems(clock.device).items():
             bench.measure(f"{name}/{label}", partial(_compared, clock, make, shapes(bench.tiny)[name]))
+
+
+def _problems(device: torch.device) -> dict[str, Callable[..., Problem]]:
+    problems = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation, "update": _update}
+    if device.type == "cuda" and find_spec("triton"):
+        problems["update by kernel"] = _update_by_kernel
+    return problems
 
 
 def _rotation_of_rope(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
@@ -43,12 +51,17 @@ def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
     return rotate_by_state, [q, k, _state(shape, q.device), moved], []
 
 
-def _update(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
+def _update_by_kernel(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
+    return _update(shape, draw, by_kernel=True)
+
+
+def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) -> Problem:
     model = shape.model
     moved, attended = (draw(count, model.head_dim) for count in (model.num_kv_heads, model.num_heads))
     m = draw(model.hidden_size)
     update = encoding_of(model).update(SINGLE)
     assert update is not None
+    update.by_kernel = by_kernel
     update.to(m.device, m.dtype)
     for weight in update.parameters():
         torch.nn.init.normal_(weight, std=UP_STD)

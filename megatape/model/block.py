@@ -36,6 +36,8 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
+        if self.position is not None:
+            self.position.by_kernel = backend == "triton"
         self.compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # `_finish`; model/compiled.py sets it
 
     def forward(

@@ -34,11 +34,13 @@ class LayerBias(nn.Module):
 
 
 class StateUpdate(nn.Module):
-    """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token.
+    """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token. by_kernel: by our own
+    Triton kernels, where they support it.
 
     The state e is Encoding.state plus what layers have moved it by."""
 
     multiply_adds: int
+    by_kernel: bool = False
 
     def forward(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         """Returns what this layer and those before it have moved e by, [B, N/T, L, W] in the dtype of m.

@@ -73,10 +73,26 @@ class TapeUpdate(StateUpdate):
         """See StateUpdate. What is computed from the arguments on the way to the result is cheap to compute
         and large to keep, so the backward pass computes it again, except for the exchange between ranks."""
         state = own_tokens(state, self.axis)
-        if self.axis.size == 1 or attended_positions is None:
-            return recompute(self._both, state, moved, attended_positions, m)
-        gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
-        return recompute(self._both, state, gained if moved is None else moved + gained, None, m)
+        if self.axis.size > 1 and attended_positions is not None:
+            gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
+            moved, attended_positions = gained if moved is None else moved + gained, None
+        if self.by_kernel and self._has_kernel(m):
+            return self._both_by_kernel(state, moved, attended_positions, m)
+        return recompute(self._both, state, moved, attended_positions, m)
+
+    def _has_kernel(self, m: Tensor) -> bool:
+        """Whether the kernels know this update, and its weights and one token's state fit the registers of a program.
+
+        torch.compile fuses the plain update, and is given that."""
+        known = type(self) is TapeUpdate and self.feed_forward and self.moved_dtype is None
+        usable = known and m.is_cuda and not torch.compiler.is_compiling()
+        return usable and self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
+
+    def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        from megatape.model.kernels.update import fused_update  # triton need not be installed elsewhere
+
+        gain = None if attended_positions is None else self.gain
+        return fused_update(state, moved, attended_positions, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
 
     def _both(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         if attended_positions is not None:

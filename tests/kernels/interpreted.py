@@ -2,7 +2,7 @@
 
 A process of its own, because the interpreter must be chosen before kernels are imported:
 
-    TRITON_INTERPRET=1 python -m tests.attention.interpreted
+    TRITON_INTERPRET=1 python -m tests.kernels.interpreted
 
 prints two lines of JSON: for each of CASES the relative differences (of norms) from the formula in float64, of results and
 gradients by name; and for each kernel and tensor of a large call, which part of the tensor the last program touches.
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,8 +23,12 @@ from triton.runtime import interpreter
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
 from megatape.attention.operation import load
-from tests.attention.launches import Launch, launches
+from megatape.config import ModelConfig
+from megatape.model.encodings.tape import TapeUpdate
+from megatape.model.kernels import update
+from megatape.parallel.mesh import SINGLE
 from tests.attention.test_operation import initial_state, inputs, plain, random_document_starts
+from tests.kernels.launches import Launch, launches, update_launches
 
 TALL, WIDE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1)
 
@@ -49,6 +54,12 @@ CASES = [
     Case((1, 40, 2, 1, 16), TALL, moves=False),
     Case((1, 20, 2, 1, 4), TALL, wide=True),
     Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
+]
+UPDATES = [  # shape, I, dtype, whether something was added to e before, and whether attention moves it
+    ((2, 5, 4, 2, 8), 6, torch.float32, True, True),
+    ((1, 7, 3, 3, 20), 17, torch.float32, False, True),
+    ((1, 4, 2, 2, 8), 6, torch.float32, True, False),
+    ((2, 5, 4, 4, 16), 12, torch.bfloat16, True, True),
 ]
 LARGE = (1, 2**21 + 5, 16, 8, 64)  # more than 2^31 numbers in q
 
@@ -87,6 +98,46 @@ def differences(case: Case) -> dict[str, float]:
         name: float((a.detach() - b.detach()).norm() / b.detach().norm())
         for name, a, b in zip(names, ours, theirs, strict=True)
     }
+
+
+def update_differences(
+    shape: tuple[int, int, int, int, int], inner: int, dtype: torch.dtype, moves: bool, attends: bool
+) -> dict[str, float]:
+    """Of a layer's update by the kernels, and of all gradients, from the same layer in float64 without them."""
+    batch, length, heads, channels, size = shape
+    generator = torch.Generator().manual_seed(0)
+    config = ModelConfig(
+        num_layers=1,
+        hidden_size=heads * size,
+        num_heads=heads,
+        num_kv_heads=channels,
+        mlp_size=4,
+        vocab_size=8,
+        position_size=inner,
+        max_positions=8,
+    )
+    layer = TapeUpdate(config, SINGLE, attention=attends).to(dtype)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight, std=0.2, generator=generator)
+    initial, *given = (
+        torch.randn(batch, length, *sizes, generator=generator).to(dtype)
+        for sizes in ((1, size), (channels, size), (heads, size), (heads * size,))
+    )
+    outputs, gradients = [], []
+    for exact in (False, True):
+        layer.by_kernel = not exact
+        kind = torch.float64 if exact else dtype
+        layer.to(kind)
+        moved, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
+        out = layer(initial.to(kind) if exact else initial.float(), moved if moves else None, attended if attends else None, m)
+        layer.zero_grad()
+        out.double().sin().sum().backward()
+        outputs.append(out.detach().double())
+        named = dict(layer.named_parameters()) | {"moved": moved, "attended": attended, "m": m}
+        gradients.append({name: tensor.grad.double() for name, tensor in named.items() if tensor.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    pairs = {"D": outputs} | {f"d {name}": [found[name] for found in gradients] for name in gradients[0]}
+    return {name: float((ours - theirs).norm() / theirs.norm()) for name, (ours, theirs) in pairs.items()}
 
 
 def _gradients(given: dict[str, Tensor]) -> list[Tensor]:
@@ -158,17 +209,16 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
     tensors = {name: value for name, value in launch.arguments.items() if isinstance(value, torch.Tensor)}
     bases = {name: (number + 1) << 44 for number, name in enumerate(tensors)}
     by_keys = launch.kernel is attention.keys_kernel
-    memory = Memory(launch.arguments["length"] - (0 if by_keys else 40))
+    memory = Memory(launch.arguments.get("length", 0) - (0 if by_keys else 40))
     given = {
         name: SimpleNamespace(dtype=tensors[name].dtype, data_ptr=lambda base=bases[name]: base) if name in tensors else value
         for name, value in launch.arguments.items()
     }
     constants = {parameter for parameter, kind in launch.kernel.fn.__annotations__.items() if kind is interpreter.tl.constexpr}
     reversed_blocks = launch.kernel in (attention.forward_kernel, attention.queries_kernel)
-    interpreter.interpreter_builder.set_grid_dim(*launch.grid)
-    interpreter.interpreter_builder.set_grid_idx(
-        0 if reversed_blocks else launch.grid[0] - 1, *(size - 1 for size in launch.grid[1:])
-    )
+    grid = (*launch.grid, 1, 1)[:3]
+    interpreter.interpreter_builder.set_grid_dim(*grid)
+    interpreter.interpreter_builder.set_grid_idx(0 if reversed_blocks else grid[0] - 1, grid[1] - 1, grid[2] - 1)
     real, interpreter._interpreter = interpreter._interpreter, memory
     scope = interpreter._patch_lang(launch.kernel.fn)
     try:
@@ -187,16 +237,13 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
 def main() -> None:
     mend_bfloat16()
     quicken()
-    print(json.dumps([(case.dtype == torch.float32, differences(case)) for case in CASES]))
-    print(
-        json.dumps(
-            [
-                (launch.kernel.__name__, *part)
-                for launch in launches(LARGE, torch.bfloat16, documents=True)
-                for part in reach(launch)
-            ]
-        )
-    )
+    found = [(case.dtype == torch.float32, differences(case)) for case in CASES]
+    with patch.object(update, "PROGRAMS", 3), patch.object(TapeUpdate, "_has_kernel", lambda self, m: True):  # also on a CPU
+        found += [(case[2] == torch.float32, update_differences(*case)) for case in UPDATES]
+    print(json.dumps(found))
+    large = launches(LARGE, torch.bfloat16, documents=True)
+    large += update_launches(LARGE, 12, torch.bfloat16, programs=LARGE[1])
+    print(json.dumps([(launch.kernel.__name__, *part) for launch in large for part in reach(launch)]))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile, fused_attention, fused_moving_attention
+from megatape.model.kernels import update
+from megatape.model.kernels.update import fused_update
 
 
 @dataclass(frozen=True)
@@ -42,4 +44,25 @@ def launches(
         else:
             outputs = (fused_attention(q, k, v, starts),)
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    return recorded
+
+
+def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: torch.dtype, programs: int) -> list[Launch]:
+    """Of the position update. shape: as above; inner: I; programs: in place of update.PROGRAMS."""
+    batch, length, heads, channels, size = shape
+    recorded: list[Launch] = []
+
+    def record(kernel: Any, **arguments: Any) -> None:
+        recorded.append(Launch(kernel, (programs,), Tile(1, 1, update.WARPS, update.STAGES), arguments))
+
+    def empty(*sizes: int) -> Tensor:
+        return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)
+
+    initial = torch.empty(batch, length, 1, size, device="meta")
+    moved, attended = empty(batch, length, channels, size), empty(batch, length, heads, size)
+    with patch.object(update, "_run", record), patch.object(update, "PROGRAMS", programs):
+        out = fused_update(
+            initial, moved, attended, empty(heads), empty(batch, length, inner), empty(inner, channels), empty(channels, inner)
+        )
+        out.backward(torch.empty_like(out))
     return recorded

@@ -1,8 +1,9 @@
 """What the Triton kernels need of a GPU, from compiling them without one.
 
-    python -m tests.attention.compiled
+    python -m tests.kernels.compiled
 
-prints a table for attention that moves the state, within documents, with four query heads for each key/value head.
+prints a table for attention that moves the state, within documents, with four query heads for each key/value head, and for the
+update of the position tensor at the shapes of the 155M and 7B models.
 """
 
 import re
@@ -18,8 +19,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from megatape.attention.kernels.rotation import rotate_kernel
+from megatape.model.kernels.update import PROGRAMS
 from megatape.tables import markdown
-from tests.attention.launches import Launch, launches
+from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
 ARCHITECTURES = {80: "A100", 90: "H100, H200"}
@@ -35,7 +37,6 @@ class Resources(NamedTuple):
     registers: int
     shared: int
     loops: list[tuple[int, int, int]]
-    ptx: str
 
 
 def compiled(launch: Launch, architecture: int) -> Resources:
@@ -64,7 +65,7 @@ def compiled(launch: Launch, architecture: int) -> Resources:
         )
     registers = re.search(r"REG:(\d+)", usage)
     assert registers is not None, usage
-    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), kernel.asm["ptx"])
+    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)))
 
 
 def _loops(code: str) -> Iterator[tuple[int, int, int]]:
@@ -82,25 +83,34 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
             yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
 
 
-def configuration(head_dim: int, dtype: torch.dtype) -> list[Launch]:
-    """The launches of attention that the table shows, without those that only rotate."""
+def attention_launches(head_dim: int, dtype: torch.dtype) -> list[Launch]:
+    """Those that the table shows: without those that only rotate."""
     recorded = launches((2, 4096, 32, 8, head_dim), dtype, documents=True)
     return [launch for launch in recorded if launch.kernel is not rotate_kernel]
 
 
+def position_launches(channels: int, head_dim: int) -> list[Launch]:
+    """The update of the position tensor with as many query heads as channels, and an inner size of four times as many."""
+    return update_launches((2, 4096, channels, channels, head_dim), 4 * channels, torch.bfloat16, PROGRAMS)
+
+
 def main() -> None:
     """Print the table."""
+    both = (64, 128)
+    shown = [("bfloat16", size, launch) for size in both for launch in attention_launches(size, torch.bfloat16)]
+    shown += [("float32", size, launch) for size in both for launch in attention_launches(size, torch.float32)]
+    shown += [
+        ("bfloat16", size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)
+    ]
     rows = []
-    for dtype in (torch.bfloat16, torch.float32):
-        for head_dim in (64, 128):
-            for launch in configuration(head_dim, dtype):
-                for architecture, name in ARCHITECTURES.items():
-                    found, tile = compiled(launch, architecture), launch.tile
-                    loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
-                    precision, kernel = str(dtype).removeprefix("torch."), launch.kernel.__name__.removesuffix("_kernel")
-                    sizes = f"{tile.queries} × {tile.keys}", tile.warps, tile.stages
-                    rows.append([precision, head_dim, kernel, *sizes, name, found.registers, found.shared // 1024, loops])
-    titles = ["precision", "R", "kernel", "queries × keys", "warps", "stages", "GPU", "registers", "shared, KiB", "loops"]
+    for precision, head_dim, launch in shown:
+        tile, kernel = launch.tile, launch.kernel.__name__.removesuffix("_kernel").replace("_", " ")
+        for architecture, name in ARCHITECTURES.items():
+            found = compiled(launch, architecture)
+            loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
+            sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"
+            rows.append([precision, head_dim, kernel, sizes, tile.warps, name, found.registers, found.shared // 1024, loops])
+    titles = ["precision", "R", "kernel", "queries × keys", "warps", "GPU", "registers", "shared, KiB", "loops"]
     print(markdown(titles, [[str(cell) for cell in row] for row in rows]))
 
 

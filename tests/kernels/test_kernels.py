@@ -1,0 +1,65 @@
+"""The Triton kernels, without a GPU: interpreted against the formula, and compiled for GPUs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import bounds
+from tests.bounds import assert_within
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> list[Any]:
+    """What tests/kernels/interpreted.py prints."""
+    command, environment = [sys.executable, "-m", "tests.kernels.interpreted"], os.environ | {"TRITON_INTERPRET": "1"}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+def test_kernels_equal_the_formula(interpreted: list[Any]) -> None:
+    """Results and all gradients, with and without e, groups, documents, ragged lengths and padded heads; the update with and
+    without its parts."""
+    for exact, differences in interpreted[0]:
+        for name, difference in differences.items():
+            assert_within(difference, bounds.ATTENTION if exact else bounds.KERNELS_BFLOAT16, name)
+
+
+def test_offsets_reach_beyond_32_bits(interpreted: list[Any]) -> None:
+    """In tensors of 2^31 numbers and more, a 32-bit offset would point before the tensor, or to its beginning."""
+    assert len(interpreted[1]) > 70
+    for kernel, tensor, first, last in interpreted[1]:
+        weight = kernel.startswith("update") and tensor in ("gain", "up", "down")  # small, and read whole
+        assert (first == 0 if weight else first > 0.9) and last == 1, (kernel, tensor)
+
+
+# Architecture, the launches of a kernel, and how many inner loops it has.
+COMPILED: dict[str, tuple[int, str, tuple[Any, ...], int]] = {
+    "A100, R 128": (80, "attention_launches", (128, torch.bfloat16), 2),
+    "H100, R 64": (90, "attention_launches", (64, torch.bfloat16), 2),
+    "H100, R 128": (90, "attention_launches", (128, torch.bfloat16), 2),
+    "H100, update of the 7B model": (90, "position_launches", (32, 128), 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In bfloat16: shared memory of an A100, products in tensor cores, and loops without spilled registers but for a few."""
+    from tests.kernels import compiled
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    architecture, launches, arguments, loops = COMPILED[case]
+    for launch in getattr(compiled, launches)(*arguments):
+        found = compiled.compiled(launch, architecture)
+        assert found.shared <= 163 * 1024, launch.kernel
+        assert len(found.loops) == loops, launch.kernel
+        for products, spills, instructions in found.loops:
+            assert products >= 12, launch.kernel
+            assert spills <= instructions // 20, (launch.kernel, spills, instructions)
