@@ -70,6 +70,10 @@ class Engine:
         )
         with sharded:
             module = build_module(mesh.tensor)
+        # DeepSpeed allocates buckets whole, however little there is to reduce.
+        trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
+        most = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+        settings["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
         self.deepspeed, *_ = deepspeed.initialize(
             model=module,
             optimizer=build_optimizer(module.named_parameters(), config.optimizer),

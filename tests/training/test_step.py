@@ -83,6 +83,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
         run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+        if stage:
+            held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
+            assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
         run.train_step(1e-3, lambda: False)  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
             run.train_step(1e-3, lambda: False)
