@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,12 +36,13 @@ FILES_TINY, CHARACTERS_TINY = 40, 2_000
 
 
 def pretrain(bench: Bench) -> None:
-    """Train 30 steps of each encoding at stages 2 and 3."""
+    """Train 30 steps of each encoding at stages 2 and 3, and compiled, which stage 3 does not allow."""
+    ways = [(2, False), (2, True), (3, False)]
     with TemporaryDirectory() as folder:
         trials = Trials(bench, Path(folder))
-        for encoding in ("tape",) if bench.tiny else ("tape", BASELINE):
-            for stage in (2,) if bench.tiny else (2, 3):
-                bench.measure(f"155m/{encoding}/ZeRO {stage}", partial(trials.run, encoding, stage))
+        for encoding, (stage, compiled) in [("tape", ways[0])] if bench.tiny else product(("tape", BASELINE), ways):
+            key = f"155m/{encoding}/ZeRO {stage}{', compiled' * compiled}"
+            bench.measure(key, partial(trials.run, encoding, stage, compiled))
 
 
 class Trials:
@@ -51,15 +53,15 @@ class Trials:
         self.shape = shapes(bench.tiny)["155m"]
         self.steps, self.warm_up = (STEPS_TINY, WARM_UP_TINY) if bench.tiny else (STEPS, WARM_UP)
 
-    def run(self, encoding: str, stage: int) -> Result:
+    def run(self, encoding: str, stage: int, compiled: bool) -> Result:
         """Seconds of a step in a run, and bare; peak bytes of the run, and planned."""
         device = self.clock.device
-        bare = BareStep(self.shape, encoding, device, compute_dtype(device))
+        bare = BareStep(self.shape, encoding, device, compute_dtype(device), compiled=compiled)
         taken = self.clock.times({"bare": bare})["bare"]
         del bare
         if device.type == "cuda":
             torch.cuda.empty_cache()  # the run is another process on the same GPU
-        config = self._config(encoding, stage)
+        config = self._config(encoding, stage, compiled)
         self._train(config)
         metrics = [json.loads(line) for line in read_metrics(RunFolder(Path(config.run.directory)).metrics).values()]
         shutil.rmtree(config.run.directory)  # a checkpoint of gigabytes
@@ -72,12 +74,12 @@ class Trials:
             "planned bytes": plan_memory(config, 1, run_pass(config), device.type == "cuda").device_total,
         }
 
-    def _config(self, encoding: str, stage: int) -> Config:
+    def _config(self, encoding: str, stage: int, compiled: bool) -> Config:
         precision = str(compute_dtype(self.clock.device)).removeprefix("torch.")
         raw = self.shape.config(encoding, precision).model_dump()
         raw["run"]["directory"] = str(self.folder / f"{encoding} {stage}")
         raw["data"]["path"] = str(self.data)
-        raw["training"]["steps"] = self.steps
+        raw["training"] |= {"steps": self.steps, "compile": compiled}
         raw["evaluation"] |= {"interval": self.steps, "samples": self.shape.batch}
         raw["checkpoint"]["interval"] = self.steps
         raw["zero"]["stage"] = stage
