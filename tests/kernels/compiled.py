@@ -27,16 +27,19 @@ TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", i
 ARCHITECTURES = {80: "A100", 90: "H100, H200"}
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 TENSOR_CORES = re.compile(r"\bHG?MMA\b")
+NARROW = re.compile(r"tt\.addptr .*: !tt\.ptr<\w+>, i32")
 SPILL = re.compile(r"\b(STL|LDL)\b")  # a register's number goes to local memory, or comes back
 
 
 class Resources(NamedTuple):
     """registers: of a thread; shared: bytes of a program; loops: of each innermost loop with products in tensor cores, the
-    numbers of such instructions, of spilled registers' loads and stores, and of all instructions."""
+    numbers of such instructions, of spilled registers' loads and stores, and of all instructions; narrow: offsets of 32 bits
+    of a whole tile, which only those within a tile may have."""
 
     registers: int
     shared: int
     loops: list[tuple[int, int, int]]
+    narrow: int
 
 
 def compiled(launch: Launch, architecture: int) -> Resources:
@@ -65,7 +68,7 @@ def compiled(launch: Launch, architecture: int) -> Resources:
         )
     registers = re.search(r"REG:(\d+)", usage)
     assert registers is not None, usage
-    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)))
+    return Resources(int(registers[1]), kernel.metadata.shared, list(_loops(code)), len(NARROW.findall(kernel.asm["ttir"])))
 
 
 def _loops(code: str) -> Iterator[tuple[int, int, int]]:

@@ -51,7 +51,8 @@ COMPILED: dict[str, tuple[int, str, tuple[Any, ...], int]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In bfloat16: shared memory of an A100, products in tensor cores, and loops without spilled registers but for a few."""
+    """In bfloat16: shared memory of an A100, products in tensor cores, loops with hardly a spilled register, and tiles
+    found by 64-bit offsets."""
     from tests.kernels import compiled
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -59,6 +60,7 @@ def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, 
     for launch in getattr(compiled, launches)(*arguments):
         found = compiled.compiled(launch, architecture)
         assert found.shared <= 163 * 1024, launch.kernel
+        assert found.narrow == 0, launch.kernel
         assert len(found.loops) == loops, launch.kernel
         for products, spills, instructions in found.loops:
             assert products >= 12, launch.kernel

@@ -120,15 +120,14 @@ def _store_weight(x, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: 
 
 
 @triton.jit
-def _heads_of_token(
-    token, member, HEADS_OF_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, CHANNELS_P: tl.constexpr,
+def _locate(
+    x, token, member, HEADS_OF_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, CHANNELS_P: tl.constexpr,
     SIZE_P: tl.constexpr,
 ):  # fmt: skip
-    """Offsets [CHANNELS_P, SIZE_P] of one head of every channel of a token, and which exist."""
+    """Pointers [CHANNELS_P, SIZE_P] to one head of every channel of a token, and which exist."""
     channel, element = tl.arange(0, CHANNELS_P)[:, None], tl.arange(0, SIZE_P)[None, :]
-    start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE)
-    offsets = start + (channel * HEADS_OF_CHANNEL + member) * SIZE + element
-    return offsets, (channel < CHANNELS) & (element < SIZE)
+    start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE) + member * SIZE
+    return x + start + (channel * (HEADS_OF_CHANNEL * SIZE) + element), (channel < CHANNELS) & (element < SIZE)
 
 
 @triton.jit
@@ -138,18 +137,19 @@ def _before_mixing(
 ):  # fmt: skip
     """E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
     added = tl.zeros((CHANNELS_P, SIZE_P), tl.float32)
-    offsets, exist = _heads_of_token(token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+    element = tl.arange(0, SIZE_P)
     if moved is not None:
-        added += tl.load(moved + offsets, mask=exist, other=0.0).to(tl.float32)
+        pointers, exist = _locate(moved, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        added += tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
     if attended is not None:
         channel = tl.arange(0, CHANNELS_P)
         for member in tl.static_range(GROUP):
             gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
-            offsets_of_head, _ = _heads_of_token(token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
-            added += gains[:, None] * tl.load(attended + offsets_of_head, mask=exist, other=0.0).to(tl.float32)
-    element = tl.arange(0, SIZE_P)
+            pointers, exist = _locate(attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+            added += gains[:, None] * tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
     angles = tl.load(initial + token * SIZE + element, mask=element < SIZE, other=0.0)
-    return tl.where(exist, angles[None, :] + added, 0.0), added
+    real = (tl.arange(0, CHANNELS_P) < CHANNELS)[:, None]
+    return tl.where(real, angles[None, :] + added, 0.0), added
 
 
 @triton.jit
@@ -184,8 +184,8 @@ def update_kernel(
         gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
         mixed = tl.dot(ups, state.to(ups.dtype), input_precision=PRECISION) * gates[:, None]
         added = tl.dot(downs, mixed.to(downs.dtype), added, input_precision=PRECISION)
-        offsets, exist = _heads_of_token(token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
-        tl.store(out + offsets, added.to(out.dtype.element_ty), mask=exist)
+        pointers, exist = _locate(out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        tl.store(pointers, added.to(out.dtype.element_ty), mask=exist)
 
 
 @triton.jit
@@ -227,8 +227,8 @@ def update_backward_kernel(
         token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
         state, _ = _before_mixing(initial, moved, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         state = state.to(ups.dtype)
-        offsets, exist = _heads_of_token(token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
-        d_outs = tl.load(d_out + offsets, mask=exist, other=0.0)
+        pointers, exist = _locate(d_out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        d_outs = tl.load(pointers, mask=exist, other=0.0)
         gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
         raised = tl.dot(ups, state, input_precision=PRECISION)  # Y
         d_mixed = tl.dot(tl.trans(downs), d_outs.to(downs.dtype), input_precision=PRECISION)  # dZ
@@ -239,13 +239,15 @@ def update_backward_kernel(
         d_ups = tl.dot(d_raised, tl.trans(state), d_ups, input_precision=PRECISION)
         d_state = tl.dot(tl.trans(ups), d_raised, d_outs.to(tl.float32), input_precision=PRECISION)
         if moved is not None:
-            tl.store(d_moved + offsets, d_state.to(d_moved.dtype.element_ty), mask=exist)
+            pointers, _ = _locate(d_moved, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+            tl.store(pointers, d_state.to(d_moved.dtype.element_ty), mask=exist)
         if attended is not None:
             for member in tl.static_range(GROUP):
                 gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
-                of_head, _ = _heads_of_token(token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
-                values = tl.load(attended + of_head, mask=exist, other=0.0).to(tl.float32)
-                tl.store(d_attended + of_head, (gains[:, None] * d_state).to(d_attended.dtype.element_ty), mask=exist)
+                pointers, _ = _locate(attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+                values = tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
+                pointers, _ = _locate(d_attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+                tl.store(pointers, (gains[:, None] * d_state).to(d_attended.dtype.element_ty), mask=exist)
                 d_gains += tl.where(members[None, :] == member, tl.sum(values * d_state, 1)[:, None], 0.0)
     _store_weight(d_up, d_ups, INNER, CHANNELS, INNER_P, CHANNELS_P)
     _store_weight(d_down, d_downs, CHANNELS, INNER, CHANNELS_P, INNER_P)
