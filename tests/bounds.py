@@ -107,8 +107,8 @@ POSITION_VIEW = Bound(2.5e-3, Seen(4.4e-4, 4.4e-4, 4.4e-4), "norms of tensor-par
 # A GPU in float32 against the CPU. TF32, which rounds factors to 2^-11, would give 5e-4.
 GPU_LOGITS = 1e-5
 GPU_GRADIENTS = 1e-4
-# An attention kernel on a GPU against float64: sums of 300 terms in float32, and weights rounded to bfloat16, 2^-9 each.
-GPU_ATTENTION = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+# A kernel on a GPU against float64: sums of 300 terms in float32, and weights rounded to bfloat16, 2^-9 each.
+GPU_KERNEL = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 # Errors of bfloat16 on a GPU over those on a CPU, which rounds fewer intermediate results.
 GPU_OVER_CPU_IN_BFLOAT16 = 3
 

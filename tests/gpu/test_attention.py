@@ -47,7 +47,7 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
         torch.stack([output.double().sin().sum() for output in outputs]).sum().backward()
     for pairs in (zip(found, expected, strict=True), zip(_gradients(ours), _gradients(exact), strict=True)):
         for number, (mine, theirs) in enumerate(pairs):
-            assert relative_difference(mine, theirs, floor=1e-3) < bounds.GPU_ATTENTION[dtype], number
+            assert relative_difference(mine, theirs, floor=1e-3) < bounds.GPU_KERNEL[dtype], number
 
 
 def _found(backend: str, attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:

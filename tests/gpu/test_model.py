@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.registry import ENCODINGS
+from megatape.model.transformer import Transformer
+from megatape.registry import AUTO, ENCODINGS
 from tests import bounds
 from tests.attention.test_operation import random_document_starts
 from tests.bounds import relative_difference
@@ -19,12 +20,16 @@ LENGTH = 200
 # Heads of the sizes that models have.
 CASES: list[dict[str, Any]] = [{"encoding": encoding, "head_dim": 64} for encoding in ENCODINGS]
 CASES += [{"encoding": encoding, "head_dim": 128, "num_kv_heads": 2} for encoding in ("rope", "tape", "t5")]
+CASES += [{"encoding": encoding, "head_dim": 64, "attention": "triton"} for encoding in ("rope", "tape", "tape_vector")]
 NAMES = [" ".join(map(str, case.values())) for case in CASES]
 
 
 def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
     """Logits and all gradients, on the CPU."""
-    model = random_model(**changes, max_positions=LENGTH).to(device, dtype)
+    drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
+    model = Transformer(drawn.config, attention=changes.get("attention", AUTO))
+    model.load_state_dict(drawn.state_dict())
+    model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))
     starts = random_document_starts(*tokens.shape).to(device) if masked else None
     logits = model(tokens, positions, starts)
