@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from megatape.attention.backend import Need
+from megatape.attention.operation import choose, load
+from megatape.registry import BACKENDS
 from tests import bounds
 from tests.bounds import assert_within
 
@@ -37,6 +41,28 @@ def test_offsets_reach_beyond_32_bits(interpreted: list[Any]) -> None:
     for kernel, tensor, first, last in interpreted[1]:
         weight = kernel.startswith("update") and tensor in ("gain", "up", "down")  # small, and read whole
         assert (first == 0 if weight else first > 0.9) and last == 1, (kernel, tensor)
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "adds no bias": {"attends": "distance bias"},
+    "the device is 'cpu'": {"device_type": "cpu"},
+    "not in torch.float16": {"dtype": torch.float16},
+    "model.head_dim is 129": {"head_dim": 129},
+    "model.head_dim is 63": {"head_dim": 63},
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_says_what_it_does_not_support(reason: str) -> None:
+    supported = Need("cuda", "moving", 128, torch.bfloat16, masked=True)
+    assert load("triton").refusal(supported) is None
+    assert reason in str(load("triton").refusal(replace(supported, **REFUSALS[reason])))
+
+
+def test_runs_only_where_it_is_named() -> None:
+    """No GPU has measured it."""
+    need = Need("cuda", "moving", 64, torch.bfloat16, masked=False)
+    assert choose(need) != "triton" and list(BACKENDS).index("triton") > list(BACKENDS).index("blocked")
 
 
 # Architecture, the launches of a kernel, and how many inner loops it has.
