@@ -19,9 +19,7 @@ LENGTH = 301  # tokens of each of two sequences: no multiple of any block
 
 @pytest.mark.parametrize("first", [False, True], ids=["later layer", "first layer"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-@pytest.mark.parametrize(
-    ("heads", "channels", "size", "inner"), [(12, 12, 64, 48), (16, 16, 128, 64), (32, 8, 128, 32)], ids=str
-)
+@pytest.mark.parametrize(("heads", "channels", "size", "inner"), SIZES)
 def test_equals_the_plain_update(heads: int, channels: int, size: int, inner: int, dtype: torch.dtype, first: bool) -> None:
     pytest.importorskip("triton")
     torch.backends.cuda.matmul.allow_tf32 = False
