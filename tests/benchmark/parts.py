@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from megatape.benchmark.child import Bench
+from megatape.benchmark.child import LOST, Bench
 from megatape.benchmark.journal import Result
 
 
@@ -26,6 +26,15 @@ def faulty(bench: Bench) -> None:
 
     for name, action in {"a": dict, "b": wrong, "c": dict, "d": deadly, "e": dict}.items():
         bench.measure(name, action)
+
+
+def lost(bench: Bench) -> None:
+    """After a failure nothing works any more in this process."""
+    for name in ("a", "b", "c"):
+        if name == "b" and not bench.skips(name):
+            bench.record(name, {"error": "CUDA error"})
+            os._exit(LOST)
+        bench.measure(name, dict)
 
 
 def missing(bench: Bench) -> None:

@@ -26,13 +26,13 @@ def run(out: Path, *parts: Part, done: Path | None = None, budget: float | None 
 
 def test_failures_are_results(tmp_path: Path) -> None:
     """An exception costs one measurement, and so does a process that dies; a part that cannot begin costs itself."""
-    told = run(tmp_path, part("faulty"), part("missing"), part("good"))
+    told = run(tmp_path, part("faulty"), part("missing"), part("good"), part("lost"))
     results = read_results(tmp_path / "results.jsonl")
     assert results["faulty/b"] == {"error": "RuntimeError: CUDA error: one / of several lines"}
     died = results["faulty/d"]["error"]
     assert "its process ended with status -6" in died and "the last words" in died
     good = [key for key, result in results.items() if "error" not in result]
-    assert good == ["faulty/a", "faulty/c", "faulty/e", "good/a", "good/b", "good"]
+    assert good == ["faulty/a", "faulty/c", "faulty/e", "good/a", "good/b", "good", "lost/a", "lost/c"]
     assert results["faulty"]["error"] == "2 failed"
     assert "No module named 'no_such_package'" in results["missing"]["error"]
     assert results["good/a"]["tiny"] is True
