@@ -145,11 +145,11 @@ SCHEDULES: dict[str, Entry] = {
 }
 
 
-# Attention backends in order of preference: with training.attention "auto", the first that supports the model runs.
+# Attention backends in order of preference: with training.attention "auto", the first that supports the model and works runs.
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {
-    "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: biases by distance, on GPUs"),
-    "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases"),
+    "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases, no masks on GPUs"),
+    "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
     # blocked supports everything, so what follows runs only where training.attention names it.
     "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no biases, on GPUs; not yet measured on one"),

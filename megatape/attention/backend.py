@@ -19,7 +19,7 @@ Attends = Literal["plain", "moving", "distance bias", "pair bias"]
 
 @dataclass(frozen=True)
 class Need:
-    """What a backend must support. masked: documents packed into one sample do not see each other."""
+    """What a backend must support. head_dim: R. masked: documents packed into one sample do not see each other."""
 
     device_type: str
     attends: Attends
@@ -32,7 +32,7 @@ class Need:
 class Sizes:
     """Sizes of one layer on one rank for a micro-batch.
 
-    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 if attention does not move the state."""
+    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 where attention does not move the state."""
 
     tokens: int
     heads: int
@@ -47,10 +47,11 @@ class Backend(ABC):
 
     @abstractmethod
     def refusal(self, need: Need) -> str | None:
-        """Why this backend does not support `need`; None if it does."""
+        """Why this backend does not support `need`; None if it does. What fails only on the device at hand is found out by
+        attention/trial.py."""
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Bytes that one layer keeps on a GPU for the backward pass, beyond what attention keeps on a CPU."""
+        """Bytes that one layer keeps on a GPU for the backward pass, beyond those that `blocked` keeps."""
         return 0
 
     @abstractmethod

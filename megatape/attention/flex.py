@@ -1,62 +1,106 @@
-"""Causal attention with a bias by distance, on GPUs: torch's flex_attention, compiled.
+"""Causal attention on GPUs by torch's flex_attention, compiled: with a bias by distance, and within documents.
 
 Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import Backend, Need
+from megatape.attention.backend import Backend, Need, Sizes
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.rotation import rotate_by_state
+from megatape.attention.wide import attend_to_both, kept_bytes
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
+BLOCK = 128  # tokens; the kernels skip what a mask hides in blocks of this size
+
+NUM_SHAPES = 64  # that are compiled; torch's limit of 8 is soon met by training, evaluation and different values
+
+# torch chooses tiles by the width of the queries alone. With wider values those of the forward pass spill registers, so it gets
+# the tiles of heads as wide as the values.
+WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 
 
 class Flex(Backend):
-    """Supports a bias by distance, a lookup that the compiler fuses into the scores.
+    """Supports masks, and a bias by distance, a lookup that the compiler fuses into the scores.
 
     It refuses a bias by pair: every weight of its network contributes to every score, so the fused
     gradient would be one atomic addition per weight and score."""
 
     def refusal(self, need: Need) -> str | None:
-        if need.attends != "distance bias":
-            return f"supports a bias by distance only, and the encoding needs {need.attends!r}"
+        if need.attends == "pair bias":
+            return "would add to every weight of the bias once for each score"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if need.head_dim < MIN_HEAD_DIM:
             return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
 
+    def copied_bytes(self, sizes: Sizes) -> int:
+        """Where the state moves: queries and keys rotated, and e beside what was added to it."""
+        size, width = sizes.head_dim, sizes.state_width
+        if not width:
+            return 0
+        rotated = (sizes.heads * size + sizes.channels * (size + width)) * sizes.tokens * sizes.element_bytes
+        return rotated + kept_bytes(sizes)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        assert isinstance(bias, DistanceBias)
         return flex_biased_attention(q, k, v, bias, document_starts)
 
+    def attend_and_move(
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return flex_moving_attention(q, k, v, initial, moved, document_starts)
 
-def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: DistanceBias, document_starts: Tensor | None) -> Tensor:
-    """q: [B, N, H, R]; k, v: [B, N, L, R]; document_starts: [B, N] or None. Returns A v [B, N, H, R].
+
+def flex_moving_attention(
+    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """One call over [v | e], or several; arguments and results as in Backend.attend_and_move."""
+    q, k, e = rotate_by_state(q, k, initial, moved)
+    return attend_to_both(v, e, lambda values: flex_biased_attention(q, k, values, None, document_starts))
+
+
+def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+    """q: [B, N, H, R]; k: [B, N, L, R]; v: [B, N, L, W]; document_starts: [B, N] or None. Returns A v [B, N, H, W].
 
     The kernel looks the bias up as it computes a score and skips masked blocks, so nothing of size N x N exists. On a CPU,
     where tests run it, the same code is not compiled and does make an N x N tensor."""
-    (by_distance,) = bias.weights
+    biased: Callable[..., Tensor] | None = None
+    if bias is not None:
+        assert isinstance(bias, DistanceBias)
+        (by_distance,) = bias.weights
 
-    def biased(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up too
+        def biased(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+            return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up too
 
-    mask = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts)
+    mask = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts, document_starts._version)
+    wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     attend: Any = _compiled() if q.is_cuda else flex_attention
-    out = attend(queries, keys, values, score_mod=biased, block_mask=mask, enable_gqa=q.shape[2] != k.shape[2])
+    out = attend(
+        queries,
+        keys,
+        values,
+        score_mod=biased,
+        block_mask=mask,
+        enable_gqa=q.shape[2] != k.shape[2],
+        kernel_options=WIDER_VALUES if wider else None,
+    )
     return out.transpose(1, 2)
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    """Compiled for each shape, of which a run has few: kernels for any length are slower, and torch makes them at the second
+    length that it sees. What cannot be compiled is an error, because uncompiled it would be N x N."""
+    torch._dynamo.config.recompile_limit = NUM_SHAPES
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 @cache
@@ -64,14 +108,38 @@ def _causal(length: int, device: torch.device) -> BlockMask:
     def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return column <= row
 
-    return create_block_mask(seen, None, None, length, length, device=str(device))
+    return _block_mask(torch.zeros(1, length, dtype=torch.long, device=device), seen)
 
 
-def _documents(document_starts: Tensor) -> BlockMask:
-    """document_starts: [B, N], first token that each token may see."""
+@lru_cache(maxsize=1)  # all layers get the same tensor; tensors are compared by identity
+def _documents(document_starts: Tensor, version: int) -> BlockMask:
+    """document_starts: [B, N], first token that each token may see; version: counts its changes in place."""
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return (column <= row) & (column >= document_starts[batch, row])
 
-    size, length = document_starts.shape
-    return create_block_mask(seen, size, None, length, length, device=str(document_starts.device))
+    return _block_mask(document_starts, seen)
+
+
+def _block_mask(document_starts: Tensor, seen: Callable[..., Tensor]) -> BlockMask:
+    """What torch's create_block_mask gives for `seen`, which would look at all N x N pairs on the way.
+
+    Keys of a block are hidden from all queries of a block if they come later, or before the documents of all of them."""
+    length = document_starts.shape[1]
+    blocks = -(-length // BLOCK)
+    last = document_starts[:, -1:].expand(-1, blocks * BLOCK - length)
+    starts = torch.cat([document_starts, last], dim=1).unflatten(1, (blocks, BLOCK))
+    index = torch.arange(blocks, device=document_starts.device)
+    earlier, first = index < index[:, None], index * BLOCK
+    any_seen = (index <= index[:, None]) & (starts.amin(-1)[..., None] < first + BLOCK)  # [B, blocks, blocks]
+    all_seen = earlier & (starts.amax(-1)[..., None] <= first)
+    if length % BLOCK:  # the last block of queries has fewer, and torch calls no such block full
+        all_seen = all_seen & (index < blocks - 1)[:, None]
+    partial, full = (_ordered(chosen[:, None]) for chosen in (any_seen & ~all_seen, all_seen))
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(length, length))
+
+
+def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of keys are chosen in each row [B, 1, blocks], and their numbers, those not chosen after them."""
+    order = chosen.int().argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32), order.int().contiguous()

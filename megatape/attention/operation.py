@@ -1,7 +1,7 @@
 """Causal attention over the content and, where the encoding asks for it, the position state, by the
 first backend that supports it.
 
-Shapes as in model/transformer.py.
+Shapes as in model/transformer.py. `backends`: names in order of preference; None for all that are registered.
 """
 
 from functools import cache
@@ -12,13 +12,15 @@ from megatape.attention.backend import Attends, Backend, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.registry import AUTO, BACKENDS
 
+Backends = tuple[str, ...]
+
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None, preferred: str = AUTO
+    q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None, backends: Backends | None = None
 ) -> Tensor:
-    """Backend.attend by `preferred` if it supports the call, else by the first backend that does."""
+    """Backend.attend by the first backend that supports the call."""
     attends: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
-    return load(choose(_need(q, attends, document_starts), preferred)).attend(q, k, v, bias, document_starts)
+    return load(choose(_need(q, attends, document_starts), backends)).attend(q, k, v, bias, document_starts)
 
 
 def attend_and_move(
@@ -28,20 +30,28 @@ def attend_and_move(
     initial: Tensor,
     moved: Tensor | None,
     document_starts: Tensor | None,
-    preferred: str = AUTO,
+    backends: Backends | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Backend.attend_and_move by `preferred` if it supports the call, else by the first backend that does."""
-    backend = load(choose(_need(q, "moving", document_starts), preferred))
+    """Backend.attend_and_move by the first backend that supports the call."""
+    backend = load(choose(_need(q, "moving", document_starts), backends))
     return backend.attend_and_move(q, k, v, initial, moved, document_starts)
 
 
-@cache
-def choose(need: Need, preferred: str = AUTO) -> str:
-    """Name of the backend that runs: `preferred` if it supports `need`, else the first in the registry that does.
+def by_preference(forced: str = AUTO) -> Backends:
+    """All backends in order of preference, the one that training.attention forces before the others.
 
-    `preferred` may be the wrong one for a single layer: the last one does not move the state."""
-    names = list(BACKENDS) if preferred == AUTO else [preferred, *BACKENDS]
-    return next(name for name in names if load(name).refusal(need) is None)
+    The others too, because a single layer may need what the forced one does not support: the last one does not move the
+    state."""
+    return tuple(dict.fromkeys(name for name in (forced, *BACKENDS) if name != AUTO))
+
+
+@cache
+def choose(need: Need, backends: Backends | None = None) -> str:
+    """Name of the backend that runs: the first that supports `need`. Raises ValueError if none does."""
+    for name in by_preference() if backends is None else backends:
+        if load(name).refusal(need) is None:
+            return name
+    raise ValueError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
 def check(need: Need, forced: str) -> None:

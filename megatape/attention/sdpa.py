@@ -10,25 +10,36 @@ from torch import Tensor
 from megatape.attention.backend import Backend, Need, Sizes
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import rotate_by_state
+from megatape.attention.wide import attend_to_both, kept_bytes
 
-# Heads up to which one call takes values of twice the width. Beyond it cuDNN takes the forward pass and has no backward pass.
-WIDEST_JOINED = 64
+ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 
 
 class Sdpa(Backend):
-    """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]."""
+    """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]. No masks on a GPU."""
 
     def refusal(self, need: Need) -> str | None:
         if need.attends in ("distance bias", "pair bias"):
             return "would materialize the bias of all pairs of tokens"
         if need.attends == "moving" and need.device_type == "cpu":
             return "would materialize the weights of all pairs of tokens: it has no CPU kernel for values wider than the keys"
+        if need.device_type == "cuda" and need.masked:
+            return "would materialize the mask of all pairs of tokens, which data.mask_documents needs"
+        if need.device_type == "cuda" and need.head_dim * need.dtype.itemsize % ALIGNMENT:
+            return (
+                f"would materialize the weights of all pairs of tokens: its kernels need heads of a multiple of {ALIGNMENT} "
+                f"bytes, and model.head_dim is {need.head_dim}"
+            )
         return None
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Queries and keys rotated and repeated, values repeated, e itself beside what was added to it."""
-        values, kept = sizes.head_dim + sizes.state_width, sizes.channels * sizes.head_dim
-        return sizes.tokens * (sizes.heads * (2 * sizes.head_dim + values) - kept) * sizes.element_bytes
+        """Keys and values repeated; where the state moves also queries and keys rotated, and e beside what was added to it."""
+        size, width = sizes.head_dim, sizes.state_width
+        repeated = 2 * (sizes.heads - sizes.channels) * size * sizes.tokens * sizes.element_bytes
+        if not width:
+            return repeated
+        rotated = (sizes.heads * (size + width) + sizes.channels * size) * sizes.tokens * sizes.element_bytes
+        return repeated + rotated + kept_bytes(sizes)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
         return sdpa_attention(q, k, v, bias, document_starts)
@@ -42,29 +53,39 @@ class Sdpa(Backend):
 def sdpa_moving_attention(
     q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """One call over [v | e], or one over each; arguments and results as in Backend.attend_and_move."""
+    """One call over [v | e], or several; arguments and results as in Backend.attend_and_move."""
     q, k, e = rotate_by_state(q, k, initial, moved)
-    if v.shape[-1] > WIDEST_JOINED:
-        content, attended_positions = (sdpa_attention(q, k, values, None, document_starts) for values in (v, e))
-        return content, attended_positions
-    out = sdpa_attention(q, k, torch.cat([v, e], dim=-1), None, document_starts)
-    return out[..., : v.shape[-1]], out[..., v.shape[-1] :]
+    queries, keys = q.transpose(1, 2), _repeated(k, q)
+    mask = _mask(document_starts)
+    return attend_to_both(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), mask))
 
 
 def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
     """Arguments and result as in Backend.attend. With a bias it holds N x N scores, so that is for
     tests of other backends only."""
-    groups, length = q.shape[2] // k.shape[2], q.shape[1]
-    # [B, heads, N, .]; keys and values are repeated because not every SDPA kernel supports grouped queries.
-    queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-    if groups > 1:
-        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-    mask = None if document_starts is None else visible(document_starts)[:, None]
+    length, mask = q.shape[1], _mask(document_starts)
     if bias is not None:
         if mask is None:
             mask = visible(torch.zeros(1, length, dtype=torch.long, device=q.device))[:, None]
         mask = bias.block(bias.weights, slice(0, length), slice(0, length)).masked_fill(~mask, float("-inf")).to(q.dtype)
+    return _sdpa(q.transpose(1, 2), _repeated(k, q), _repeated(v, q), mask)
+
+
+def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """[B, N, H, .] from [B, H, N, .]; without a mask each token sees the earlier ones."""
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+
+
+def _repeated(heads: Tensor, q: Tensor) -> Tensor:
+    """[B, N, L, .] -> [B, H, N, .], for each query head, because not every SDPA kernel supports grouped queries."""
+    groups = q.shape[2] // heads.shape[2]
+    heads = heads.transpose(1, 2)
+    return heads.repeat_interleave(groups, 1) if groups > 1 else heads
+
+
+def _mask(document_starts: Tensor | None) -> Tensor | None:
+    """[B, 1, N, N]."""
+    return None if document_starts is None else visible(document_starts)[:, None]
 
 
 def visible(document_starts: Tensor) -> Tensor:

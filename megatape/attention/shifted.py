@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import attend
-from megatape.registry import AUTO
+from megatape.attention.operation import Backends, attend
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,9 @@ class ShiftedSparse:
     num_groups: int
     num_unshifted: int
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, preferred: str = AUTO) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, backends: Backends | None = None
+    ) -> Tensor:
         """As operation.attend without a bias, within the groups."""
         size = q.shape[1] // self.num_groups
         repeats = q.shape[2] // k.shape[2]
@@ -33,7 +34,7 @@ class ShiftedSparse:
             heads.tensor_split([self.num_unshifted * count], dim=2) for heads, count in ((q, repeats), (k, 1), (v, 1))
         )
         halves = zip(queries, keys, values, (0, size // 2), strict=True)
-        outputs = [_attend_in_groups(*half, size, document_starts, preferred) for half in halves if half[0].numel()]
+        outputs = [_attend_in_groups(*half, size, document_starts, backends) for half in halves if half[0].numel()]
         return torch.cat(outputs, dim=2)
 
 
@@ -44,7 +45,7 @@ def num_pairs(length: int, num_groups: int) -> int:
 
 
 def _attend_in_groups(
-    q: Tensor, k: Tensor, v: Tensor, first: int, size: int, document_starts: Tensor | None, preferred: str
+    q: Tensor, k: Tensor, v: Tensor, first: int, size: int, document_starts: Tensor | None, backends: Backends | None
 ) -> Tensor:
     """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
 
@@ -59,7 +60,7 @@ def _attend_in_groups(
     outputs = []
     for *heads, seen in zip(*(x.split(lengths, dim=1) for x in (q, k, v)), starts, strict=True):
         queries, keys, values = (_folded(x, size) for x in heads)
-        out = attend(queries, keys, values, None, None if seen is None else _folded(seen, size), preferred)
+        out = attend(queries, keys, values, None, None if seen is None else _folded(seen, size), backends)
         outputs.append(out.unflatten(0, (batch, -1)).flatten(1, 2))
     return torch.cat(outputs, dim=1)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from megatape.attention.operation import by_preference
 from megatape.benchmark.shapes import Shape
 from megatape.config import ModelConfig
 from megatape.model.compiled import compile_blocks
@@ -31,7 +32,7 @@ class BareStep:
     ) -> None:
         config = ModelConfig.model_validate(shape.model.model_dump() | {"encoding": encoding})
         with device:
-            self.model = Transformer(config, attention=backend)
+            self.model = Transformer(config, backends=by_preference(backend))
         generator = torch.Generator(device).manual_seed(seed)
         for name, parameter in self.model.named_parameters():
             _draw(name, parameter, config.init_std, generator)

@@ -17,7 +17,7 @@ from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.model.accounting import forward_flops, saved_bytes
-from megatape.model.attention import attention_need
+from megatape.model.attention import attention_needs
 from megatape.plan.memory import plan_activations
 from megatape.registry import AUTO, BACKENDS
 from megatape.study.choice import with_encoding
@@ -62,7 +62,7 @@ def _steps(bench: Bench, name: str, measure: Measure) -> None:
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
-    need = attention_need(shape.config(encoding, _precision(device)), device.type)
+    need, _ = attention_needs(shape.config(encoding, _precision(device)), device.type)
     able = [name for name in BACKENDS if name != "blocked" and load(name).refusal(need) is None]
     chosen = choose(need)
     return [chosen, *(name for name in able if name != chosen)]

@@ -10,7 +10,7 @@ from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
 BackendName = Annotated[
-    str, AfterValidator(Registered(ChainMap(BACKENDS, {AUTO: Entry("", "the first that supports the model")})))
+    str, AfterValidator(Registered(ChainMap(BACKENDS, {AUTO: Entry("", "the first that supports the model and works")})))
 ]
 ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 
@@ -33,7 +33,9 @@ class TrainingConfig(Section):
         "checkpoint (docs/adopt.md); a run that resumes has its own",
     )
     attention: Free[BackendName] = Field(
-        AUTO, description="attention backend; auto takes the first that supports the encoding, the device and the head size"
+        AUTO,
+        description="attention backend; auto takes the first that supports encoding, device, head size, precision and masks "
+        "and works when it is tried at the start",
     )
     num_shifted_groups: Compared[int | None] = Field(
         None,

@@ -1,10 +1,12 @@
 """The attention of a block. Shapes as in model/transformer.py."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.backend import Need
-from megatape.attention.operation import attend, attend_and_move
+from megatape.attention.backend import Need, Sizes
+from megatape.attention.operation import Backends, attend, attend_and_move
 from megatape.attention.rotation import rotate_by_state
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import Config, ModelConfig
@@ -15,16 +17,15 @@ from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.layout import divide_by_channels
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.overlap import Exchange
-from megatape.registry import AUTO
 
 
 class Attention(nn.Module):
     """Grouped-query attention; the position encoding rotates queries and keys, biases scores or
     lets attention move its state."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backends: Backends | None = None) -> None:
         super().__init__()
-        self.head_dim, self.encoding, self.axis, self.backend = config.head_dim, encoding, axis, backend
+        self.head_dim, self.encoding, self.axis, self.backends = config.head_dim, encoding, axis, backends
         inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
         self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
@@ -54,14 +55,14 @@ class Attention(nn.Module):
         moved = None if exchange is None else exchange.finish()
         attended_positions = None
         if state is not None and move and self.encoding.attends == "moving":
-            content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backend)
+            content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backends)
         else:
             q, k = self.rotate_qk(q, k, state, moved)
             if self.training and self.sparse is not None:
-                content = self.sparse.attend(q, k, v, document_starts, self.backend)
+                content = self.sparse.attend(q, k, v, document_starts, self.backends)
             else:
                 bias = None if self.bias is None else self.bias.scores(self.bias(q), state)
-                content = attend(q, k, v, bias, document_starts, self.backend)
+                content = attend(q, k, v, bias, document_starts, self.backends)
         return self.output(content.flatten(2), dropout_seeds), attended_positions
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -84,8 +85,24 @@ class Attention(nn.Module):
         return q, k, v
 
 
-def attention_need(config: Config, device_type: str) -> Need:
-    """What a configuration's encoding needs from attention on this type of device."""
-    attends = encoding_of(config.model).attends
+def attention_needs(config: Config, device_type: str) -> tuple[Need, Need]:
+    """What a run needs from attention on this type of device: in all layers but the last, and in the last.
+
+    The last layer does not move the state, because nothing reads it."""
+    model, attends = config.model, encoding_of(config.model).attends
     dtype = getattr(torch, config.training.precision)
-    return Need(device_type, attends, config.model.head_dim, dtype, config.data.mask_documents)
+    need = Need(device_type, attends, model.head_dim, dtype, config.data.mask_documents)
+    return need, replace(need, attends="plain") if attends == "moving" else need
+
+
+def layer_sizes(config: Config) -> Sizes:
+    """Sizes of a layer of a run on one tensor-parallel rank."""
+    model, ranks, encoding = config.model, config.parallel.tp, encoding_of(config.model)
+    return Sizes(
+        tokens=config.training.micro_batch_size * config.data.sequence_length,
+        heads=model.num_heads // ranks,
+        channels=model.num_kv_heads // ranks,
+        head_dim=model.head_dim,
+        state_width=encoding.state_width if encoding.attends == "moving" else 0,
+        element_bytes=getattr(torch, config.training.precision).itemsize,
+    )

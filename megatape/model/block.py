@@ -17,27 +17,27 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from megatape.attention.operation import Backends
 from megatape.config import ModelConfig
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.mlp import MLP
 from megatape.model.norm import RMSNorm
 from megatape.parallel.mesh import SINGLE, Axis
-from megatape.registry import AUTO
 
 
 class Block(nn.Module):
     """Pre-norm attention and feed-forward network, each of which updates both streams."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backend: str = AUTO) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backends: Backends | None = None) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
-        self.attention = Attention(config, encoding, axis, backend)
+        self.attention = Attention(config, encoding, axis, backends)
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
         if self.position is not None:
-            self.position.by_kernel = backend == "triton"
+            self.position.by_kernel = backends is not None and backends[0] == "triton"
         self.compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # `_finish`; model/compiled.py sets it
 
     def forward(

@@ -14,6 +14,7 @@ between the sublayers and all N tokens of its heads inside attention and MLP.
 
 from torch import Tensor, nn
 
+from megatape.attention.operation import Backends
 from megatape.attention.rotation import whole_state
 from megatape.config import ModelConfig
 from megatape.model.block import Block
@@ -25,24 +26,27 @@ from megatape.parallel.layout import own_tokens
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import never_decay
 from megatape.parallel.recompute import recompute
-from megatape.registry import AUTO
 
 
 class Transformer(nn.Module):
     """Decoder-only transformer with one of the position encodings.
 
     activation_checkpointing: keep only the two streams between blocks; the backward pass computes the rest again.
-    attention: the preferred backend (training.attention)."""
+    backends: of attention, in order of preference; None: all."""
 
     def __init__(
-        self, config: ModelConfig, activation_checkpointing: bool = False, axis: Axis = SINGLE, attention: str = AUTO
+        self,
+        config: ModelConfig,
+        activation_checkpointing: bool = False,
+        axis: Axis = SINGLE,
+        backends: Backends | None = None,
     ) -> None:
         super().__init__()
         self.config, self.axis = config, axis
         self.encoding = encoding_of(config)
         self.activation_checkpointing = activation_checkpointing
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        blocks = [Block(config, self.encoding, axis, attention) for _ in range(config.num_layers)]
+        blocks = [Block(config, self.encoding, axis, backends) for _ in range(config.num_layers)]
         # Nothing reads the state after the last block, so its update gets no gradient, and only
         # weight decay would change it.
         if blocks[-1].position is not None:

@@ -1,16 +1,14 @@
 """Bytes that one rank holds at the peak of a training step, by part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from megatape.attention.backend import Sizes
-from megatape.attention.operation import check, choose, load
+from megatape.attention.operation import by_preference, check, choose, load
 from megatape.config import Config
 from megatape.model.accounting import count_parameters
-from megatape.model.attention import attention_need
-from megatape.model.encodings import encoding_of
+from megatape.model.attention import attention_needs, layer_sizes
 from megatape.model.trainable import count_trainable
 from megatape.parallel.loss import CHUNK_ELEMENTS
-from megatape.plan.trace import Pass, activations
+from megatape.plan.trace import PLAIN, Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
@@ -30,7 +28,7 @@ class Memory:
 
 
 def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Memory:
-    """The memory of a rank. one: its pass over a micro-batch; on_gpu: include the copies that attention keeps on a GPU."""
+    """The memory of a rank. one: its pass over a micro-batch; on_gpu: with the attention of a GPU."""
     zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
@@ -73,34 +71,27 @@ def checkpoint_bytes(config: Config) -> int:
 def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it."""
     model, checkpointing = config.model, config.training.activation_checkpointing
-    kept = activations(config, model.encoding, checkpointing).total
-    content = activations(config, "nope", checkpointing).total
+    backends = PLAIN if on_gpu else by_preference(config.training.attention)
+    kept = activations(config, model.encoding, checkpointing, backends).total
+    content = activations(config, "nope", checkpointing, backends).total
     parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
-    layer = activations(config, model.encoding, False).layer if checkpointing else 0  # recomputed as a whole
+    layer = activations(config, model.encoding, False, backends).layer if checkpointing else 0  # recomputed as a whole
     if on_gpu:
-        copies = attention_copies(config)
-        parts["attention copies"] = 0 if checkpointing else copies * model.num_layers
-        layer += copies if checkpointing else 0
+        inner, last = attention_copies(config)
+        parts["attention copies"] = 0 if checkpointing else inner * (model.num_layers - 1) + last
+        layer += inner if checkpointing else 0
     parts["largest temporary"] = max(layer, _logits(config))
     return parts
 
 
-def attention_copies(config: Config) -> int:
-    """Bytes that attention keeps in one layer on a GPU beyond those on a CPU.
+def attention_copies(config: Config) -> tuple[int, int]:
+    """Bytes that attention keeps on a GPU beyond those that PLAIN keeps: in a layer that is not the last, and in the last.
 
     Raises ValueError if the backend that training.attention forces cannot run there."""
-    model, ranks, encoding = config.model, config.parallel.tp, encoding_of(config.model)
-    need = attention_need(config, "cuda")
-    check(need, config.training.attention)
-    sizes = Sizes(
-        tokens=config.training.micro_batch_size * config.data.sequence_length,
-        heads=model.num_heads // ranks,
-        channels=model.num_kv_heads // ranks,
-        head_dim=model.head_dim,
-        state_width=encoding.state_width if encoding.attends == "moving" else 0,
-        element_bytes=element_bytes(config),
-    )
-    return load(choose(need, config.training.attention)).copied_bytes(sizes)
+    needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
+    check(needs[0], forced)
+    inner, last = (load(choose(need, by_preference(forced))) for need in needs)
+    return inner.copied_bytes(sizes), last.copied_bytes(replace(sizes, state_width=0))
 
 
 def _logits(config: Config) -> int:

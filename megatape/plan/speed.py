@@ -9,7 +9,7 @@ from megatape.model.accounting import attention_flops, forward_flops
 from megatape.model.encodings import encoding_of
 from megatape.plan.gpus import Gpu
 from megatape.plan.memory import Memory
-from megatape.plan.trace import activations
+from megatape.plan.trace import PLAIN, activations
 from megatape.plan.traffic import Traffic, leaving_node
 
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
@@ -132,7 +132,8 @@ def _streamed(config: Config, world_size: int, memory: Memory, position_bytes: i
     state = sum(memory.device.get(part, 0.0) for part in ("master weights", "moments"))
     passes = ACTIVATION_PASSES + RECOMPUTED_PASSES * config.training.activation_checkpointing
     encoding = encoding_of(model)
-    kept = activations(config, "nope" if encoding.carries_state else model.encoding, checkpointing=False).total
+    counted = "nope" if encoding.carries_state else model.encoding
+    kept = activations(config, counted, checkpointing=False, backends=PLAIN).total
     tokens = config.training.micro_batch_size * config.data.sequence_length
     numbers = tokens * (model.num_layers - 1) * model.num_kv_heads * encoding.state_width / config.parallel.tp
     return 2 * state + memory.device.get("gradients", 0.0) + micro_batches * (passes * kept + position_bytes * numbers)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from megatape.attention.operation import Backends
 from megatape.config import Config, ModelConfig
 from megatape.model.accounting import meta_model, saved_bytes
 from megatape.model.shifted import shift_groups
@@ -20,6 +21,7 @@ from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
 
+PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
 _BESIDE = "beside computation"
 
 
@@ -91,29 +93,41 @@ class Activations:
 
 
 @cache
-def activations(config: Config, encoding: str, checkpointing: bool) -> Activations:
-    """What a run's model would keep with this encoding (`nope` shows what the others add) and with attention as on a CPU.
+def activations(config: Config, encoding: str, checkpointing: bool, backends: Backends | None = None) -> Activations:
+    """What a run's model would keep on a CPU with this encoding (`nope` shows what the others add) and these backends.
 
-    Counted with two and three layers and extrapolated to all of them, which is exact."""
+    Counted with two and three layers and extrapolated to all of them, which is exact. So is the extrapolation from short
+    samples where attention keeps nothing N x N."""
     model = config.model.model_copy(
         update={"encoding": encoding, "scaling": config.model.scaling if encoding == config.model.encoding else None}
     )
-    counts = []
-    for num_layers in (2, 3):
+    length, short = config.data.sequence_length, 8 * config.parallel.tp * (config.training.num_shifted_groups or 1)
+
+    def kept(num_layers: int, length: int) -> int:
         with _precision_of(config), FakeTensorMode():
-            share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing)
+            share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing, backends)
             shift_groups(share, config.training.num_shifted_groups)
-            batch, length = config.training.micro_batch_size, config.data.sequence_length
-            counts.append(saved_bytes(share, batch, length, config.data.mask_documents))
-    layer = counts[1] - counts[0]
-    return Activations(counts[0] + layer * (model.num_layers - 2), layer)
+            return saved_bytes(share, config.training.micro_batch_size, length, config.data.mask_documents)
+
+    if backends == PLAIN:
+        two, three = (_extrapolated(kept(depth, short), kept(depth, 2 * short), short, length) for depth in (2, 3))
+    else:
+        two, three = kept(2, length), kept(3, length)
+    return Activations(two + (three - two) * (model.num_layers - 2), three - two)
 
 
-def build(config: Config, model: ModelConfig, checkpointing: bool | None = None) -> Transformer:
+def _extrapolated(once: int, twice: int, short: int, length: int) -> int:
+    """Bytes at `length` tokens, of which they are an affine function, from those at `short` and at twice as many."""
+    return once + (twice - once) // short * (length - short)
+
+
+def build(
+    config: Config, model: ModelConfig, checkpointing: bool | None = None, backends: Backends | None = None
+) -> Transformer:
     """One tensor-parallel rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    share = Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp))
+    share = Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp), backends)
     freeze(share, config.training.trainable, config.training.frozen)
     return share
 

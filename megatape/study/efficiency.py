@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from megatape.attention.operation import by_preference
 from megatape.config import ModelConfig, load_config
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
 from megatape.model.block import Block
@@ -60,7 +61,7 @@ class Subject:
         weights: dict[tuple[str, torch.Size], Tensor],
         attention: str = AUTO,
     ) -> None:
-        self.model = Transformer(config, attention=attention)
+        self.model = Transformer(config, backends=by_preference(attention))
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.attention.operation import check
 from megatape.config import Config
 from megatape.model.accounting import count_parameters
-from megatape.model.attention import attention_need
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
 from megatape.runtime.lease import hold
@@ -41,7 +39,7 @@ def pretrain(
         if topology.world_size > 1:
             prefix = f"error on rank {topology.rank}"
         limits = limits or limits_of_environment()
-        device = initialize_distributed(topology, limits.collectives)
+        initialize_distributed(topology, limits.collectives)
         with Watch(topology, limits) as watch:
             arguments = {
                 "--resume": resume,
@@ -50,7 +48,6 @@ def pretrain(
                 "--allow-changes": allow_changes,
             }
             data = open_together(config, arguments, topology)
-            check(attention_need(config, device.type), config.training.attention)
             with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
                 run = Run(config, data, topology, lease, resume, allow_changes, base)
                 if topology.is_main:

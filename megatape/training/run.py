@@ -15,7 +15,7 @@ from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.files import patiently
-from megatape.model.attention import attention_need
+from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings import encoding_of
 from megatape.model.shifted import shift_groups
@@ -27,10 +27,12 @@ from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
+from megatape.training.backends import working_backends
 from megatape.training.evaluation import Validation, view_positions
 from megatape.training.feed import Feed
 from megatape.training.resume import newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
+from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine, Inputs
 
 
@@ -70,11 +72,13 @@ class Run:
             world_size=self.mesh.data.size,
             positions=self._positions,
         )
+        device = own_device()
+        self.backends = working_backends(config, device, topology)
+        self.attention = choose(attention_needs(config, device.type)[0], self.backends)
         self.engine = Engine(config, topology, self.mesh, self._build)
         self.feed = Feed(loader, self.engine.device)
         # What all ranks know of the next step once they have told each other: the sums of their outlooks.
         self.agreed: list[float] | None = None
-        self.attention = choose(attention_need(config, self.engine.device.type), config.training.attention)
         self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.origin: Path | None = None  # the checkpoint that the run continues from
         check_shared(self.folder.directory, topology)
@@ -182,7 +186,7 @@ class Run:
 
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
-        model = Transformer(self.config.model, training.activation_checkpointing, axis, training.attention)
+        model = Transformer(self.config.model, training.activation_checkpointing, axis, self.backends)
         check_trainable(model, training.trainable, training.frozen)
         freeze(model, training.trainable, training.frozen)
         shift_groups(model, training.num_shifted_groups)
@@ -223,6 +227,9 @@ class Run:
             restore_rng(snapshot)
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
+            before = reader.state.get("attention", self.attention)  # older checkpoints do not tell
+            if before != self.attention:
+                changed.append(f"attention by {before} -> {self.attention}, which rounds differently")
             for line in changed:
                 print(f"changed since then: {line}", flush=True)
         return reader.base

@@ -37,7 +37,12 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
     # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
     distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
     deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
-    return torch.device(accelerator.current_device_name())
+    return own_device()
+
+
+def own_device() -> torch.device:
+    """The device that this rank computes on, once it has joined the process group."""
+    return torch.device(get_accelerator().current_device_name())
 
 
 def _threads(topology: Topology) -> int:

@@ -1,4 +1,4 @@
-"""Biased attention, blocked and by flex_attention, against the plain formula; biases against their published definitions."""
+"""Biased attention by blocks against the plain formula; biases against their published definitions."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.blocked import BLOCK, blocked_biased_attention
-from megatape.attention.flex import flex_biased_attention
 from megatape.attention.sdpa import sdpa_attention, visible
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
@@ -55,7 +54,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Ten
     return torch.stack(outputs, 2)
 
 
-def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool, gradients: bool = True) -> None:
+def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool) -> None:
     """Values and all gradients of the float32 kernel against the formula in float64.
 
     The floor is for the gradient of FIRE's output bias, which is zero in exact arithmetic."""
@@ -72,16 +71,15 @@ def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool, gradi
     q, k, v, *_ = exact
     expected = plain(q, k, v, numbers, zeros if document_starts is None else document_starts)
     expected.sin().sum().backward()
-    ours = [tensor.detach().float().requires_grad_(gradients) for tensor in exact]
+    ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     q, k, v, *weights = ours
     found = kernel(q, k, v, make(weights), document_starts)
     assert_close(found, expected, bounds.ATTENTION, floor=1.0)
-    if gradients:
-        found.sin().sum().backward()
-        for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
-            assert tensor.grad is not None and reference.grad is not None
-            bound = bounds.ATTENTION if number < 3 else bounds.BIAS_GRADIENTS
-            assert_close(tensor.grad, reference.grad, bound, floor=1.0, what=number)
+    found.sin().sum().backward()
+    for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
+        assert tensor.grad is not None and reference.grad is not None
+        bound = bounds.ATTENTION if number < 3 else bounds.BIAS_GRADIENTS
+        assert_close(tensor.grad, reference.grad, bound, floor=1.0, what=number)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -94,14 +92,6 @@ def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: boo
 @pytest.mark.parametrize("kind", KINDS)
 def test_reference_equals_the_formula(kind: str) -> None:
     check(sdpa_attention, SHAPES[0], kind, True)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("shape", [(2, 128, 4, 4, 16), (2, 300, 6, 2, 10)], ids=str)
-def test_flex_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
-    """The GPU's score modification, uncompiled. flex_attention has no gradient on a CPU; tests/gpu tests that."""
-    check(flex_biased_attention, shape, "distance", masked, gradients=False)
 
 
 def test_gradients_are_those_of_the_function() -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from megatape.attention.blocked import BLOCK, blocked_attention
-from megatape.attention.sdpa import WIDEST_JOINED, sdpa_moving_attention, visible
+from megatape.attention.sdpa import sdpa_moving_attention, visible
+from megatape.attention.wide import WIDEST
 from tests import bounds
 from tests.bounds import assert_close
 
@@ -17,16 +18,23 @@ SHAPES = [
     (1, BLOCK, 2, 1, 4),
     (2, 2 * BLOCK + 44, 6, 2, 10),
     (3, 1, 2, 2, 2),
-    (2, 24, 4, 2, 2 * WIDEST_JOINED),
+    (2, 24, 4, 2, WIDEST),
 ]
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
     batch, length, heads, channels, size = shape
+    return widths(batch, length, heads, channels, size, size, dtype)
+
+
+def widths(
+    batch: int, length: int, heads: int, channels: int, size: int, width: int, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """q, k, v with heads of `size` and what layers have added to e, of `width`."""
     generator = torch.Generator().manual_seed(length)
     return [
-        torch.randn(batch, length, count, size, generator=generator).to(dtype).requires_grad_()
-        for count in (heads, channels, channels, channels)
+        torch.randn(batch, length, count, last, generator=generator).to(dtype).requires_grad_()
+        for count, last in ((heads, size), (channels, size), (channels, size), (channels, width))
     ]
 
 
@@ -82,6 +90,18 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
         for ours, theirs in pairs:
             assert ours is not None and theirs is not None
             assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
+
+
+def test_wide_state_equals_blocks() -> None:
+    """A state twice as wide as heads, which takes PyTorch's attention one call for v and two for e."""
+    results = []
+    for kernel in (sdpa_moving_attention, blocked_attention):
+        q, k, v, moved = widths(2, 24, 4, 2, WIDEST, 2 * WIDEST)
+        content, attended_positions = kernel(q, k, v, initial_state(moved), moved, None)
+        loss = content.sin().sum() + attended_positions.square().sum()
+        results.append([content, attended_positions, *torch.autograd.grad(loss, (q, k, v, moved))])
+    for found, expected in zip(*results, strict=True):
+        assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 
 
 def test_bfloat16_computes_in_float32() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatape.attention.operation import Backends
 from megatape.attention.sdpa import visible
 from megatape.attention.shifted import ShiftedSparse, num_pairs
 from megatape.model.attention import Attention
@@ -48,7 +49,7 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     starts = random_document_starts(2, LENGTH) if masked else None
     q, k, v = given
-    found = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, starts, backend)
+    found = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, starts, (backend,))
     q, k, v = exact
     expected = masked_attention(q, k, v, starts, num_unshifted)
     for output in (found, expected):
@@ -68,7 +69,9 @@ def test_pairs() -> None:
 class Masked(ShiftedSparse):
     """The same by a mask."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, preferred: str = "") -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, backends: Backends | None = None
+    ) -> Tensor:
         return masked_attention(q, k, v, document_starts, self.num_unshifted)
 
 

@@ -94,7 +94,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(operation, "choose", lambda need, preferred: "sdpa")
+    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
@@ -103,7 +103,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
 def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ModelConfig(**SHAPE | {"encoding": "rope", "num_kv_heads": 2})
-    monkeypatch.setattr(operation, "choose", lambda need, preferred: "sdpa")
+    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     shift_groups(model, 3)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():

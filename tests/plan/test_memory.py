@@ -11,7 +11,7 @@ from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
-from megatape.plan.trace import activations, run_pass
+from megatape.plan.trace import PLAIN, activations, run_pass
 from megatape.runtime.topology import Topology
 from tests.plan.cases import configure
 from tests.workers import run_workers
@@ -38,11 +38,12 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("size", SIZES)
 def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind: str) -> None:
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
-    planned = activations(config, config.model.encoding, config.training.activation_checkpointing).total
-    model = Transformer(config.model, config.training.activation_checkpointing).to(getattr(torch, config.training.precision))
-    freeze(model, config.training.trainable, config.training.frozen)
-    measured = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
-    assert planned == measured
+    for backends in (None, PLAIN):
+        planned = activations(config, config.model.encoding, config.training.activation_checkpointing, backends).total
+        model = Transformer(config.model, config.training.activation_checkpointing, backends=backends)
+        freeze(model, config.training.trainable, config.training.frozen)
+        model.to(getattr(torch, config.training.precision))
+        assert planned == saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length), backends
 
 
 def test_activations_of_tensor_ranks(raw_config: dict[str, Any], tmp_path: Path) -> None:

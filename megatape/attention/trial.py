@@ -1,0 +1,49 @@
+"""One small forward and backward pass by a backend on the device at hand, before a run relies on it.
+
+What a backend does not support is known beforehand (Backend.refusal). A kernel without a backward pass, a missing compiler,
+tiles that need more shared memory than the GPU has, or wrong results show here.
+"""
+
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import Need, Sizes
+from megatape.attention.bias import DistanceBias
+from megatape.attention.operation import load
+
+REFERENCE = "blocked"  # plain PyTorch, in float32
+WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 makes
+
+
+def failure(name: str, need: Need, sizes: Sizes, device: torch.device) -> str:
+    """What goes wrong when a backend runs forward and backward on one sample of sizes.tokens tokens; "" if nothing does."""
+    try:
+        found, expected = (_results(backend, need, sizes, device) for backend in (name, REFERENCE))
+        worst = float(torch.stack([(a - b).norm() / b.norm() for a, b in zip(found, expected, strict=True)]).max())
+    except Exception as error:  # noqa: BLE001 (whatever a kernel, its compiler or its driver raises)
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return "" if worst <= WORST else f"its results are off by {worst:.0%}"
+
+
+def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[Tensor]:
+    """Outputs and gradients in float32. A bias by distance stands for any bias."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int, dtype: torch.dtype = need.dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
+
+    backend, length = load(name), sizes.tokens
+    q, k, v = (draw(1, length, heads, sizes.head_dim) for heads in (sizes.heads, sizes.channels, sizes.channels))
+    tokens = torch.arange(length, device=device)
+    starts = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
+    if need.attends == "moving":
+        moved = draw(1, length, sizes.channels, sizes.state_width)
+        initial = draw(1, length, 1, sizes.state_width, dtype=torch.float32).detach()
+        outputs, given = [*backend.attend_and_move(q, k, v, initial, moved, starts)], [q, k, v, moved]
+    elif need.attends == "plain":
+        outputs, given = [backend.attend(q, k, v, None, starts)], [q, k, v]
+    else:
+        weights = draw(sizes.heads, length, dtype=torch.float32)
+        outputs, given = [backend.attend(q, k, v, DistanceBias(weights), starts)], [q, k, v, weights]
+    gradients = torch.autograd.grad([output.float().square().sum() for output in outputs], given)
+    return [tensor.detach().float() for tensor in (*outputs, *gradients)]

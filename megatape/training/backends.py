@@ -1,0 +1,47 @@
+"""Which attention backends a run uses: those that work when all ranks try them."""
+
+from dataclasses import replace
+
+import torch
+
+from megatape.attention.operation import Backends, by_preference, check, choose, load
+from megatape.attention.trial import failure
+from megatape.config import Config
+from megatape.model.attention import attention_needs, layer_sizes
+from megatape.registry import AUTO
+from megatape.runtime.exchange import exchange
+from megatape.runtime.topology import Topology, name_ranks
+
+TOKENS = 256  # of the sample on which a backend is tried: two blocks of queries
+
+
+def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
+    """The first backends that work on all ranks and together support all layers, in order of preference. Collective.
+
+    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises ValueError on all ranks if
+    training.attention forces a backend that does not support the model or fails, or if none is left."""
+    needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
+    check(needs[0], forced)
+    sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
+    working: list[str] = []
+    failed: dict[str, str] = {}
+    left = set(needs)
+    for name in by_preference(forced):
+        supported = [need for need in dict.fromkeys(needs) if load(name).refusal(need) is None]
+        if not left or not supported:
+            continue
+        faults = exchange(next(filter(None, (failure(name, need, sample, device) for need in supported)), ""), topology)
+        if any(faults):
+            ranks = [rank for rank, fault in enumerate(faults) if fault]
+            failed[name] = f"it failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})"
+        else:
+            working.append(name)
+            left -= set(supported)
+    told = "; ".join(f"{name}: {fault}" for name, fault in failed.items())
+    if left:
+        raise ValueError(f"no attention backend works here: {told}")
+    if forced in failed:
+        raise ValueError(f"training.attention is {forced}, but {failed[forced]}: choose {AUTO}, or one of {', '.join(working)}")
+    if failed and topology.is_main:
+        print(f"attention by {choose(needs[0], tuple(working))} instead of {told}", flush=True)
+    return tuple(working)

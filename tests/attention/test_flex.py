@@ -1,0 +1,67 @@
+"""The calls of flex_attention, uncompiled on a CPU; tests/model/test_gpu.py has the compiled kernels."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+from megatape.attention import flex
+from megatape.attention.blocked import blocked_attention
+from megatape.attention.flex import flex_biased_attention, flex_moving_attention
+from megatape.attention.wide import WIDEST
+from tests import bounds
+from tests.attention.test_bias import check
+from tests.attention.test_operation import initial_state, random_document_starts, widths
+from tests.bounds import assert_close
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+
+@pytest.fixture(autouse=True)
+def gradients_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses them there, though the code that it does not compile computes them."""
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
+
+
+@pytest.mark.parametrize(("shape", "masked"), [((2, 128, 4, 4, 16), False), ((2, 300, 6, 2, 10), True)], ids=str)
+def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
+    check(flex_biased_attention, shape, "distance", masked)
+
+
+@pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (WIDEST, 2 * WIDEST, False)], ids=str)
+def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
+    """With one call and with several, and grouped queries."""
+    results = []
+    for kernel in (flex_moving_attention, blocked_attention):
+        q, k, v, moved = widths(2, 200, 4, 2, size, width)
+        starts = random_document_starts(2, 200) if masked else None
+        outputs = kernel(q, k, v, initial_state(moved), moved, starts)
+        loss = outputs[0].sin().sum() + outputs[1].square().sum()
+        results.append([*outputs, *torch.autograd.grad(loss, (q, k, v, moved))])
+    for found, expected in zip(*results, strict=True):
+        assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
+
+
+@pytest.mark.parametrize("length", [40, 128, 513, 640])
+def test_blocks_are_those_of_all_pairs(length: int) -> None:
+    """Which blocks a kernel skips, and which it does not mask, as torch finds them by looking at every pair."""
+    starts = random_document_starts(3, length)
+    starts[2] = 0
+
+    def seen(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return (column <= row) & (column >= starts[batch, row])
+
+    found, expected = flex._documents(starts, 0), create_block_mask(seen, 3, None, length, length, device="cpu")
+    assert found.seq_lengths == expected.seq_lengths and found.BLOCK_SIZE == expected.BLOCK_SIZE
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        for part in (f"{kind}_num_blocks", f"{kind}_indices"):
+            assert torch.equal(getattr(found, part), getattr(expected, part)), part
+
+
+def test_blocks_are_found_once_a_batch() -> None:
+    """All layers share them; another batch gets its own, also if it was written over the last."""
+    starts = random_document_starts(2, 300)
+    first = flex._documents(starts, starts._version)
+    assert flex._documents(starts, starts._version) is first
+    starts.zero_()
+    second = flex._documents(starts, starts._version)
+    assert second.kv_num_blocks.sum() > 0 and second.full_kv_num_blocks.sum() > first.full_kv_num_blocks.sum()

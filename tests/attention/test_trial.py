@@ -1,0 +1,73 @@
+"""One forward and backward pass tells whether a backend works."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import Attends, Need, Sizes
+from megatape.attention.blocked import Blocked
+from megatape.attention.operation import load
+from megatape.attention.trial import failure
+from megatape.registry import BACKENDS, Entry
+
+CPU = torch.device("cpu")
+
+
+class WithoutBackward(Blocked):
+    """Its forward pass works."""
+
+    def attend(self, *arguments: Any) -> Tensor:
+        return _NoBackward.apply(super().attend(*arguments))
+
+
+class _NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError("no kernel for the backward pass\nand a long stack")
+
+
+class WrongGradient(Blocked):
+    """Its outputs are right."""
+
+    def attend_and_move(self, q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+        return super().attend_and_move(2 * q - q.detach(), *arguments)
+
+
+class NotANumber(Blocked):
+    def attend(self, *arguments: Any) -> Tensor:
+        return super().attend(*arguments) * float("nan")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for kind in (WithoutBackward, WrongGradient, NotANumber):
+        monkeypatch.setitem(BACKENDS, kind.__name__, Entry(f"{__name__}:{kind.__name__}", ""))
+    yield
+    load.cache_clear()
+
+
+def tried(name: str, attends: Attends, dtype: torch.dtype = torch.bfloat16, masked: bool = False, width: int = 16) -> str:
+    return failure(name, Need("cpu", attends, 16, dtype, masked), Sizes(40, 2, 1, 16, width, 2), CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_works(dtype: torch.dtype, masked: bool) -> None:
+    assert not tried("sdpa", "plain", dtype, masked)
+    assert not tried("sdpa", "moving", dtype, masked, width=32)  # a CPU can, for the price of N x N
+    assert not tried("blocked", "moving", dtype, masked)
+    assert not tried("blocked", "distance bias", dtype, masked)
+
+
+def test_what_fails() -> None:
+    assert tried("WithoutBackward", "plain") == "RuntimeError: no kernel for the backward pass"
+    assert not tried("WithoutBackward", "moving")
+    assert tried("WrongGradient", "moving").startswith("its results are off by 100%")
+    assert tried("NotANumber", "plain") == "its results are off by nan%"

@@ -1,0 +1,103 @@
+"""Ranks agree on an attention backend that works on all of them; a checkpoint records it, and a resumed run tells another."""
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.attention.blocked import Blocked
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.registry import BACKENDS, Entry
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import hold
+from megatape.runtime.topology import Topology
+from megatape.training.backends import working_backends
+from megatape.training.run import Run
+from tests.workers import run_workers
+
+FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
+
+
+class Fragile(Blocked):
+    def attend(self, *arguments: Any) -> Tensor:
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("out of resource: shared memory, required 247000")
+        return super().attend(*arguments)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
+    """As rank 1 of a run of two, the other of which finds no fault."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("megatape.training.backends.exchange", lambda fault, topology: ["", fault])
+    return Topology(rank=0, world_size=2, local_rank=0)
+
+
+def test_the_next_one_is_taken(raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the others, the one that fails; what it would have run is run by the next, and so is every other layer."""
+    for encoding, expected in {"tape": ("sdpa", "blocked"), "rope": ("sdpa",), "fire": ("blocked",)}.items():
+        raw_config["model"]["encoding"] = encoding
+        with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
+            assert working_backends(parse_config(raw_config, "test"), torch.device("cpu"), alone) == expected
+        told = (
+            f"attention by {expected[-1]} instead of fragile: it failed when rank 1 tried it (RuntimeError: out of resource: "
+            "shared memory, required 247000)\n"
+        )
+        assert capsys.readouterr().out == told
+
+
+def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topology) -> None:
+    raw_config["model"]["encoding"] = "rope"
+    with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
+        raw_config["training"]["attention"] = "fragile"
+        config = parse_config(raw_config, "test")
+        with pytest.raises(ValueError, match="attention is fragile, but it failed when rank 1 .*: choose auto, or one of sdpa"):
+            working_backends(config, torch.device("cpu"), alone)
+    raw_config["training"]["attention"] = "flex"
+    with pytest.raises(ValueError, match="attention is flex, which is compiled for GPUs"):
+        working_backends(parse_config(raw_config, "test"), torch.device("cpu"), alone)
+
+
+def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
+    with patch.dict(BACKENDS, FRAGILE, clear=True):
+        raw_config["model"]["encoding"] = "rope"
+        config = parse_config(raw_config, "test")
+        with pytest.raises(ValueError, match=r"no attention backend works here: fragile: it failed when rank 1 tried it \(Run"):
+            working_backends(config, torch.device("cpu"), alone)
+
+
+def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """One of two ranks sees it fail."""
+    raw_config["model"]["encoding"] = "rope"
+    workers = tmp_path / "workers"
+    results = run_workers(f"{__name__}:start_twice", 2, raw_config, workers)
+    assert results == [[["sdpa"], ["blocked"]]] * 2
+    told = [(workers / f"rank{rank}.log").read_text() for rank in (0, 1)]
+    assert told[0].count("attention by sdpa instead of fragile: it failed when rank 1 tried it (RuntimeError: out of") == 1
+    assert told[0].count("changed since then: attention by sdpa -> blocked") == 1
+    assert "attention" not in told[1]
+    checkpoints = RunFolder(Path(raw_config["run"]["directory"])).checkpoints
+    assert CheckpointReader(checkpoints / "step-00000000").state["attention"] == "sdpa"
+
+
+def start_twice(raw: dict[str, Any], topology: Topology) -> list[tuple[str, ...]]:
+    """The backends of a run, and of one that resumes it with another."""
+    chosen = []
+    for name, resume, backends in (("auto", None, FRAGILE | BACKENDS), ("blocked", "auto", BACKENDS.copy())):
+        raw["training"]["attention"] = name
+        config = parse_config(raw, "test")
+        with (
+            patch.dict(BACKENDS, backends, clear=True),
+            hold(RunFolder(Path(config.run.directory)).lease, topology) as lease,
+        ):
+            run = Run(config, open_data(config), topology, lease, resume)
+            chosen.append(run.backends[:1])
+            if resume is None:
+                run.save()
+    return chosen
