@@ -3,9 +3,8 @@
 b samples of a micro-batch, N tokens of a sample.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ class Batch:
 
     tokens           input ids
     targets          the next token of each token; IGNORE_INDEX where there is none
-    positions        the position of each token, from data/positions.py
+    positions        the position of each token, from data/positions.py; one row in memory if all samples have the same
     document_starts  the index in the sample of the first token of each token's document; None: no document mask
     dropout_seeds    [b], a random number of each training sample, by what came before it; None: no dropout
     """
@@ -43,10 +42,13 @@ class Batch:
         """All of them, by name."""
         return vars(self)
 
-    def pinned(self) -> "Batch":
-        """A copy in memory that a GPU reads by itself."""
-        copies: dict[str, Any] = {name: None if tensor is None else tensor.pin_memory() for name, tensor in vars(self).items()}
-        return Batch(**copies)
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """A batch of what `change` makes of each tensor. What is one row in memory remains that."""
+
+        def changed(tensor: Tensor) -> Tensor:
+            return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
+
+        return Batch(**{name: None if tensor is None else changed(tensor) for name, tensor in vars(self).items()})
 
 
 class Loader:
@@ -143,9 +145,10 @@ def _make_batch(samples: Sequence[Sample], positions: Sequence[np.ndarray]) -> B
     given = np.stack(positions).astype(np.int64)
     if document_starts is not None:
         given = np.take_along_axis(given, np.arange(given.shape[1]) - document_starts, axis=1)
+    alike = (given == given[0]).all()
     return Batch(
         tokens=torch.from_numpy(np.stack([sample.tokens for sample in samples])),
         targets=torch.from_numpy(np.stack([sample.targets for sample in samples])),
-        positions=torch.from_numpy(given),
+        positions=torch.from_numpy(given[0]).expand(given.shape) if alike else torch.from_numpy(given),
         document_starts=None if document_starts is None else torch.from_numpy(document_starts),
     )

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
+from torch import Tensor
 
 from megatape.data.loader import Batch, Loader
 
@@ -57,4 +58,4 @@ class Feed:
         except (ValueError, OSError) as error:
             return Supply([], fault=str(error))
         num_targets = sum(batch.num_targets for batch in batches)
-        return Supply([batch.pinned() for batch in batches] if self._pinned else batches, num_targets)
+        return Supply([batch.mapped(Tensor.pin_memory) for batch in batches] if self._pinned else batches, num_targets)

@@ -261,7 +261,4 @@ class Run:
 
     def _inputs(self, batch: Batch) -> Inputs:
         """The batch on this rank's device; the host does not wait until it is there."""
-        return {
-            name: None if tensor is None else tensor.to(self.engine.device, non_blocking=True)
-            for name, tensor in batch.tensors().items()
-        }
+        return batch.mapped(lambda tensor: tensor.to(self.engine.device, non_blocking=True)).tensors()

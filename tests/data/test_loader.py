@@ -85,6 +85,15 @@ def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
     assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
 
 
+def test_equal_positions_are_one_row_in_memory(dataset: TokenDataset, masked: TokenDataset) -> None:
+    """Also in a copy for another device: an encoding (fire) tells them without reading their values."""
+    for data, equal in ((dataset, True), (masked, False)):
+        batch = loader(data).step(0)[0]
+        copy = batch.mapped(torch.clone)
+        assert (batch.positions.stride(0) == 0) == (copy.positions.stride(0) == 0) == equal
+        assert torch.equal(copy.positions, batch.positions) and torch.equal(copy.tokens, batch.tokens)
+
+
 def test_document_masks(masked: TokenDataset) -> None:
     """Compared with the definition, token by token."""
     for batch in loader(masked, positions=Positions(max_offset=9)).step(0):

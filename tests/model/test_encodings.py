@@ -69,6 +69,13 @@ def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
     assert counted.found == []
 
 
+def test_fire_has_one_row_of_positions_where_there_is_one() -> None:
+    encoding, row = encoding_of(ModelConfig(**SHAPE | {"encoding": "fire"})), torch.arange(8)
+    for positions, num_rows in ((row.expand(2, -1), 1), (torch.stack([row, row + 1]), 2)):
+        state = encoding.state(positions)
+        assert state is not None and torch.equal(state, positions[:num_rows].float())
+
+
 def test_every_name_has_an_encoding() -> None:
     assert set(ENCODINGS) == set(NAMES)
 
