@@ -48,7 +48,13 @@ class Batch:
         def changed(tensor: Tensor) -> Tensor:
             return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
 
-        return Batch(**{name: None if tensor is None else changed(tensor) for name, tensor in vars(self).items()})
+        return Batch(
+            changed(self.tokens),
+            changed(self.targets),
+            changed(self.positions),
+            None if self.document_starts is None else changed(self.document_starts),
+            None if self.dropout_seeds is None else changed(self.dropout_seeds),
+        )
 
 
 class Loader:
