@@ -1,4 +1,4 @@
-"""docker/, as far as it can be tested without Docker. .ci/run runs the CPU image's build steps in a fresh environment."""
+"""docker/, as far as it can be tested without Docker. .ci/image builds the CPU image and trains in it."""
 
 import re
 import shutil
@@ -46,6 +46,16 @@ def test_pinned_and_not_root(name: str) -> None:
     assert len(set(bases)) == 1 and re.search(r":\d+\.\d+\.\d+-", bases[0]), bases
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE) == ["10001"]
     assert "HEALTHCHECK" in text
+
+
+def test_the_gpu_image_ends_as_the_cpu_image() -> None:
+    """Which is built in CI: only base and packages differ."""
+    stages = [(DOCKER / name).read_text().split("\nFROM ")[-1].splitlines()[1:] for name in IMAGES]
+    gpu, cpu = ([line for line in stage if not line.startswith("#")] for stage in stages)
+    differing = [pair for pair in zip(gpu, cpu, strict=True) if pair[0] != pair[1]]
+    assert len(differing) == 1, differing
+    packages, fewer = (set(line.split("--no-install-recommends")[1].strip(" \\").split()) for line in differing[0])
+    assert packages - fewer == {"python3", "gcc", "libc6-dev", "libpython3-dev"} and fewer < packages
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-cpu.txt"])
