@@ -82,7 +82,8 @@ def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | Non
     mask = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts, document_starts._version)
     wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-    attend: Any = _compiled() if q.is_cuda else flex_attention
+    # Within a block that is compiled, it is compiled with it.
+    attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out = attend(
         queries,
         keys,
