@@ -29,13 +29,12 @@ def write_documents(
     """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
 
     source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
-    for name, content in tokenizer.files.items():
-        (directory / name).write_bytes(content)
+    entry = store_tokenizer(tokenizer, directory)
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     for num_tokens in write_tokens(documents, tokenizer, writers):
         progress(num_tokens)
     index = Index(
-        tokenizer=tokenizer_entry(tokenizer),
+        tokenizer=entry,
         dtype=token_dtype(tokenizer.vocab_size).name,
         source=source,
         validation_share=validation_share,
@@ -53,6 +52,13 @@ def write_tokens(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, wri
             writers[split].add(ids, len(text.encode()))
             num_tokens += ids.size
         yield num_tokens
+
+
+def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> TokenizerEntry:
+    """Write the files of the tokenizer into a data directory; returns its part of the index."""
+    for name, content in tokenizer.files.items():
+        (directory / name).write_bytes(content)
+    return tokenizer_entry(tokenizer)
 
 
 def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:

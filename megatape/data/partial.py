@@ -14,7 +14,7 @@ decides every byte of it. Two processes that work on the same unit only waste ti
 
 import json
 import shutil
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,17 +123,21 @@ class PartialFolder:
         for file in written.iterdir():
             sync(file)
         sync(written)
-        with suppress(OSError):  # another process was faster, and has written the same
+        try:
             written.rename(self.unit_folder(number))
-            sync(self._units)
+        except OSError:
+            if not self.is_finished(number):  # else another process was faster, and has written the same
+                raise
+        sync(self._units)
 
-    def finish(self, source: Source, plan: Plan) -> tuple[Index, CorpusCounts]:
+    def finish(self, source: Source, plan: Plan) -> tuple[Index, CorpusCounts | None]:
         """Make `output` of all units, which must be finished. Goes on where an earlier attempt was interrupted.
 
-        Returns its index and the sum of what the units counted. Raises ValueError, and removes the folder, if the source has no
-        documents or a split has no tokens."""
-        counts = CorpusCounts()
+        Returns its index and the sum of what the units counted, unless an earlier attempt has summed it up. Raises ValueError,
+        and removes the folder, if the source has no documents or a split has no tokens."""
+        counts = None
         if not self._is_final():
+            counts = CorpusCounts()
             units = [Summary.load(self.unit_folder(number)) for number in range(len(plan.units))]
             for unit in units:
                 counts.add(unit.counts)
@@ -156,7 +160,7 @@ class PartialFolder:
         self._final.mkdir(exist_ok=True)
         for number, unit in enumerate(units):
             for shard in (shard for split in unit.splits.values() for shard in split.content.shards):
-                with suppress(FileNotFoundError):  # an earlier attempt has moved it
+                if not (self._final / shard.file).exists():  # an earlier attempt may have moved it
                     (self.unit_folder(number) / shard.file).rename(self._final / shard.file)
         for name in plan.tokenizer.files:
             shutil.copyfile(self.path / name, self._final / name)
@@ -173,7 +177,7 @@ class PartialFolder:
     def _is_final(self) -> bool:
         return (self._final / INDEX_FILE).exists()
 
-    def is_used(self) -> bool:
+    def is_claimed(self) -> bool:
         """Whether any process has a claim."""
         return any(self.path.glob("*.claim"))
 

@@ -71,7 +71,7 @@ class Preparation:
             time.sleep(folder.patience.poll)
         tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
         wanted = self._plan(tokenizer)
-        if difference := plan.difference(wanted, self._used()):
+        if difference := plan.difference(wanted, self._touched()):
             raise ValueError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to go on, or remove it to "
                 "begin again"
@@ -108,8 +108,8 @@ class Preparation:
             if not worked:
                 time.sleep(self.folder.patience.poll)
 
-    def finish(self, plan: Plan) -> tuple[Index, CorpusCounts]:
-        """Make the data directory of all units, which are finished. Returns its index and what was counted on the way."""
+    def finish(self, plan: Plan) -> tuple[Index, CorpusCounts | None]:
+        """Make the data directory of all units, which are finished. Returns what PartialFolder.finish does."""
         while True:
             with self.folder.claim("finish") as claim:
                 if claim is not None:
@@ -118,14 +118,14 @@ class Preparation:
 
     def abandon(self) -> None:
         """Remove the folder if this process made it and it holds nothing that is worth going on with."""
-        if self.created and not self._used() and not self.folder.is_used():
+        if self.created and not self._touched() and not self.folder.is_claimed():
             self.folder.remove()
 
     def finished(self) -> set[int]:
         """The units that are there."""
         return {number for number in range(len(self.units)) if self.folder.is_finished(number)}
 
-    def _used(self) -> set[int]:
+    def _touched(self) -> set[int]:
         """The units of which something is there."""
         return self.finished() | {number for number in range(len(self.units)) if self.folder.hashes(number).exists()}
 

@@ -49,8 +49,8 @@ def prepare(
     progress: Callable[[Progress], None] = lambda done: None,
     patience: Patience = USUAL,
 ) -> tuple[Index, CorpusCounts | None]:
-    """Prepare `corpus` as the data directory `output`. Returns its index and what was counted, unless another process was the
-    one that finished it.
+    """Prepare `corpus` as the data directory `output`. Returns its index and what was counted, unless another process has
+    summed that up.
 
     Raises FileExistsError if `output` exists, FileNotFoundError or ValueError if the source cannot be read or something else
     was begun there, ChildProcessError if a worker was killed. What is finished stays: the same call goes on with the rest."""
@@ -155,6 +155,7 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
             last = time.monotonic()
             reports.put((number, name, counts, tokens))
 
+    os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the `tokenizers` library, which reads it when it first encodes
     try:
         folder = PartialFolder(output, patience)
         plan = folder.plan()

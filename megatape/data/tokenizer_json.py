@@ -5,7 +5,6 @@ tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -52,8 +51,7 @@ class JsonTokenizer(Tokenizer):
         return ids
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        if self.num_threads == 1:  # the library takes all cores, unless the environment says otherwise
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        # On all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
         encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
 

@@ -1,5 +1,6 @@
 """A preparation by several processes, killed and continued: the same bytes as by one process that nothing disturbed."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -118,6 +119,22 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     prepare(corpus, tmp_path / "out")
     assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process has written before is no error, a disk that fails is."""
+    rename = Path.rename
+
+    def fail(self: Path, to: Path) -> None:
+        if to.name == "00003":
+            raise OSError(errno.EIO, "Input/output error")
+        rename(self, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            prepare(corpus, tmp_path / "out")
+    prepare(corpus, tmp_path / "out")
 
 
 @pytest.mark.parametrize("step", ["rename a shard", "write the index", "remove the units", "rename the result"])

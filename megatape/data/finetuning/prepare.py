@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.documents import check_share, split_of, tokenizer_entry
+from megatape.data.documents import check_share, split_of, store_tokenizer
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.index import SPLITS, Answers, Index, Split, save_index, token_dtype
 from megatape.data.records import MAX_RECORD_BYTES, RecordCounts, find_files, read_records
@@ -90,8 +90,6 @@ def prepare_examples(
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0
     with new_folder(output) as directory:
-        for name, content in tokenizer.files.items():
-            (directory / name).write_bytes(content)
         writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
         for split, example in _examples(source, form, counts):
             writers[split].add(example)
@@ -106,7 +104,7 @@ def prepare_examples(
                 raise ValueError(_nothing(split, source, counts))
         written = {split: writer.close() for split, writer in writers.items()}
         index = Index(
-            tokenizer=tokenizer_entry(tokenizer),
+            tokenizer=store_tokenizer(tokenizer, directory),
             dtype=token_dtype(tokenizer.vocab_size).name,
             source=source.describe(),
             validation_share=0.0 if source.validation else source.validation_share,
