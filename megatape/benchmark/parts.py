@@ -26,6 +26,7 @@ PARTS = (
     Part("profile", "megatape.benchmark.profile:profile", 100),
     Part("tests", "megatape.benchmark.gpu_tests:gpu_tests", 240),
     Part("pretrain", "megatape.benchmark.pretrain:pretrain", 240),
+    Part("fp8", "megatape.benchmark.fp8:fp8", 240),
     Part("step 7b", "megatape.benchmark.steps:at_7b", 150),
     Part("serving", "megatape.benchmark.serving:serving", 40),
     Part("precision", "megatape.benchmark.precision:precision", 90),

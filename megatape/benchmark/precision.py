@@ -1,4 +1,4 @@
-"""Whether a run in bfloat16 learns as one in float32 does: losses of the same 200 steps, beside those of another seed."""
+"""Whether runs in bfloat16 and in FP8 learn as one in float32 does: losses of the same 200 steps, beside another seed's."""
 
 import sysconfig
 from functools import cache, partial
@@ -12,6 +12,7 @@ from megatape.benchmark.bare import BareStep
 from megatape.benchmark.child import Bench
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
+from megatape.config import Fp8Recipe
 from megatape.study.efficiency import BASELINE
 
 STEPS, STEPS_TINY = 200, 4
@@ -27,17 +28,22 @@ def precision(bench: Bench) -> None:
     shape = Shape(shape.model.model_copy(update={"vocab_size": BYTES}), shape.batch, shape.length)
     device, steps = torch.device(bench.device), STEPS_TINY if bench.tiny else STEPS
     for encoding in ("tape", BASELINE):
-        for name, dtype, seed in (
-            ("bfloat16", torch.bfloat16, 0),
-            ("float32", torch.float32, 0),
-            ("float32, another seed", torch.float32, 1),
-        ):
-            bench.measure(f"{encoding}/{name}", partial(_trained, shape, encoding, dtype, seed, steps, device))
+        ways: dict[str, tuple[torch.dtype, int, Fp8Recipe]] = {
+            "bfloat16": (torch.bfloat16, 0, "none"),
+            "float32": (torch.float32, 0, "none"),
+            "float32, another seed": (torch.float32, 1, "none"),
+            "FP8 tensorwise": (torch.bfloat16, 0, "tensorwise"),
+            "FP8 rowwise": (torch.bfloat16, 0, "rowwise"),
+        }
+        for name, way in ways.items():
+            bench.measure(f"{encoding}/{name}", partial(_trained, shape, encoding, *way, steps, device))
 
 
-def _trained(shape: Shape, encoding: str, dtype: torch.dtype, seed: int, steps: int, device: torch.device) -> Result:
+def _trained(
+    shape: Shape, encoding: str, dtype: torch.dtype, seed: int, fp8: Fp8Recipe, steps: int, device: torch.device
+) -> Result:
     """Another seed draws other weights; the batches are the same."""
-    step = BareStep(shape, encoding, device, dtype, seed=seed)
+    step = BareStep(shape, encoding, device, dtype, seed=seed, fp8=fp8)
     text, generator = _text(device), torch.Generator().manual_seed(0)
     window = torch.arange(shape.length + 1, device=device)
     losses = []

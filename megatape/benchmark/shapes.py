@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.config import Config, ModelConfig, parse_config
+from megatape.config import Config, Fp8Recipe, ModelConfig, parse_config
 from megatape.registry import AUTO
 
 
@@ -14,7 +14,7 @@ class Shape:
     batch: int
     length: int
 
-    def config(self, encoding: str, precision: str, attention: str = AUTO) -> Config:
+    def config(self, encoding: str, precision: str, attention: str = AUTO, fp8: Fp8Recipe = "none") -> Config:
         """A run with another encoding, on one GPU."""
         return parse_config(
             {
@@ -27,6 +27,7 @@ class Shape:
                     "micro_batch_size": self.batch,
                     "precision": precision,
                     "attention": attention,
+                    "fp8": fp8,
                 },
                 "optimizer": {"learning_rate": 1e-4},
                 "zero": {"stage": 2},

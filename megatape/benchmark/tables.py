@@ -24,7 +24,20 @@ TOP_KERNELS = 12
 
 def report(results: Results) -> str:
     """All tables, and what is missing."""
-    sections = (_machine, _targets, _steps, _attention, _update, _ceilings, _pretrain, _serving, _precision, _profile, _tests)
+    sections = (
+        _machine,
+        _targets,
+        _steps,
+        _attention,
+        _update,
+        _ceilings,
+        _fp8,
+        _pretrain,
+        _serving,
+        _precision,
+        _profile,
+        _tests,
+    )
     paragraphs = [paragraph for section in (*sections, _missing) for paragraph in section(results)]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -145,6 +158,13 @@ def _ceilings(results: Results) -> Iterator[str]:
         rate = f"{r['bytes/s'] / 1e12:.2f} TB/s" if "bytes/s" in r else f"{r['FLOP/s'] / 1e12:.1f} TFLOP/s"
         rows.append([", ".join(words), rate])
     yield from _titled("Ceilings", ["", "rate"], rows)
+
+
+def _fp8(results: Results) -> Iterator[str]:
+    rows = [
+        [*words, _milliseconds(r["seconds"]), f"{r['ratio']:.3f}", f"{r['tokens/s']:,.0f}"] for words, r in _of(results, "fp8")
+    ]
+    yield from _titled("Training steps in FP8", ["shape", "encoding", "recipe", "ms", "over bfloat16", "tokens/s"], rows)
 
 
 def _pretrain(results: Results) -> Iterator[str]:

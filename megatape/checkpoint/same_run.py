@@ -5,7 +5,7 @@ from pathlib import Path
 from megatape.config import Config, Identity, differences
 
 # Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.
-ASKED = ("training.precision", "optimizer.beta1", "optimizer.beta2")
+ASKED = ("training.precision", "training.fp8", "optimizer.beta1", "optimizer.beta2")
 
 # What a field that a run keeps would change, for the error.
 KEPT = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}

@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_base(parser)
     parser.add_argument(
-        "--allow-changes", action="store_true", help="resume although training.precision, optimizer.beta1 or beta2 changed"
+        "--allow-changes",
+        action="store_true",
+        help="resume although training.precision, training.fp8, optimizer.beta1 or beta2 changed",
     )
     parser.add_argument(
         "--profile", type=int, default=0, metavar="K", help="profile K steps, save the traces and print a summary"

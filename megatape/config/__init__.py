@@ -13,7 +13,7 @@ from megatape.config.model import LoraConfig, ModelConfig, ScalingConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
 from megatape.config.section import Difference, Identity, Section, differences, shared_values
-from megatape.config.training import ActivationCheckpointing, OptimizerConfig, ScheduleConfig, TrainingConfig
+from megatape.config.training import ActivationCheckpointing, Fp8Recipe, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
     "ActivationCheckpointing",
@@ -24,6 +24,7 @@ __all__ = [
     "Difference",
     "EvaluationConfig",
     "ExportConfig",
+    "Fp8Recipe",
     "Identity",
     "LoggingConfig",
     "LoraConfig",

@@ -13,6 +13,8 @@ from megatape.config.section import Free, Section
 from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.registry import ENCODINGS
 
+FP8_MULTIPLE = 16  # all sizes of the matrices that torch._scaled_mm multiplies are multiples of it
+
 
 class Config(Section):
     """The whole file. `docs/config.md` is made from these descriptions."""
@@ -108,6 +110,41 @@ class Config(Section):
         }
         for what in (what for what, applies in unfit.items() if applies and self.training.compile):
             raise ValueError(f"training.compile is not for {what}, or set it to false")
+        return self
+
+    @model_validator(mode="after")
+    def _check_fp8(self) -> Self:
+        model, training = self.model, self.training
+        if training.fp8 == "none":
+            return self
+        whole = training.trainable == ("all",) and not training.frozen
+        unfit = {
+            f"training.precision {training.precision}: choose bfloat16": training.precision != "bfloat16",
+            "zero.stage 3, which frees the weights that FP8 products keep for the backward pass: choose 2": self.zero.stage
+            == 3,
+            f"parallel.tp {self.parallel.tp}, whose ranks would each scale their own part of a matrix: choose 1": (
+                self.parallel.tp > 1
+            ),
+            "model.lora, whose weights are frozen: remove it": model.lora is not None,
+            'frozen weights, whose gradients it would compute: set training.trainable to ["all"] and training.frozen to []': (
+                not whole
+            ),
+        }
+        for what in (what for what, applies in unfit.items() if applies):
+            raise ValueError(f"training.fp8 {training.fp8} is not for {what}, or set training.fp8 to none")
+        lengths = [self.data.sequence_length, *(stage.length for stage in self.data.length_warmup)]
+        for path, value in (
+            ("model.hidden_size", model.hidden_size),
+            ("model.num_heads x model.head_dim", model.num_heads * model.head_dim),
+            ("model.num_kv_heads x model.head_dim", model.num_kv_heads * model.head_dim),
+            ("model.mlp_size", model.mlp_size),
+            *(("tokens of a micro-batch,", training.micro_batch_size * length) for length in lengths),
+        ):
+            if value % FP8_MULTIPLE:
+                raise ValueError(
+                    f"{path} {value} is not a multiple of {FP8_MULTIPLE}, which FP8 products need: change it, or set "
+                    "training.fp8 to none"
+                )
         return self
 
     def data_ranks(self, world_size: int) -> int:

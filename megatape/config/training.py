@@ -30,6 +30,7 @@ def _named(value: Any) -> Any:
 
 
 ActivationCheckpointing = Literal["none", "selective", "full"]
+Fp8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]  # torchao's names
 
 
 class TrainingConfig(Section):
@@ -41,6 +42,13 @@ class TrainingConfig(Section):
     seed: FixedSamples[int] = Field(1234, ge=0, le=2**63 - 1, description="seed of everything random")
     precision: Compared[Literal["float32", "bfloat16"]] = Field(
         "float32", description="precision of the forward and backward pass; master weights and optimizer state are float32"
+    )
+    fp8: Compared[Fp8Recipe] = Field(
+        "none",
+        description="multiply by the weights of attention and MLP in FP8 while training, by a recipe of torchao: tensorwise "
+        "has one scale for each matrix, rowwise one for each row or column, and rowwise_with_gw_hp leaves the gradients of "
+        "weights in bfloat16; needs precision bfloat16, zero.stage 2, one tensor-parallel rank, megatape[fp8] and GPUs of "
+        "compute capability 8.9 or more, or a CPU, which emulates it (docs/training.md)",
     )
     gradient_clip: Compared[float] = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
     init_from: Compared[str | None] = Field(

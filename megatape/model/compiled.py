@@ -16,6 +16,10 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     for block in (module for module in model.blocks if isinstance(module, Block)):
         # A graph that breaks would be slower than none: that is an error instead.
         block.attention_norm.compile(backend=backend, fullgraph=True, dynamic=False)
+        attention = block.attention
+        if attention.output.fp8 is not None:  # whose scaling takes as long as the product unless it is fused
+            for layer in (attention.query, attention.key, attention.value, attention.output):
+                layer.compile(backend=backend, fullgraph=True, dynamic=False)
         block.compiled = torch.compile(block._finish, backend=backend, fullgraph=True, dynamic=False)
 
 

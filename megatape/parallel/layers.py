@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from megatape.parallel.collectives import gather_tokens, scatter_sum_tokens
+from megatape.parallel.fp8 import Product
 from megatape.parallel.layout import own_rows
 from megatape.parallel.lora import ColumnAdapter, RowAdapter
 from megatape.parallel.loss import cross_entropy, mask_padding
@@ -25,12 +26,14 @@ from megatape.parallel.recompute import Origin, recomputed
 class ColumnLinear(nn.Module):
     """y = x W^T (+ b), where each rank computes its share of the outputs; called through `column_parallel`.
 
-    weight: [out_features / T, in_features]; bias: [out_features / T] or None. adapter: set by model/lora.py."""
+    weight: [out_features / T, in_features]; bias: [out_features / T] or None. adapter: set by model/lora.py. fp8: the product
+    in training, at T = 1, set by model/fp8.py."""
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
         self.axis, self.in_features, self.out_features = axis, in_features, out_features
         self.adapter: ColumnAdapter | None = None
+        self.fp8: Product | None = None
         self.weight = parameter((out_features, in_features), axis, 0)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
@@ -44,6 +47,9 @@ class ColumnLinear(nn.Module):
     ) -> Tensor:
         """whole: [B, N, in_features], which `gathering` may still complete. With `again` not it but `kept` is kept, from which
         the backward pass makes it again."""
+        if self.fp8 is not None and self.training:
+            product = _fp8_linear(self.fp8, whole, self.weight, again, kept)
+            return product if self.bias is None else product + self.bias
         if again is None:
             return F.linear(whole, self.weight, self.bias)
         out: Tensor = _Linear.apply(whole, self.weight, self.bias, gathering, again, *kept)
@@ -141,26 +147,49 @@ class _Linear(torch.autograd.Function):
         return grad_whole, grad_weight, grad_bias, *[None] * (len(ctx.needs_input_grad) - 3)
 
 
+def _fp8_linear(multiply: Product, x: Tensor, weight: Tensor, again: _Again | None, kept: tuple[Tensor, ...]) -> Tensor:
+    """x W^T in FP8. With `again`, autograd keeps `kept` in the place of x."""
+    if again is None:
+        return multiply(x, weight)
+    own = x.untyped_storage()._cdata
+
+    def pack(saved: Tensor) -> Tensor | None:
+        return None if saved.untyped_storage()._cdata == own else saved
+
+    def unpack(saved: Tensor | None) -> Tensor:
+        if saved is not None:
+            return saved
+        again.begin(kept)
+        return again.finish()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        return multiply(x, weight)
+
+
 class RowLinear(nn.Module):
     """y = x W^T (+ b), where each rank holds a share of the inputs: [B, N, in_features / T]
     -> [B, N/T, out_features].
 
     weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
-    adapter: set by model/lora.py."""
+    adapter, fp8: as ColumnLinear has them."""
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__()
         self.axis, self.in_features, self.out_features = axis, in_features, out_features
         self.adapter: RowAdapter | None = None
+        self.fp8: Product | None = None
         self.weight = parameter((out_features, in_features), axis, 1)
         self.bias = parameter((out_features,), axis, init=0.0) if bias else None
 
     def forward(self, x: Tensor, dropout_seeds: Tensor | None = None, *, origin: Origin | None = None) -> Tensor:
         """dropout_seeds: of the adapter. origin: of x, which is then not kept, except by the adapter."""
-        if origin is None:
+        again, kept = (None, ()) if origin is None else (_Again(origin.function, SINGLE), origin.args)
+        if self.fp8 is not None and self.training:
+            product = _fp8_linear(self.fp8, x, self.weight, again, kept)
+        elif again is None:
             product = F.linear(x, self.weight)
         else:
-            product = _Linear.apply(x, self.weight, None, None, _Again(origin.function, SINGLE), *origin.args)
+            product = _Linear.apply(x, self.weight, None, None, again, *kept)
         out = scatter_sum_tokens(product, self.axis)
         if self.adapter is not None:
             out = out + self.adapter(x, dropout_seeds)

@@ -29,7 +29,8 @@ class MeasuredStep:
 
 
 def nearest_step(results: Path, config: Config) -> MeasuredStep:
-    """Of the steps with a run's encoding in a results.jsonl those of the size nearest to the run's, and of these the fastest.
+    """Of the steps with a run's encoding and training.fp8 in a results.jsonl those of the size nearest to the run's, and of
+    these the fastest.
 
     Raises FileNotFoundError, or ValueError if there are none, or if the rates of the GPU are not known."""
     if not results.is_file():
@@ -42,16 +43,19 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     steps = [
         (parse_config(entry["config"], str(results)), float(entry["seconds"]))
         for key, entry in entries.items()
-        if key.startswith("step ") and "config" in entry
+        if key.startswith(("step ", "fp8/")) and "config" in entry
     ]
     own = math.log(count_parameters(config.model).total)
     ranked = [
         (abs(math.log(count_parameters(step.model).total) - own), seconds, step)
         for step, seconds in steps
-        if step.model.encoding == config.model.encoding
+        if (step.model.encoding, step.training.fp8) == (config.model.encoding, config.training.fp8)
     ]
     if not ranked:
-        raise ValueError(f"{results} holds no training step with encoding {config.model.encoding}: measure some")
+        raise ValueError(
+            f"{results} holds no training step with encoding {config.model.encoding} and training.fp8 {config.training.fp8}: "
+            "measure some"
+        )
     _, seconds, step = min(ranked, key=lambda entry: entry[:2])
     memory = plan_memory(step, 1, run_pass(step), on_gpu=True)
     return MeasuredStep(step, gpu, seconds, sum(middle(device_seconds(step, 1, gpu, memory))))

@@ -14,6 +14,8 @@ from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
 from megatape.zero.settings import stage3_limits
 
+FP8_BYTES = 4 + 4 + 1  # of each number that is rounded to FP8: scaled, cut to FP8's range, rounded
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -82,7 +84,7 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
         inner, last = attention_copies(config)
         parts["attention copies"] = 0 if checkpointing == "full" else inner * (model.num_layers - 1) + last
         again += inner if checkpointing == "full" else 0
-    parts["largest temporary"] = max(again, _logits(config))
+    parts["largest temporary"] = max(again + _rounded(config), _logits(config))
     return parts
 
 
@@ -103,6 +105,16 @@ def attention_copies(config: Config) -> tuple[int, int]:
     check(needs[0], forced)
     inner, last = (load(choose(need, by_preference(forced))) for need in needs)
     return inner.copied_bytes(sizes), last.copied_bytes(replace(sizes, state_width=0))
+
+
+def _rounded(config: Config) -> int:
+    """Bytes that torchao uses at a time to round a matrix to FP8, unless that is compiled."""
+    model, training = config.model, config.training
+    if training.fp8 == "none" or training.compile:
+        return 0
+    tokens = training.micro_batch_size * config.data.sequence_length
+    widths = (model.hidden_size, model.num_heads * model.head_dim, model.mlp_size)
+    return FP8_BYTES * max(widths) * max(tokens, model.hidden_size)
 
 
 def _logits(config: Config) -> int:

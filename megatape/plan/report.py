@@ -10,7 +10,7 @@ from megatape.model.trainable import count_trainable
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.measured import MeasuredStep, nearest_step
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
-from megatape.plan.speed import ASSUMPTIONS, Speed, links, plan_speed
+from megatape.plan.speed import ASSUMPTIONS, FP8_ASSUMPTION, Speed, links, plan_speed
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import Traffic, plan_traffic
 from megatape.tables import columns
@@ -67,7 +67,8 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
         *_speed(config, speeds, step),
     ]
     advice = [] if need <= gpu.memory else ["", "to make it fit, one after another:", *_advice(config, cluster, gpu)]
-    return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in ASSUMPTIONS), *advice])
+    assumed = [*ASSUMPTIONS, *([FP8_ASSUMPTION] if config.training.fp8 != "none" else [])]
+    return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in assumed), *advice])
 
 
 def needed(memory: Memory, gpu: Gpu) -> float:

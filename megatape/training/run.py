@@ -24,6 +24,7 @@ from megatape.files import patiently
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings import encoding_of
+from megatape.model.fp8 import multiply_in_fp8
 from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
@@ -37,6 +38,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.backends import working_backends
 from megatape.training.evaluation import Validation, view_positions
 from megatape.training.feed import Feed, Supply
+from megatape.training.fp8 import working_product
 from megatape.training.guard import Guard
 from megatape.training.ledger import check_order
 from megatape.training.resume import newest_valid, open_checkpoint, set_aside
@@ -83,9 +85,10 @@ class Run:
     """Everything that training needs, ready to continue from `step`. Collective over the ranks, like all its methods.
 
     lease: of the run's folder, held while the run exists. resume: "auto" for the newest valid checkpoint of the run's folder (a
-    new run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change its precision
-    and betas. base: where the base of the checkpoint that the run starts from is now, if not where that says. pace: is told
-    what the run does. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit together."""
+    new run if there is none), a checkpoint folder, or None for a new run. allow_changes: let a resumed run change what
+    same_run.ASKED names. base: where the base of the checkpoint that the run starts from is now, if not where that says. pace:
+    is told what the run does. Raises ValueError or FileNotFoundError if configuration, data and checkpoint do not fit
+    together."""
 
     def __init__(
         self,
@@ -117,6 +120,7 @@ class Run:
         device = own_device()
         self.backends = working_backends(config, device, topology)
         self.attention = choose(attention_needs(config, device.type)[0], self.backends)
+        self.fp8 = working_product(config, device, topology)
         self.engine = Engine(config, topology, self.mesh, self._build)
         self.feed = Feed(self._loader, self.engine.device)
         # What all ranks know of the next step once they have told each other: the sums of their outlooks.
@@ -356,6 +360,8 @@ class Run:
         check_trainable(model, training.trainable, training.frozen)
         freeze(model, training.trainable, training.frozen)
         shift_groups(model, training.num_shifted_groups)
+        if self.fp8 is not None:
+            multiply_in_fp8(model, self.fp8)
         if training.compile:
             compile_blocks(model)
         return model

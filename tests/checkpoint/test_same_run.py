@@ -43,13 +43,18 @@ def test_allowed() -> None:
 
 
 def test_changed_recipe() -> None:
-    """Told field by field; precision and betas only when asked for."""
+    """Told field by field; precision, FP8 and betas only when asked for."""
     quiet = parse(training__gradient_clip=0.5, zero__stage=0)
     assert changed_settings(Path("origin"), parse(), quiet, False) == ["training.gradient_clip: 1.0 -> 0.5"]
     asked = parse(optimizer__beta2=0.95)
     with pytest.raises(ValueError, match=r"optimizer\.beta2 0\.999 .*--allow-changes"):
         changed_settings(Path("origin"), parse(), asked, False)
     assert changed_settings(Path("origin"), parse(), asked, True) == ["optimizer.beta2: 0.999 -> 0.95"]
+    rounded, finer = (
+        parse(training__precision="bfloat16", zero__stage=2, training__fp8=recipe) for recipe in ("tensorwise", "rowwise")
+    )
+    with pytest.raises(ValueError, match=r"training\.fp8 tensorwise .*--allow-changes"):
+        changed_settings(Path("origin"), rounded, finer, False)
 
 
 @pytest.mark.parametrize(("name", "told"), [("data", "another set of shards"), ("tokenizer", "another tokenizer")])

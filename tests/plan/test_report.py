@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from megatape.config import load_config, save_config
+from megatape.config import load_config, parse_config, save_config
 from megatape.plan.gpus import GPUS, load_gpu
+from megatape.plan.measured import nearest_step
 from megatape.plan.report import report
 from tests.conftest import Command
 from tests.plan.cases import configure
@@ -54,8 +55,12 @@ def test_weights_trained(plan: Command) -> None:
     assert ["trained", "128"] in [line.split() for line in printed.splitlines()]
 
 
-def test_dry_run_prints_the_plan(plan: Command, command: Command, tmp_path: Path) -> None:
+def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """With FP8, whose speed is not modelled, that is told, too."""
+    raw_config["model"]["mlp_size"] = 48
+    raw_config |= {"training": raw_config["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
+    assert "FP8 products, with the scaling" in planned
     changes = [word for change in ("nodes=1", "gpus_per_node=2", "gpu=h100") for word in ("--set", f"cluster.{change}")]
     assert command("pretrain", "--config", tmp_path / "config.json", "--dry-run", *changes) == (0, planned, "")
 
@@ -106,16 +111,19 @@ def test_gpus_are_plausible(name: str) -> None:
 
 
 def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The nearest size, and of it the fastest step, decides; what is left is the range of the links."""
+    """The nearest size, and of it the fastest step, decides; what is left is the range of the links. FP8 is for FP8."""
     options = ("--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100")
-    small, large = (json.loads(json.dumps(raw_config)) for _ in range(2))
+    raw_config["model"]["mlp_size"] = 48
+    small, large, rounded = (json.loads(json.dumps(raw_config)) for _ in range(3))
     large["model"] |= {"hidden_size": 256, "num_layers": 4}
+    rounded |= {"training": small["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     entries: list[dict[str, Any]] = [{"key": "machine/device", "name": "NVIDIA H100 80GB HBM3"}]
     for key, seconds, config in [
         ("step small/tape/sdpa/eager", 5.0, small),
         ("step small/tape/sdpa/compiled", 4.0, small),
         ("step small/rope/sdpa/eager", 1.0, small | {"model": small["model"] | {"encoding": "rope"}}),
         ("step large/tape/sdpa/eager", 2.0, large),
+        ("fp8/small/tape/rowwise", 3.0, rounded),
     ]:
         entries.append({"key": key, "seconds": seconds, "config": config})
     results = tmp_path / "results.jsonl"
@@ -124,9 +132,10 @@ def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, An
     assert status == 0, errors
     assert re.search(r"measured on one H100: 0 M, 4 x 32 +4, estimated \S+ \(-100%\)", printed)
     assert re.search(r"corrected by it +4 to 4\n", printed)
+    assert nearest_step(results, parse_config(rounded, "x")).seconds == 3.0
 
     for changes, message in [
-        ({"encoding": "fire"}, "holds no training step with encoding fire"),
+        ({"encoding": "fire"}, "holds no training step with encoding fire and training.fp8 none"),
         ({}, "was measured on a potato, whose rates are not known"),
     ]:
         raw_config["model"] |= changes

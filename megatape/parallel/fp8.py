@@ -1,0 +1,46 @@
+"""Products with a weight in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before it is multiplied.
+
+Scales are dynamic: they come from the largest element of the matrix, its row or its column (the recipe). What is kept for the
+backward pass is not in FP8: x, which layers share, and the weight.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+Product = Callable[[Tensor, Tensor], Tensor]  # x [..., in_features], weight [out_features, in_features] -> x W^T
+
+CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
+
+
+def fp8_product(recipe: str, device: torch.device) -> Product:
+    """F.linear in FP8. recipe: of torchao. On a CPU the product is emulated: it has FP8's rounding and float32's time.
+
+    Raises ValueError if torchao is missing, or if the GPU cannot."""
+    emulated = device.type == "cpu"
+    if not emulated and torch.cuda.get_device_capability(device) < CAPABILITY:
+        raise ValueError(
+            f"{torch.cuda.get_device_name(device)} does not multiply in FP8: that takes compute capability "
+            f"{'.'.join(map(str, CAPABILITY))} or more (H100, H200, B200, L40S); set training.fp8 to none"
+        )
+    logging.disable(logging.WARNING)  # of torchao's kernels that this machine cannot load, none of which is used here
+    try:
+        from torchao.float8 import Float8LinearConfig
+        from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+    except ImportError as error:
+        raise ValueError(
+            f"torchao cannot be imported ({error}): pip install megatape[fp8], or set training.fp8 to none"
+        ) from None
+    finally:
+        logging.disable(logging.NOTSET)
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
+    products = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
+
+    def multiply(x: Tensor, weight: Tensor) -> Tensor:
+        product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
+        return product
+
+    return multiply

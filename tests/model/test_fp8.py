@@ -1,0 +1,64 @@
+"""A whole model with FP8 products: which they are, with activation checkpointing, compiled, and in the planner's count."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.config import ActivationCheckpointing as Mode
+from megatape.model.accounting import saved_bytes
+from megatape.model.compiled import compile_blocks
+from megatape.model.fp8 import multiply_in_fp8
+from megatape.model.transformer import Transformer
+from megatape.parallel.fp8 import fp8_product
+from tests.model.builder import random_model, tokens_and_positions
+
+PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {
+    f"mlp.{name}" for name in ("gate", "up", "down")
+}
+CHANGES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm": True}
+
+
+def model(mode: Mode = "none", recipe: str | None = "tensorwise") -> Transformer:
+    drawn = random_model(**CHANGES)
+    made = Transformer(drawn.config, mode).to(torch.bfloat16)
+    made.load_state_dict(drawn.state_dict())
+    if recipe:
+        multiply_in_fp8(made, fp8_product(recipe, torch.device("cpu")))
+    return made
+
+
+def gradients(made: Transformer) -> dict[str, Tensor]:
+    """Loss and gradients of two micro-batches that accumulate."""
+    tokens, positions = tokens_and_positions(length=32)
+    for part in (tokens[:1], tokens[1:]):
+        loss = made(part, positions[:1], targets=part)
+        loss.backward()
+    return {"loss": loss.detach()} | {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
+
+
+def test_products_of_the_blocks() -> None:
+    made = model()
+    found = {name for name, module in made.named_modules() if getattr(module, "fp8", None) is not None}
+    assert found == {f"blocks.{index}.{name}" for index in range(3) for name in PRODUCTS}
+
+
+def test_checkpointing_changes_nothing_and_fp8_keeps_nothing() -> None:
+    """Loss and gradients bit for bit; and the bytes that the planner counts without FP8, since it has no torchao."""
+    expected = gradients(model())
+    for mode in get_args(Mode):
+        assert saved_bytes(model(mode), 2, 32) == saved_bytes(model(mode, None), 2, 32), mode
+        found = gradients(model(mode))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), mode
+
+
+@pytest.mark.slow
+def test_compiled_equals_eager() -> None:
+    torch._dynamo.reset()
+    compiled = model("full")
+    compile_blocks(compiled, "aot_eager_decomp_partition")
+    found = gradients(compiled)
+    for name, tensor in gradients(model("full")).items():
+        assert torch.equal(found[name], tensor), name

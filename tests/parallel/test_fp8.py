@@ -1,0 +1,99 @@
+"""Layers that multiply in FP8: against torchao's own module, which multiplies the same numbers, and against float64."""
+
+import sys
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megatape.config import Fp8Recipe
+from megatape.parallel.fp8 import fp8_product
+from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
+from megatape.parallel.recompute import derive
+from tests import bounds
+
+CPU = torch.device("cpu")
+RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
+SIZE, OUT = 32, (48, 16)  # of the layers that share an input, and of a layer behind the first of them
+Layers = tuple[list[ColumnLinear], RowLinear]
+
+
+def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
+    """Two layers with one input, one of which has a bias, and a layer on the first one's output."""
+    column = [ColumnLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
+    row = RowLinear(OUT[0], SIZE)
+    generator = torch.Generator().manual_seed(0)
+    each: list[ColumnLinear | RowLinear] = [*column, row]
+    for layer in each:
+        layer.fp8 = fp8_product(recipe, CPU) if recipe else None
+        for parameter in layer.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
+    return column, row
+
+
+def results(made: Layers, selective: bool = False) -> list[Tensor]:
+    """Outputs, and gradients of the input and of all weights. selective: inputs are computed again."""
+    column, row = made
+    dtype, generator = row.weight.dtype, torch.Generator().manual_seed(1)
+    x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
+    d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
+    doubled, origin = derive(lambda x: 2 * x, x, keep=not selective)
+    first, second = column_parallel(doubled, *column, origin=origin)
+    halved, origin = derive(lambda x: x / 2, first, keep=not selective)
+    outs = [row(halved, origin=origin), second]
+    weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
+    return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *weights], d_outs)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_to_torchaos_modules(recipe: str) -> None:
+    """Bit for bit; so is what keeps the input's origin in the place of the input."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
+
+    class Theirs(ColumnLinear):
+        def forward(self, whole: Tensor, **_: Any) -> Tensor:
+            linear = nn.Linear(1, 1, bias=self.bias is not None)
+            linear.weight, linear.bias = self.weight, self.bias  # type: ignore[assignment]
+            config = Float8LinearConfig.from_recipe_name(recipe)
+            object.__setattr__(config, "emulate", True)
+            out: Tensor = convert_to_float8_training(nn.Sequential(linear), config=config)(whole)
+            return out
+
+    column, row = layers(None)
+    for layer in (*column, row):
+        layer.__class__ = Theirs
+    expected = results((column, row))
+    for selective in (False, True):
+        found = results(layers(recipe), selective)
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True)), selective
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_rounded_as_fp8_is(recipe: str) -> None:
+    for ours, exact in zip(results(layers(recipe)), results(layers(None, torch.float64)), strict=True):
+        difference = float((ours.double() - exact).norm() / exact.norm())
+        bounds.assert_within(difference, bounds.FP8)
+
+
+def test_training_alone() -> None:
+    """Evaluation multiplies as an exported model does."""
+    (layer, _), row = layers("rowwise")
+    x = torch.randn(2, 32, SIZE, generator=torch.Generator().manual_seed(2)).bfloat16()
+    plain = F.linear(x, layer.weight)
+    assert not torch.equal(layer(x), plain)
+    assert torch.equal(layer.eval()(x), plain)
+    assert torch.equal(row.eval()(plain), F.linear(plain, row.weight))
+
+
+def test_what_cannot_multiply_in_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(ValueError, match=r"NVIDIA A100 does not multiply in FP8: that takes compute capability 8\.9 or more"):
+        fp8_product("rowwise", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    fp8_product("rowwise", torch.device("cuda"))
+    monkeypatch.setitem(sys.modules, "torchao.float8", None)
+    with pytest.raises(ValueError, match=r"torchao cannot be imported \(.*\): pip install megatape\[fp8\]"):
+        fp8_product("rowwise", CPU)
