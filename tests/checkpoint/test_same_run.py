@@ -50,9 +50,8 @@ def test_changed_recipe() -> None:
     with pytest.raises(ValueError, match=r"optimizer\.beta2 0\.999 .*--allow-changes"):
         changed_settings(Path("origin"), parse(), asked, False)
     assert changed_settings(Path("origin"), parse(), asked, True) == ["optimizer.beta2: 0.999 -> 0.95"]
-    rounded, finer = (
-        parse(training__precision="bfloat16", zero__stage=2, training__fp8=recipe) for recipe in ("tensorwise", "rowwise")
-    )
+    shared = {"training__precision": "bfloat16", "zero__stage": 2}
+    rounded, finer = (parse(**shared, training__fp8=recipe) for recipe in ("tensorwise", "rowwise"))
     with pytest.raises(ValueError, match=r"training\.fp8 tensorwise .*--allow-changes"):
         changed_settings(Path("origin"), rounded, finer, False)
 
