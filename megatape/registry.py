@@ -152,7 +152,7 @@ BACKENDS: dict[str, Entry] = {
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
     # blocked supports everything, so what follows runs only where training.attention names it.
-    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no biases, on GPUs; not yet measured on one"),
+    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no bias by pair, on GPUs; not yet measured on one"),
 }
 
 # Evaluation tasks, subclasses of megatape.tasks.task.Task.

@@ -5,7 +5,7 @@ Shapes as in model/transformer.py.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,7 +43,12 @@ class Sizes:
 
 
 class Backend(ABC):
-    """One way to run attention."""
+    """One way to run attention.
+
+    updates_by_kernel: models whose preferred backend this is also update the state by our own Triton kernels, where those
+    support the update (StateUpdate.has_kernel in model/encodings/encoding.py)."""
+
+    updates_by_kernel: ClassVar[bool] = False
 
     @abstractmethod
     def refusal(self, need: Need) -> str | None:

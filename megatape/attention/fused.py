@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.backend import Backend, Need, Sizes
-from megatape.attention.bias import ScoreBias
+from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import rotate_by_state
 
 MAX_HEAD_DIM = 128  # wider heads do not fit the registers
@@ -17,11 +17,17 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Fused(Backend):
-    """Plain attention and attention that moves the state, with document masks and grouped queries, on NVIDIA GPUs."""
+    """Plain attention, with a bias by distance or without, and attention that moves the state, with document masks and grouped
+    queries, on NVIDIA GPUs.
+
+    It refuses a bias by pair: FIRE's network of 32 units, evaluated by each head for each pair, would take a dozen times the
+    time of attention itself (docs/kernels.md)."""
+
+    updates_by_kernel = True
 
     def refusal(self, need: Need) -> str | None:
-        if need.attends in ("distance bias", "pair bias"):
-            return "adds no bias to the scores"
+        if need.attends == "pair bias":
+            return "would evaluate the bias's network for every pair of tokens and every head"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if find_spec("triton") is None:
@@ -33,17 +39,22 @@ class Fused(Backend):
         return None
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Nothing, unless a state wider than the heads is attended to in parts: then queries and keys rotated, and e."""
-        if sizes.state_width in (0, sizes.head_dim):
+        """Nothing, also with a bias by distance, unless a state wider than the heads is attended to in parts: then queries and
+        keys rotated, e, the parts of A e, and a float32 number for each row of each part."""
+        size, width = sizes.head_dim, sizes.state_width
+        if width in (0, size):
             return 0
-        kept = (sizes.heads + sizes.channels) * sizes.head_dim + sizes.channels * sizes.state_width
-        return sizes.tokens * kept * sizes.element_bytes
+        numbers = (sizes.heads + sizes.channels) * (size + width)
+        return sizes.tokens * (numbers * sizes.element_bytes + width // size * sizes.heads * 4)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
         from megatape.attention.kernels.attention import fused_attention
 
-        assert bias is None
-        return fused_attention(q, k, v, document_starts)
+        by_distance = None
+        if bias is not None:
+            assert isinstance(bias, DistanceBias)
+            (by_distance,) = bias.weights
+        return fused_attention(q, k, v, by_distance, document_starts)
 
     def attend_and_move(
         self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
@@ -55,5 +66,5 @@ class Fused(Backend):
         if initial.shape[-1] == size:
             return fused_moving_attention(q, k, v, initial, moved, document_starts)
         q, k, e = rotate_by_state(q, k, initial, moved)
-        content, *parts = (fused_attention(q, k, values, document_starts) for values in (v, *e.split(size, dim=-1)))
+        content, *parts = (fused_attention(q, k, values, None, document_starts) for values in (v, *e.split(size, dim=-1)))
         return content, torch.cat(parts, dim=-1)

@@ -4,6 +4,9 @@ What a backend does not support is known beforehand (Backend.refusal). A kernel 
 tiles that need more shared memory than the GPU has, or wrong results show here.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -17,16 +20,21 @@ WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 
 
 def failure(name: str, need: Need, sizes: Sizes, device: torch.device) -> str:
     """What goes wrong when a backend runs forward and backward on one sample of sizes.tokens tokens; "" if nothing does."""
+    return fault(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE)))
+
+
+def fault(find: Callable[[], list[Tensor]], expect: Callable[[], list[Tensor]]) -> str:
+    """What goes wrong in `find`, which should return what `expect` does but for rounding; "" if nothing does."""
     try:
-        found, expected = (_results(backend, need, sizes, device) for backend in (name, REFERENCE))
-        worst = float(torch.stack([(a - b).norm() / b.norm() for a, b in zip(found, expected, strict=True)]).max())
+        pairs = zip(find(), expect(), strict=True)
+        worst = float(torch.stack([(a.float() - b.float()).norm() / b.float().norm() for a, b in pairs]).max())
     except Exception as error:  # noqa: BLE001 (whatever a kernel, its compiler or its driver raises)
         return f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return "" if worst <= WORST else f"its results are off by {worst:.0%}"
 
 
 def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[Tensor]:
-    """Outputs and gradients in float32. A bias by distance stands for any bias."""
+    """Outputs and gradients. A bias by distance stands for any bias."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, dtype: torch.dtype = need.dtype) -> Tensor:
@@ -46,4 +54,4 @@ def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[
         weights = draw(sizes.heads, length, dtype=torch.float32)
         outputs, given = [backend.attend(q, k, v, DistanceBias(weights), starts)], [q, k, v, weights]
     gradients = torch.autograd.grad([output.float().square().sum() for output in outputs], given)
-    return [tensor.detach().float() for tensor in (*outputs, *gradients)]
+    return [tensor.detach() for tensor in (*outputs, *gradients)]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from megatape.attention.operation import Backends
+from megatape.attention.operation import Backends, load
 from megatape.config import ModelConfig
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import Encoding
@@ -49,7 +49,7 @@ class Block(nn.Module):
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
         if self.position is not None:
-            self.position.by_kernel = backends is not None and backends[0] == "triton"
+            self.position.by_kernel = backends is not None and load(backends[0]).updates_by_kernel
         self.compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # `_finish`; model/compiled.py sets it
 
     def forward(

@@ -1,4 +1,4 @@
-"""Which attention backends a run uses: those that work when all ranks try them."""
+"""Which attention backends and kernels a run uses: those that work when all ranks try them."""
 
 from dataclasses import replace
 
@@ -8,11 +8,12 @@ from megatape.attention.operation import Backends, by_preference, check, choose,
 from megatape.attention.trial import failure
 from megatape.config import Config
 from megatape.model.attention import attention_needs, layer_sizes
+from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology, name_ranks
 
-TOKENS = 256  # of the sample on which a backend is tried: two blocks of queries
+TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks of queries
 
 
 def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
@@ -30,18 +31,36 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         supported = [need for need in dict.fromkeys(needs) if load(name).refusal(need) is None]
         if not left or not supported:
             continue
-        faults = exchange(next(filter(None, (failure(name, need, sample, device) for need in supported)), ""), topology)
-        if any(faults):
-            ranks = [rank for rank, fault in enumerate(faults) if fault]
-            failed[name] = f"it failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})"
+        if told := _told(next(filter(None, (failure(name, need, sample, device) for need in supported)), ""), topology):
+            failed[name] = told
         else:
             working.append(name)
             left -= set(supported)
-    told = "; ".join(f"{name}: {fault}" for name, fault in failed.items())
+    told = "; ".join(f"{name}: it {fault}" for name, fault in failed.items())
     if left:
         raise ValueError(f"no attention backend works here: {told}")
     if forced in failed:
-        raise ValueError(f"training.attention is {forced}, but {failed[forced]}: choose {AUTO}, or one of {', '.join(working)}")
+        able = ", ".join(working)
+        raise ValueError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
         print(f"attention by {choose(needs[0], tuple(working))} instead of {told}", flush=True)
     return tuple(working)
+
+
+def updates_by_kernel(config: Config, device: torch.device, topology: Topology, backends: Backends) -> bool:
+    """Whether a run that prefers the first of `backends` updates the state by the kernels that come with it. Collective.
+
+    Kernels that fail on one rank are used on none, and the main rank says so in one line."""
+    if not load(backends[0]).updates_by_kernel:
+        return False
+    told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
+    if told and topology.is_main:
+        print(f"position update by PyTorch instead of {backends[0]}: it {told}", flush=True)
+    return not told
+
+
+def _told(fault: str, topology: Topology) -> str:
+    """What all ranks know once each has told its fault, "" for none: the ranks that have one, and that of the first."""
+    faults = exchange(fault, topology)
+    ranks = [rank for rank, found in enumerate(faults) if found]
+    return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})" if ranks else ""

@@ -28,6 +28,7 @@ from megatape.model.fp8 import multiply_in_fp8
 from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
+from megatape.model.update_trial import update_plainly
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.run_folder import RunFolder, named_step
 from megatape.runtime.exchange import exchange, on_main
@@ -35,7 +36,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, unlimited
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
-from megatape.training.backends import working_backends
+from megatape.training.backends import updates_by_kernel, working_backends
 from megatape.training.evaluation import Validation, view_positions
 from megatape.training.feed import Feed, Supply
 from megatape.training.fp8 import working_product
@@ -121,6 +122,7 @@ class Run:
         self.backends = working_backends(config, device, topology)
         self.attention = choose(attention_needs(config, device.type)[0], self.backends)
         self.fp8 = working_product(config, device, topology)
+        self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
         self.engine = Engine(config, topology, self.mesh, self._build)
         self.feed = Feed(self._loader, self.engine.device)
         # What all ranks know of the next step once they have told each other: the sums of their outlooks.
@@ -357,6 +359,8 @@ class Run:
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
         model = Transformer(self.config.model, training.activation_checkpointing, axis, self.backends)
+        if not self._updates_by_kernel:
+            update_plainly(model)
         check_trainable(model, training.trainable, training.frozen)
         freeze(model, training.trainable, training.frozen)
         shift_groups(model, training.num_shifted_groups)

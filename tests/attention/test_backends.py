@@ -97,15 +97,27 @@ class Fused(torch.autograd.Function):
         return out
 
 
+FUSED = ("sdpa", "flex", "triton")
+
+
 @pytest.mark.parametrize("groups", [1, 2], ids="groups of {}".format)
-@pytest.mark.parametrize(("encoding", "head_dims"), [("tape", (16, 128)), ("tape_vector", (64, 128)), ("rope", (16,))])
+@pytest.mark.parametrize(
+    ("encoding", "head_dims", "names"),
+    [("tape", (16, 128), FUSED), ("tape_vector", (64, 128), FUSED), ("rope", (16,), FUSED), ("t5", (16,), ("triton",))],
+)
 def test_copies_are_those_that_autograd_keeps(
-    raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, encoding: str, head_dims: tuple[int, ...], groups: int
+    raw_config: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    encoding: str,
+    head_dims: tuple[int, ...],
+    names: tuple[str, ...],
+    groups: int,
 ) -> None:
     """The planner's formula against what one layer more keeps, with a stand-in for kernels that only a GPU has."""
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
     monkeypatch.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-    for name, size in itertools.product(("sdpa", "flex"), head_dims):
+    monkeypatch.setattr("megatape.attention.kernels.attention._run", lambda *_, **__: None)
+    for name, size in itertools.product(names, head_dims):
         monkeypatch.setattr(load(name), "refusal", lambda need: None)
         raw_config["model"] |= {"encoding": encoding, "num_heads": 4, "num_kv_heads": 4 // groups, "head_dim": size}
         raw_config["training"]["attention"] = name

@@ -21,7 +21,9 @@ LENGTH = 200
 # Heads of the sizes that models have.
 CASES: list[dict[str, Any]] = [{"encoding": encoding, "head_dim": 64} for encoding in ENCODINGS]
 CASES += [{"encoding": encoding, "head_dim": 128, "num_kv_heads": 2} for encoding in ("rope", "tape", "t5")]
-CASES += [{"encoding": encoding, "head_dim": 64, "attention": "triton"} for encoding in ("rope", "tape", "tape_vector")]
+CASES += [
+    {"encoding": encoding, "head_dim": 64, "attention": "triton"} for encoding in ("rope", "tape", "tape_vector", "alibi", "t5")
+]
 NAMES = [" ".join(map(str, case.values())) for case in CASES]
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.kernels.compiled
 
-prints a table for attention that moves the state, within documents, with four query heads for each key/value head, and for the
-update of the position tensor at the shapes of the 155M and 7B models.
+prints a table for attention that moves the state, and for attention with a bias by distance, within documents, with four query
+heads for each key/value head; and for the update of the position tensor at the shapes of the 155M and 7B models.
 """
 
 import re
@@ -86,9 +86,9 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
             yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
 
 
-def attention_launches(head_dim: int, dtype: torch.dtype) -> list[Launch]:
+def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
     """Those that the table shows: without those that only rotate."""
-    recorded = launches((2, 4096, 32, 8, head_dim), dtype, documents=True)
+    recorded = launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
     return [launch for launch in recorded if launch.kernel is not rotate_kernel]
 
 
@@ -100,8 +100,12 @@ def position_launches(channels: int, head_dim: int) -> list[Launch]:
 def main() -> None:
     """Print the table."""
     both = (64, 128)
-    shown = [("bfloat16", size, launch) for size in both for launch in attention_launches(size, torch.bfloat16)]
-    shown += [("float32", size, launch) for size in both for launch in attention_launches(size, torch.float32)]
+    shown = [
+        (f"{str(dtype).removeprefix('torch.')}{', bias' * biased}", size, launch)
+        for dtype, biased in ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False))
+        for size in both
+        for launch in attention_launches(size, dtype, biased)
+    ]
     shown += [
         ("bfloat16", size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)
     ]

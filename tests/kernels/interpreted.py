@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from triton.runtime import interpreter
 
+from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
 from megatape.attention.operation import load
@@ -27,16 +28,17 @@ from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.kernels import update
 from megatape.parallel.mesh import SINGLE
+from tests.attention import test_bias
 from tests.attention.test_operation import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, update_launches
 
-TALL, WIDE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1)
+TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
 
 
 @dataclass(frozen=True)
 class Case:
     """shape: B, N, H, L, R. moves: with e; moved: with something added to e's initial value; wide: e is twice as wide as heads.
-    tile: in place of a GPU's, so that loops have several steps."""
+    biased: with a bias by distance. tile: in place of a GPU's, so that loops have several steps."""
 
     shape: tuple[int, int, int, int, int]
     tile: Tile
@@ -45,6 +47,7 @@ class Case:
     moved: bool = True
     documents: bool = True
     wide: bool = False
+    biased: bool = False
 
 
 CASES = [
@@ -54,6 +57,9 @@ CASES = [
     Case((1, 40, 2, 1, 16), TALL, moves=False),
     Case((1, 20, 2, 1, 4), TALL, wide=True),
     Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
+    Case((2, 40, 2, 1, 16), TALL, moves=False, biased=True),
+    Case((1, 50, 2, 2, 4), WIDE, moves=False, biased=True, documents=False),
+    Case((1, 40, 2, 1, 32), WIDE, torch.bfloat16, moves=False, biased=True),
 ]
 UPDATES = [  # shape, I, dtype, whether something was added to e before, and whether attention moves it
     ((2, 5, 4, 2, 8), 6, torch.float32, True, True),
@@ -62,17 +68,20 @@ UPDATES = [  # shape, I, dtype, whether something was added to e before, and whe
     ((2, 5, 4, 4, 16), 12, torch.bfloat16, True, True),
 ]
 LARGE = (1, 2**21 + 5, 16, 8, 64)  # more than 2^31 numbers in q
+MANY = (2**14, 150, 16, 8, 64)  # as many in samples short enough for the program that walks from the first token to the last
 
 
 def differences(case: Case) -> dict[str, float]:
     """Of results and gradients from the formula in float64 for the same rounded arguments."""
-    attention.tile_of = lambda kernel, x: case.tile
+    attention.tile_of = lambda kernel, x: SQUARE if kernel is attention.distances_kernel else case.tile
     q, k, v, moved = inputs(case.shape, case.dtype)
     if case.wide:
         moved = moved.detach().repeat(1, 1, 1, 2).requires_grad_()
-    batch, length, _, channels, size = case.shape
+    batch, length, heads, channels, size = case.shape
     starts = random_document_starts(batch, length) if case.documents else None
     arguments = {"q": q, "k": k, "v": v} | ({"moved": moved} if case.moves and case.moved else {})
+    if case.biased:
+        arguments["bias"] = torch.randn(heads, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in arguments.items()}
     initial = initial_state(moved)
     if not case.moves:  # a rotation by nothing
@@ -84,12 +93,17 @@ def differences(case: Case) -> dict[str, float]:
     if case.wide:  # the formula is not for these; float32 blocks are
         blocked = [exact[name].float() for name in ("q", "k", "v")]
         expected = load("blocked").attend_and_move(blocked[0], blocked[1], blocked[2], initial, exact["moved"].float(), starts)
+    elif case.biased:
+        index = torch.arange(length)
+        by_pair = exact["bias"][:, (index[:, None] - index).clamp(min=0)][None]
+        expected = (test_bias.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
     else:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
     if case.moves:
         found = load("triton").attend_and_move(q, k, v, initial, arguments.get("moved"), starts)
     else:
-        found, expected = (load("triton").attend(q, k, v, None, starts),), expected[:1]
+        bias = DistanceBias(arguments["bias"]) if case.biased else None
+        found, expected = (load("triton").attend(q, k, v, bias, starts),), expected[:1]
     for results in (found, expected):
         torch.stack([result.double().sin().sum() for result in results]).sum().backward()
     ours, theirs = ([*results, *_gradients(given)] for results, given in ((found, arguments), (expected, exact)))
@@ -215,7 +229,7 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
         for name, value in launch.arguments.items()
     }
     constants = {parameter for parameter, kind in launch.kernel.fn.__annotations__.items() if kind is interpreter.tl.constexpr}
-    reversed_blocks = launch.kernel in (attention.forward_kernel, attention.queries_kernel)
+    reversed_blocks = launch.kernel in (attention.forward_kernel, attention.queries_kernel, attention.distances_kernel)
     grid = (*launch.grid, 1, 1)[:3]
     interpreter.interpreter_builder.set_grid_dim(*grid)
     interpreter.interpreter_builder.set_grid_idx(0 if reversed_blocks else grid[0] - 1, grid[1] - 1, grid[2] - 1)
@@ -238,10 +252,12 @@ def main() -> None:
     mend_bfloat16()
     quicken()
     found = [(case.dtype == torch.float32, differences(case)) for case in CASES]
-    with patch.object(update, "PROGRAMS", 3), patch.object(TapeUpdate, "_has_kernel", lambda self, m: True):  # also on a CPU
+    with patch.object(update, "PROGRAMS", 3), patch.object(TapeUpdate, "has_kernel", lambda self, m: True):  # also on a CPU
         found += [(case[2] == torch.float32, update_differences(*case)) for case in UPDATES]
     print(json.dumps(found))
     large = launches(LARGE, torch.bfloat16, documents=True)
+    biased = launches(MANY, torch.bfloat16, documents=False, biased=True)
+    large += [launch for launch in biased if launch.kernel is attention.distances_kernel]
     large += update_launches(LARGE, 12, torch.bfloat16, programs=LARGE[1])
     print(json.dumps([(launch.kernel.__name__, *part) for launch in large for part in reach(launch)]))
 

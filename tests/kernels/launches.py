@@ -21,10 +21,8 @@ class Launch:
     arguments: dict[str, Any]
 
 
-def launches(
-    shape: tuple[int, int, int, int, int], dtype: torch.dtype, documents: bool, moves: bool = True, moved: bool = True
-) -> list[Launch]:
-    """Of a forward and a backward pass. shape: B, N, H, L, R. moves: attention with e; moved: behind the first layer."""
+def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, documents: bool, biased: bool = False) -> list[Launch]:
+    """Of a forward and a backward pass. shape: B, N, H, L, R. biased: with a bias by distance that is trained, instead of e."""
     batch, length, heads, channels, size = shape
     recorded: list[Launch] = []
     outputs: tuple[Tensor, ...]
@@ -39,10 +37,11 @@ def launches(
     initial = torch.empty(batch, length, 1, size, device="meta")
     starts = torch.empty(batch, length, dtype=torch.long, device="meta") if documents else None
     with patch.object(attention, "_run", record):
-        if moves:
-            outputs = fused_moving_attention(q, k, v, initial, added if moved else None, starts)
+        if biased:
+            by_distance = torch.empty(heads, length, device="meta", requires_grad=True)
+            outputs = (fused_attention(q, k, v, by_distance, starts),)
         else:
-            outputs = (fused_attention(q, k, v, starts),)
+            outputs = fused_moving_attention(q, k, v, initial, added, starts)
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
     return recorded
 

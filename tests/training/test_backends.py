@@ -1,6 +1,7 @@
 """Ranks agree on an attention backend that works on all of them; a checkpoint records it, and a resumed run tells another."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,22 +14,40 @@ from megatape.attention.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.model.encodings.tape import Tape, TapeUpdate
+from megatape.model.transformer import Transformer
+from megatape.model.update_trial import update_plainly
 from megatape.registry import BACKENDS, Entry
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training.backends import working_backends
+from megatape.training.backends import updates_by_kernel, working_backends
 from megatape.training.run import Run
 from tests.workers import run_workers
 
+CPU = torch.device("cpu")
 FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
 
 
 class Fragile(Blocked):
+    updates_by_kernel = True
+
     def attend(self, *arguments: Any) -> Tensor:
         if os.environ["RANK"] == "1":
             raise RuntimeError("out of resource: shared memory, required 247000")
         return super().attend(*arguments)
+
+
+class BrokenUpdate(TapeUpdate):
+    """Its kernel is off on rank 1: it forgets the gain of attention's update, and so its gradient."""
+
+    def has_kernel(self, m: Tensor) -> bool:
+        return True
+
+    def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+        if os.environ["RANK"] == "1" and attended_positions is not None:
+            attended_positions = attended_positions / self.gain[:, None]
+        return self._both(state, moved, attended_positions, m)
 
 
 @pytest.fixture
@@ -44,7 +63,7 @@ def test_the_next_one_is_taken(raw_config: dict[str, Any], alone: Topology, caps
     for encoding, expected in {"tape": ("sdpa", "blocked"), "rope": ("sdpa",), "fire": ("blocked",)}.items():
         raw_config["model"]["encoding"] = encoding
         with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
-            assert working_backends(parse_config(raw_config, "test"), torch.device("cpu"), alone) == expected
+            assert working_backends(parse_config(raw_config, "test"), CPU, alone) == expected
         told = (
             f"attention by {expected[-1]} instead of fragile: it failed when rank 1 tried it (RuntimeError: out of resource: "
             "shared memory, required 247000)\n"
@@ -58,10 +77,10 @@ def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topolog
         raw_config["training"]["attention"] = "fragile"
         config = parse_config(raw_config, "test")
         with pytest.raises(ValueError, match="attention is fragile, but it failed when rank 1 .*: choose auto, or one of sdpa"):
-            working_backends(config, torch.device("cpu"), alone)
+            working_backends(config, CPU, alone)
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="attention is flex, which is compiled for GPUs"):
-        working_backends(parse_config(raw_config, "test"), torch.device("cpu"), alone)
+        working_backends(parse_config(raw_config, "test"), CPU, alone)
 
 
 def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
@@ -69,7 +88,29 @@ def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
         raw_config["model"]["encoding"] = "rope"
         config = parse_config(raw_config, "test")
         with pytest.raises(ValueError, match=r"no attention backend works here: fragile: it failed when rank 1 tried it \(Run"):
-            working_backends(config, torch.device("cpu"), alone)
+            working_backends(config, CPU, alone)
+
+
+def test_an_update_whose_kernel_fails_is_plain(
+    raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its results are compared, forward and backward; only with a backend that brings the kernels are they tried."""
+    monkeypatch.setattr(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis))
+    monkeypatch.setattr(Fragile, "attend", Blocked.attend)
+    config = parse_config(raw_config, "test")
+    with patch.dict(BACKENDS, FRAGILE):
+        assert not updates_by_kernel(config, CPU, alone, ("blocked",)) and not capsys.readouterr().out
+        assert not updates_by_kernel(config, CPU, alone, ("fragile", "blocked"))
+        assert re.fullmatch(
+            r"position update by PyTorch instead of fragile: it failed when rank 1 tried it \(its results are off by \d+%\)\n",
+            capsys.readouterr().out,
+        )
+        monkeypatch.setenv("RANK", "0")
+        assert updates_by_kernel(config, CPU, alone, ("fragile", "blocked")) and not capsys.readouterr().out
+        model = Transformer(config.model, backends=("fragile", "blocked"))
+    assert [block.position.by_kernel for block in model.blocks] == [True] * config.model.num_layers
+    update_plainly(model)
+    assert not any(block.position.by_kernel for block in model.blocks)
 
 
 def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -77,18 +118,19 @@ def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["model"]["encoding"] = "rope"
     workers = tmp_path / "workers"
     results = run_workers(f"{__name__}:start_twice", 2, raw_config, workers)
-    assert results == [[["sdpa"], ["blocked"]]] * 2
+    assert results == [[["sdpa"], ["blocked"], False]] * 2
     told = [(workers / f"rank{rank}.log").read_text() for rank in (0, 1)]
     assert told[0].count("attention by sdpa instead of fragile: it failed when rank 1 tried it (RuntimeError: out of") == 1
     assert told[0].count("changed since then: attention by sdpa -> blocked") == 1
-    assert "attention" not in told[1]
+    assert told[0].count("position update by PyTorch instead of fragile: it failed when rank 1 tried it (its results are") == 1
+    assert "attention" not in told[1] and "update" not in told[1]
     checkpoints = RunFolder(Path(raw_config["run"]["directory"])).checkpoints
     assert CheckpointReader(checkpoints / "step-00000000").state["attention"] == "sdpa"
 
 
-def start_twice(raw: dict[str, Any], topology: Topology) -> list[tuple[str, ...]]:
-    """The backends of a run, and of one that resumes it with another."""
-    chosen = []
+def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
+    """The backends of a run, and of one that resumes it with another; and whether updates by a broken kernel are used."""
+    chosen: list[Any] = []
     for name, resume, backends in (("auto", None, FRAGILE | BACKENDS), ("blocked", "auto", BACKENDS.copy())):
         raw["training"]["attention"] = name
         config = parse_config(raw, "test")
@@ -100,4 +142,6 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[tuple[str, ...]
             chosen.append(run.backends[:1])
             if resume is None:
                 run.save()
-    return chosen
+    raw["model"]["encoding"] = "tape"
+    with patch.dict(BACKENDS, FRAGILE), patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)):
+        return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology, ("fragile",))]

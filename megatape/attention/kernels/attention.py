@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
-from megatape.attention.kernels.forward import forward_kernel
+from megatape.attention.kernels.distances import distances_kernel
+from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotate_kernel
 
 MIN_WIDTH = 16  # the smallest factor of a matrix product
@@ -38,14 +39,16 @@ HALF_TILES = {
     (queries_kernel, 128): Tile(128, 32, 8, 2),
     (keys_kernel, 64): Tile(64, 128, 8, 2),
     (keys_kernel, 128): Tile(64, 64, 8, 2),
+    (distances_kernel, 64): Tile(64, 64, 8, 2),
+    (distances_kernel, 128): Tile(64, 64, 8, 2),
 }
 FLOAT_TILE = Tile(32, 32, 8, 1)
 ROTATED = Tile(64, 64, 4, 1)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None) -> Tensor:
-    """Causal attention without a bias; arguments and result as in Backend.attend."""
-    content, _ = _FusedAttention.apply(q, k, v, None, None, document_starts)
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, document_starts: Tensor | None) -> Tensor:
+    """Causal attention; arguments and result as in Backend.attend. by_distance: float32 [H, N], a bias on scores, or None."""
+    content, _ = _FusedAttention.apply(q, k, v, None, None, by_distance, document_starts)
     return content
 
 
@@ -53,7 +56,7 @@ def fused_moving_attention(
     q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The same over v and e, with q and k rotated by e of their width; as in Backend.attend_and_move."""
-    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, document_starts)
+    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, None, document_starts)
     return content, attended_positions
 
 
@@ -79,6 +82,7 @@ class _FusedAttention(torch.autograd.Function):
         v: Tensor,
         initial: Tensor | None,
         moved: Tensor | None,
+        by_distance: Tensor | None,
         document_starts: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
@@ -88,33 +92,41 @@ class _FusedAttention(torch.autograd.Function):
         content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         _launch(
-            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, starts=starts, content=content,
-            position=position, log_sum=log_sum,
+            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=_to_base_2(by_distance),
+            starts=starts, content=content, position=position, log_sum=log_sum,
         )  # fmt: skip
-        ctx.save_for_backward(q, k, v, initial, moved, starts, content, position, log_sum)
+        ctx.save_for_backward(q, k, v, initial, moved, by_distance, starts, content, position, log_sum)
         return content, position
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, initial, moved, starts, content, position, log_sum = ctx.saved_tensors
+        q, k, v, initial, moved, by_distance, starts, content, position, log_sum = ctx.saved_tensors
         d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
         rotated_k, e = _rotated_with_state(k, initial, moved)
         rotated_q = q if initial is None else _rotated(q, k, initial, moved, None)
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         d_moved, d_state = (None, None) if moved is None else (torch.empty_like(moved), torch.empty_like(q))
-        row_sum = torch.empty_like(log_sum)
+        row_sum, bias = torch.empty_like(log_sum), _to_base_2(by_distance)
         _launch(
-            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, starts=starts,
-            content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position, d_q=d_q,
-            d_state=d_state, row_sum=row_sum,
+            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=bias,
+            starts=starts, content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position,
+            d_q=d_q, d_state=d_state, row_sum=row_sum,
         )  # fmt: skip
         _launch(
-            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, moved=moved,
+            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=bias,
             ends=None if starts is None else _ends(starts), log_sum=log_sum, row_sum=row_sum, d_content=d_content,
             d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_moved=d_moved,
         )  # fmt: skip
-        return d_q, d_k, d_v, None, d_moved, None
+        d_by_distance = None
+        if ctx.needs_input_grad[5]:  # ALiBi's numbers are constant
+            parts = log_sum.new_zeros(2, *log_sum.shape)
+            _launch(
+                distances_kernel, q, k, q=q, k=k, v=v, bias=bias, starts=starts, log_sum=log_sum, row_sum=row_sum,
+                d_content=d_content, parts=parts,
+            )  # fmt: skip
+            d_by_distance = parts.sum((0, 1))
+        return d_q, d_k, d_v, None, d_moved, d_by_distance, None
 
 
 def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state: Tensor | None) -> Tensor:
@@ -137,6 +149,11 @@ def _rotated_with_state(k: Tensor, initial: Tensor | None, moved: Tensor | None)
     return _rotated(k, k, initial, moved, None if moved is None else e), e
 
 
+def _to_base_2(by_distance: Tensor | None) -> Tensor | None:
+    """A bias as the kernels take it, for powers of two."""
+    return None if by_distance is None else (by_distance * LOG2_E.value).contiguous()
+
+
 def _ends(starts: Tensor) -> Tensor:
     """[B, N], the token after the last one that sees each token. starts: [B, N], which never decreases within a sample."""
     tokens = torch.arange(starts.shape[1], device=starts.device, dtype=starts.dtype)
@@ -144,7 +161,8 @@ def _ends(starts: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
-    """Runs a kernel on every head: queries_kernel and forward_kernel on blocks of queries, keys_kernel on blocks of keys."""
+    """Runs a kernel on every head: keys_kernel on blocks of keys, distances_kernel on diagonals of square tiles, and the others
+    on blocks of queries."""
     batch, length, heads, size = q.shape
     tile = tile_of(kernel, q)
     rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)

@@ -14,7 +14,7 @@ forward.py.
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, seen_keys, state_channel, visible
+from megatape.attention.kernels.forward import LOG2_E, PRECISION, biased, seen_keys, state_channel, visible
 from megatape.attention.kernels.tiles import (
     halves,
     head_columns,
@@ -36,6 +36,7 @@ def queries_kernel(
     e,
     initial,
     moved,
+    bias,
     starts,
     content,
     position,
@@ -91,9 +92,11 @@ def queries_kernel(
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
+            tokens = start + tl.arange(0, KEYS)
+            scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
             weights = tl.exp2(scores - log_sums[:, None])
             if masked:
-                weights = tl.where(visible(start, rows, row_starts, starts, KEYS), weights, 0.0)
+                weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
             d_weights = tl.dot(d_contents, tl.trans(values), input_precision=PRECISION)
             if e is not None:
                 states = load(e, batch, start, e_channel, length, e_channels, columns, KEYS, SIZE, masked)
@@ -124,6 +127,7 @@ def keys_kernel(
     e,
     initial,
     moved,
+    bias,
     ends,
     log_sum,
     row_sum,
@@ -190,6 +194,7 @@ def keys_kernel(
             queries = load(rotated_q, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             d_contents = load(d_content, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)  # transposed
+            scores = biased(scores, bias, head, rows[None, :], tokens[:, None], length)
             weights = tl.exp2(scores - log_sums[None, :])
             if masked:
                 seen = (tokens[:, None] <= rows[None, :]) & (rows[None, :] < token_ends[:, None])

@@ -21,6 +21,7 @@ def forward_kernel(
     e,
     initial,
     moved,
+    bias,
     starts,
     content,
     position,
@@ -38,8 +39,8 @@ def forward_kernel(
 
     q, content, position: [B, N, H, R]; k, v: [B, N, L, R], k rotated; log_sum: [B, H, N], float32. e: [B, N, L, R] in the dtype
     of v, or [B, N, 1, R] if moved is None. q is rotated here by initial + moved, as tiles.load_state has them. Without e, A v
-    alone, and q as it is. starts: [B, N] or None, the first token that each token may see. Program: QUERIES queries of a head
-    of a sample; those that see the most come first."""
+    alone, and q as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token that each token may
+    see. Program: QUERIES queries of a head of a sample; those that see the most come first."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
@@ -69,8 +70,10 @@ def forward_kernel(
             start = step + tl.where(step >= gap, skipped, 0)
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
+            tokens = start + tl.arange(0, KEYS)
+            scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
             if masked:
-                scores = tl.where(visible(start, rows, row_starts, starts, KEYS), scores, HIDDEN)
+                scores = tl.where(visible(tokens, rows, row_starts, starts), scores, HIDDEN)
             highest = tl.maximum(largest, tl.max(scores, 1))
             weights = tl.exp2(scores - highest[:, None])
             fade = tl.exp2(largest - highest)
@@ -106,13 +109,25 @@ def seen_keys(starts, batch, first, rows, length, QUERIES: tl.constexpr, KEYS: t
 
 
 @triton.jit
-def visible(start, rows, row_starts, starts, KEYS: tl.constexpr):
-    """[queries, KEYS]: which of the keys from `start` on each query sees."""
-    tokens = (start + tl.arange(0, KEYS))[None, :]
-    seen = tokens <= rows[:, None]
+def visible(tokens, rows, row_starts, starts):
+    """[rows, tokens]: which of the keys each query sees."""
+    seen = tokens[None, :] <= rows[:, None]
     if starts is not None:
-        seen &= tokens >= row_starts[:, None]
+        seen &= tokens[None, :] >= row_starts[:, None]
     return seen
+
+
+@triton.jit
+def biased(scores, bias, head, rows, tokens, length):
+    """Scores of queries `rows` and keys `tokens`, which broadcast to a tile, with the numbers of their distances.
+
+    bias: [H, N], float32, times log2(e) as scores are, or None. Where the key comes after the query or one of them does not
+    exist, any number will do: it is read from an end of the head's."""
+    if bias is None:
+        return scores
+    else:
+        distance = tl.minimum(tl.maximum(rows - tokens, 0), length - 1)
+        return scores + tl.load(bias + head.to(tl.int64) * length + distance)
 
 
 @triton.jit

@@ -35,7 +35,7 @@ class LayerBias(nn.Module):
 
 class StateUpdate(nn.Module):
     """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token. by_kernel: by our own
-    Triton kernels, where they support it.
+    Triton kernels, if it has_kernel.
 
     The state e is Encoding.state plus what layers have moved it by."""
 
@@ -48,6 +48,10 @@ class StateUpdate(nn.Module):
         state: of all tokens, [B, N, 1, W]; moved: [B, N/T, L, W], None for zero; attended_positions: A e of this rank's query
         heads, [B, N, H/T, W], if attention moves the state; m: [B, N/T, C], the output of the MLP."""
         raise NotImplementedError
+
+    def has_kernel(self, m: Tensor) -> bool:
+        """Whether our own Triton kernels support this update, on the device of m."""
+        return False
 
 
 class Encoding:

@@ -76,11 +76,11 @@ class TapeUpdate(StateUpdate):
         if self.axis.size > 1 and attended_positions is not None:
             gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
             moved, attended_positions = gained if moved is None else moved + gained, None
-        if self.by_kernel and self._has_kernel(m):
+        if self.by_kernel and self.has_kernel(m):
             return self._both_by_kernel(state, moved, attended_positions, m)
         return recompute(self._both, state, moved, attended_positions, m)
 
-    def _has_kernel(self, m: Tensor) -> bool:
+    def has_kernel(self, m: Tensor) -> bool:
         """Whether the kernels know this update, and its weights and one token's state fit the registers of a program.
 
         torch.compile fuses the plain update, and is given that."""

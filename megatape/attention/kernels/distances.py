@@ -1,0 +1,90 @@
+"""The gradient of a bias by distance: what backward.py calls dS, summed over all pairs of a distance.
+
+Tiles along a diagonal have each distance in the same place. So a program that walks down a diagonal adds its tiles up as tiles,
+and only the sum is added up by distance: no N x N memory, no atomic additions. Shapes as in forward.py.
+"""
+
+import triton
+import triton.language as tl
+
+from megatape.attention.kernels.forward import LOG2_E, PRECISION, biased, visible
+from megatape.attention.kernels.tiles import head_columns, load
+
+
+@triton.jit
+def distances_kernel(
+    q,
+    k,
+    v,
+    bias,
+    starts,
+    log_sum,
+    row_sum,
+    d_content,
+    parts,
+    length,
+    heads,
+    scale,
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """parts: [2, B, H, N], float32, which were zero: their sum over the first two dimensions is the gradient.
+
+    A distance is in two diagonals of tiles, each of which has a part of its own. bias, row_sum: as the backward pass has them.
+    Program: a diagonal of a head of a sample, the tiles of as many queries as keys that are program_id(0) tiles apart; the
+    longest comes first."""
+    diagonal, head, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
+    line = (batch.to(tl.int64) * heads + head) * length
+    total = tl.zeros((QUERIES, KEYS), tl.float32)
+    for start in range(0, length - diagonal, KEYS):
+        if starts is None:
+            hidden = False
+        else:  # later queries of a block see no earlier keys than its first one
+            hidden = tl.load(starts + (batch.to(tl.int64) * length + diagonal + start)) >= start + KEYS
+        if not hidden:
+            total += _d_scores(
+                q, k, v, bias, starts, log_sum, row_sum, d_content, batch, head, diagonal + start, start, length, heads, scale,
+                GROUP, SIZE, WIDTH, QUERIES, KEYS,
+            )  # fmt: skip
+
+    # Distances diagonal .. diagonal + KEYS - 1, and as many before those. Every row has each of them once, in one or the other.
+    rows, distances = tl.arange(0, QUERIES)[:, None], tl.arange(0, KEYS)[None, :]
+    by_distance = tl.gather(total, (rows - distances) & (KEYS - 1), 1)
+    farther = tl.sum(tl.where(rows >= distances, by_distance, 0.0), 0)
+    nearer = tl.sum(tl.where(rows < distances, by_distance, 0.0), 0)
+    distance = diagonal + tl.arange(0, KEYS)
+    tl.store(parts + (line + distance), farther, mask=distance < length)
+    parts += tl.num_programs(2).to(tl.int64) * heads * length
+    tl.store(parts + (line + distance - KEYS), nearer, mask=distance >= KEYS)
+
+
+@triton.jit
+def _d_scores(
+    q, k, v, bias, starts, log_sum, row_sum, d_content, batch, head, first, start, length, heads, scale, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """dS of the queries from `first` on and the keys from `start` on, [QUERIES, KEYS]; zero for pairs that do not exist."""
+    channel, channels = head // GROUP, heads // GROUP
+    columns = head_columns(SIZE, WIDTH)
+    rows, tokens = first + tl.arange(0, QUERIES), start + tl.arange(0, KEYS)
+    line = (batch.to(tl.int64) * heads + head) * length + rows
+    log_sums = tl.load(log_sum + line, mask=rows < length, other=float("inf"))  # of no query: its weights are zero
+    row_sums = tl.load(row_sum + line, mask=rows < length, other=0.0)
+    if starts is None:
+        row_starts = rows
+    else:
+        pointers = starts + batch.to(tl.int64) * length + rows
+        row_starts = tl.load(pointers, mask=rows < length, other=0).to(tl.int32)
+    queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
+    keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
+    scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
+    weights = tl.exp2(scores - log_sums[:, None])
+    weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
+    d_contents = load(d_content, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
+    values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
+    d_weights = tl.dot(d_contents, tl.trans(values), input_precision=PRECISION)
+    return weights * (d_weights - row_sums[:, None])
