@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from megatape.config import Fp8Recipe
 from megatape.parallel.fp8 import fp8_product
@@ -75,6 +76,20 @@ def test_rounded_as_fp8_is(recipe: str) -> None:
     for ours, exact in zip(results(layers(recipe)), results(layers(None, torch.float64)), strict=True):
         difference = float((ours.double() - exact).norm() / exact.norm())
         bounds.assert_within(difference, bounds.FP8)
+
+
+def test_origin_is_kept_in_the_place_of_the_input() -> None:
+    """Of one layer, and of several with one input."""
+    (first, second), row = layers("tensorwise")
+    for selective in (False, True):
+        x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
+        doubled, origin = derive(lambda x: 2 * x, x, keep=not selective)
+        halved, other = derive(lambda x: x / 2, torch.ones(2, 32, OUT[0], dtype=torch.bfloat16), keep=not selective)
+        inputs = [StorageWeakRef(each.untyped_storage()) for each in (doubled, halved)]
+        outputs = [*column_parallel(doubled, first, second, origin=origin), row(halved, origin=other)]
+        del doubled, halved
+        assert [each.expired() for each in inputs] == [selective] * len(inputs)
+        del outputs
 
 
 def test_training_alone() -> None:
