@@ -114,6 +114,11 @@ class TrainingConfig(Section):
         "zero.stage 2, one tensor-parallel rank and no model.lora",
     )
 
+    @property
+    def arithmetic(self) -> str:
+        """In which precision the run computes, for people."""
+        return self.precision if self.fp8 == "none" else f"{self.precision}, FP8 {self.fp8}"
+
 
 class OptimizerConfig(Section):
     """The optimizer. Norms, gains and biases are not decayed; attention gains learn L times faster."""

@@ -107,7 +107,7 @@ def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> lis
     ranks = f"{config.data_ranks(world_size)} data-parallel x {config.parallel.tp} tensor-parallel ranks"
     shape = f"ZeRO stage {config.zero.stage}, {ranks}"
     return [
-        (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.precision})"),
+        (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.arithmetic})"),
         *((f"  {part}", size(count)) for part, count in memory.device.items()),
         *((f"  in host memory: {part}", size(count)) for part, count in memory.host.items()),
         ("bytes of a checkpoint", size(checkpoint_bytes(config))),

@@ -27,7 +27,7 @@ def _overview(run: Run) -> dict[str, str]:
         "of embedding and head": f"{count.embedding:,}",
         "of the position encoding": f"{count.position:,}",
         "shape": f"{model.num_layers} layers of width {model.hidden_size:,}, {model.num_heads} heads",
-        "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.precision}",
+        "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "tokens seen": f"{run.last_step * training.global_batch_size * length:,}",
         "ranks": "" if run.ranks is None else f"{run.ranks:,}",

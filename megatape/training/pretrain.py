@@ -100,7 +100,7 @@ def introduction(run: Run) -> str:
             ),
             (
                 f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on "
-                f"{run.engine.device.type}, {config.training.precision}; "
+                f"{run.engine.device.type}, {config.training.arithmetic}; "
                 f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to "
                 f"{run.folder.directory}"
             ),

@@ -60,7 +60,7 @@ def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: di
     raw_config["model"]["mlp_size"] = 48
     raw_config |= {"training": raw_config["training"] | {"precision": "bfloat16", "fp8": "rowwise"}, "zero": {"stage": 2}}
     planned = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
-    assert "FP8 products, with the scaling" in planned
+    assert "FP8 products, with the scaling" in planned and "bfloat16, FP8 rowwise" in planned
     changes = [word for change in ("nodes=1", "gpus_per_node=2", "gpu=h100") for word in ("--set", f"cluster.{change}")]
     assert command("pretrain", "--config", tmp_path / "config.json", "--dry-run", *changes) == (0, planned, "")
 
