@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from megatape.config import ActivationCheckpointing
 from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import make_mesh
-from megatape.plan.memory import plan_memory
+from megatape.plan.memory import FP8_BYTES, plan_activations, plan_memory
 from megatape.plan.trace import PLAIN, activations, run_pass
 from megatape.runtime.topology import Topology
 from tests.plan.cases import configure
@@ -96,3 +97,22 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     assert after.host == {part: before[part] for part in after.host}
     assert {"weights", "gradients", "master weights", "moments"} <= set(after.host)
     assert not set(after.host) & set(after.device)
+
+
+def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
+    """Bytes at the peak of torchao's rounding, and in the plan where the largest matrix is tokens x model.mlp_size."""
+    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic  # seconds
+    from torchao.float8.float8_training_tensor import LinearMMConfig
+
+    matrix, held, peak = torch.randn(128, 512, dtype=torch.bfloat16), 0, 0
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        hp_tensor_to_float8_dynamic(matrix, torch.float8_e4m3fn, LinearMMConfig())
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    assert 0 <= peak - FP8_BYTES * matrix.numel() < 100  # the scale
+
+    raw_config["training"] |= {"precision": "bfloat16", "fp8": "tensorwise"}
+    config = configure(raw_config, "x", {"model.mlp_size": 512, "zero.stage": 2})
+    assert plan_activations(config, on_gpu=False)["largest temporary"] == FP8_BYTES * matrix.numel()
