@@ -38,6 +38,14 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import modules without slow tests where only those run: importing all takes ten seconds in each process."""
+    only_slow = (
+        config.option.markexpr == "slow" and collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    )
+    return True if only_slow and "mark.slow" not in collection_path.read_text() else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of modules that use tests/bounds.py are numerical: CI runs them under more than one instruction set.
 

@@ -103,3 +103,10 @@ def test_configuration_and_help_need_no_torch() -> None:
     parse = "megatape.commands.main.parser().parse_args(['plan', '--config', 'FILE'])"
     code = f"import sys; {imports}; {parse}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_training_does_not_import_transformers() -> None:
+    """It takes as long as all else that a rank imports; only weights in its own folders need it."""
+    code = "import sys, megatape.training.pretrain; sys.exit('transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,15 +37,19 @@ MEGATAPE = "megatape.commands.main:main"
 
 # The training loop and what DeepSpeed imports at the first step only.
 IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.main", "deepspeed.module_inject.auto_ep_layer")
+# `megatape evaluate`, and what the code of models imports from transformers.
+WITH_TRANSFORMERS = ("megatape.tasks.models", "transformers.modeling_utils", "transformers.generation")
 
 
 class Workers:
     """Ranks 0 .. world_size - 1, which log to FOLDER/rank<r>.log; a context manager that kills them at its end.
 
     work: words for `command`, which takes them and returns an exit status, or "module:function", which is called as
-    `run_workers` says."""
+    `run_workers` says. imports: modules that training does not need; the server imports them."""
 
-    def __init__(self, work: list[str] | str, world_size: int, folder: Path, command: str = MEGATAPE) -> None:
+    def __init__(
+        self, work: list[str] | str, world_size: int, folder: Path, command: str = MEGATAPE, imports: tuple[str, ...] = ()
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for kind in ("status", "pid"):  # left by an earlier call
             for file in folder.glob(f"*.{kind}"):
@@ -53,7 +57,8 @@ class Workers:
         places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": free_port()}
         environment = os.environ | {name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
         self.folder, self.ranks = folder, range(world_size)
-        request = {"work": work, "command": command, "folder": str(folder), "environment": dict(environment)}
+        request = {"work": work, "command": command, "imports": imports}
+        request |= {"folder": str(folder), "environment": dict(environment)}
         self.group = _server().ask(request)
 
     def __enter__(self) -> Self:
@@ -103,7 +108,9 @@ class Workers:
         return [self.status(rank) for rank in self.ranks]
 
 
-def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0) -> list[Any]:
+def run_workers(
+    target: str, world_size: int, payload: Any, folder: Path, timeout: float = 180.0, imports: tuple[str, ...] = ()
+) -> list[Any]:
     """Results of `target` on ranks 0 .. world_size - 1. Raises AssertionError with the output of the rank that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "payload.json").write_text(json.dumps(payload))
@@ -114,7 +121,7 @@ def run_workers(target: str, world_size: int, payload: Any, folder: Path, timeou
         assert not failed, f"{target}: rank {failed[0]} failed\n{workers.logs(failed[:1])}"
         return None not in statuses.values()
 
-    with Workers(target, world_size, folder) as workers:
+    with Workers(target, world_size, folder, imports=imports) as workers:
         workers.wait(over, target, timeout)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
 
@@ -173,20 +180,25 @@ def main() -> None:
     """The server: for each request, a line of JSON, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the output of imports is not a reply
-    for module in IMPORTED_BY_TRAINING:
-        importlib.import_module(module)
-    gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
-
+    _import(IMPORTED_BY_TRAINING)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
     child = 0
     for line in sys.stdin:
+        request = json.loads(line)
+        _import(request["imports"])
         child = os.fork()
         if child == 0:
-            _run_call(json.loads(line))
+            _run_call(request)
         print(child, file=answers, flush=True)
     if child:  # the client has exited, perhaps in the middle of a call
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
 
 def _run_call(request: dict[str, Any]) -> NoReturn:

@@ -1,5 +1,6 @@
 """From a configuration to a finished run, on one of its processes."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def pretrain(
 
     Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a signal that came
     not from a user at the keyboard ended it early."""
+    gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
     prefix = "error"
     try:
         topology = discover()

@@ -15,6 +15,8 @@ from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.hf.adopt.record import IMPORT, open_import
+from megatape.hf.adopt.weights import find_weights
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
 from megatape.model.lora import in_adapter
@@ -83,17 +85,15 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
     """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
 
     Raises FileNotFoundError or ValueError."""
-    # Here, because transformers takes seconds to import.
-    from megatape.hf.adopt.architecture import read_architecture
-    from megatape.hf.adopt.record import IMPORT, open_import
-    from megatape.hf.adopt.weights import find_weights
-
     if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
         return CheckpointWeights(directory, base)
     if base is not None:
         raise ValueError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
     if (directory / IMPORT).is_file():
         return open_import(directory)
+    # Here, because transformers takes seconds to import.
+    from megatape.hf.adopt.architecture import read_architecture
+
     return find_weights(directory, read_architecture(directory))[0]
 
 

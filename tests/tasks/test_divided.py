@@ -16,7 +16,7 @@ from tests.bounds import assert_close
 from tests.conftest import Command
 from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
 from tests.model.builder import SHAPE
-from tests.workers import Workers
+from tests.workers import WITH_TRANSFORMERS, Workers
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,9 @@ def test_two_tensor_parallel_ranks(models: Path, command: Command, data_director
     words = ["evaluate", "perplexity", str(models / "tape"), "--data", str(data_directory), "--lengths", "31,62"]
     words += ["--max-tokens", "1000", "--output"]
     assert command(*words, tmp_path / "export")[0] == 0
-    with Workers([*words, str(tmp_path / "divided"), "--tp", "2"], 2, tmp_path / "workers") as workers:
+    with Workers(
+        [*words, str(tmp_path / "divided"), "--tp", "2"], 2, tmp_path / "workers", imports=WITH_TRANSFORMERS
+    ) as workers:
         assert workers.statuses() == [0] * 2, workers.logs()
     values = []
     for name in ("export", "divided"):

@@ -18,7 +18,7 @@ from megatape.tasks.perplexity import Perplexity
 from megatape.tasks.ranks import FailedElsewhere
 from tests.conftest import Command
 from tests.hf.checkpoint import memory_checkpoint
-from tests.workers import Workers
+from tests.workers import WITH_TRANSFORMERS, Workers
 
 Evaluate = Callable[..., tuple[int, str, str]]
 LENGTHS = ("--lengths", "32,64", "--max-tokens", "1500", "--mode", "sliding", "--stride", "4")
@@ -170,7 +170,7 @@ def test_ranks_agree(evaluate: Evaluate, model: Path, data_directory: Path, tmp_
     assert evaluate(model)[0] == 0
     out = tmp_path / "divided"
     words = ["evaluate", "perplexity", str(model), "--data", str(data_directory), *LENGTHS, "--output", str(out)]
-    with Workers(words, num_ranks, tmp_path / "workers") as workers:
+    with Workers(words, num_ranks, tmp_path / "workers", imports=WITH_TRANSFORMERS) as workers:
         assert workers.statuses() == [0] * num_ranks, workers.logs()
     assert content(out / "perplexity" / model.name) == content(tmp_path / "out" / "perplexity" / model.name)
 

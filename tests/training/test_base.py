@@ -20,7 +20,7 @@ from tests.conftest import Command
 from tests.hf.tiny import save_tiny
 from tests.training.conftest import flip_byte
 from tests.training.test_trainable import tensors
-from tests.workers import run_workers
+from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"
 STAGES: dict[str, dict[str, Any]] = {
@@ -101,7 +101,13 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
         {"name": "complete", "set": {"training.init_from": first, "training.trainable": ["*"]}},
         {"name": "new", "set": {"training.init_from": None}},
     ]
-    results = run_workers(CASES, 2, {"config": tuning, "cases": [case | {"only_save": True} for case in cases]}, tmp_path / "w")
+    results = run_workers(
+        CASES,
+        2,
+        {"config": tuning, "cases": [case | {"only_save": True} for case in cases]},
+        tmp_path / "w",
+        imports=WITH_TRANSFORMERS,
+    )
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     readers = {str(case["name"]): verified_checkpoint(of_run(tuning, str(case["name"]), 0)) for case in cases}

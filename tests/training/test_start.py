@@ -35,7 +35,7 @@ from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests import bounds
 from tests.bounds import assert_close
 from tests.hf.tiny import MODELS, save_tiny
-from tests.workers import run_workers
+from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"
 # One each of float32 and the other precisions; the dtype is that of the source's files.
@@ -182,7 +182,9 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()
     ]
-    *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+    *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers", imports=WITH_TRANSFORMERS)[
+        0
+    ]
     assert started == [{"step": 0, "samples": 0}] * 5
     log = (tmp_path / "workers" / "rank0.log").read_text()
     assert log.count("warning: the tokenizer of the data") == 1
@@ -234,7 +236,8 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
     gone = {"training.init_from": str(tmp_path / "none")}
     raw["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
     cases = [{"name": "base", "set": gone, "resume": "auto"}, {"name": "new", "set": gone, "resume": "auto"}]
-    results = run_workers(CASES, 2, {"config": raw, "cases": cases}, tmp_path / "workers")[0]
+    payload = {"config": raw, "cases": cases}
+    results = run_workers(CASES, 2, payload, tmp_path / "workers", imports=WITH_TRANSFORMERS)[0]
     assert results[0] == {"step": 4, "samples": 32}
     assert results[1]["error"].startswith("ValueError: training.init_from") and "no such folder" in results[1]["error"]
 

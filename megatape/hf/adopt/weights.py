@@ -1,15 +1,18 @@
 """The tensors of a folder of transformers under our names, read by rows and columns."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
 
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import ModelConfig
-from megatape.hf.adopt.architecture import Architecture
 from megatape.hf.stored import stored_tensors
 from megatape.model.accounting import meta_model
+
+if TYPE_CHECKING:  # with transformers, which takes seconds to import: every rank of a run that begins with an import reads here
+    from megatape.hf.adopt.architecture import Architecture
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 # Constants that earlier versions of transformers stored beside the weights.
@@ -47,7 +50,7 @@ class FolderWeights(StoredWeights):
                 raise ValueError(f"{path} has changed since it was imported: restore it, or import the folder again")
 
 
-def find_weights(folder: Path, found: Architecture) -> tuple[FolderWeights, str]:
+def find_weights(folder: Path, found: "Architecture") -> tuple[FolderWeights, str]:
     """The weights of the model in `folder` and the precision in which they are stored, float32 if it is not one for all.
 
     Every tensor must belong to one parameter and have its shape. Only headers are read, except where a tied output matrix is
