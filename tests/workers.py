@@ -57,7 +57,7 @@ class Workers:
         places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": free_port()}
         environment = os.environ | {name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
         self.folder, self.ranks = folder, range(world_size)
-        request = {"work": work, "command": command, "imports": imports}
+        request: dict[str, Any] = {"work": work, "command": command, "imports": imports}
         request |= {"folder": str(folder), "environment": dict(environment)}
         self.group = _server().ask(request)
 

@@ -72,32 +72,33 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
-    """All encodings and ablations on 2 data x 2 tensor ranks at stage 3, with selective activation checkpointing, equal one
-    plain process; RESUMED go on from a
-    checkpoint bit for bit. With grouped queries, and masked documents for every second one."""
+    """All encodings and ablations on two tensor-parallel ranks at stage 3, with selective activation checkpointing, equal one
+    plain process. RESUMED do so on 2 data x 2 tensor ranks, and go on from a checkpoint bit for bit. With grouped queries, and
+    masked documents for every second one."""
     config["training"] |= {"steps": 2, "global_batch_size": 4}
     options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in ENCODINGS}
     options["tape_yarn"] = {"model.scaling": {"kind": "yarn", "factor": 4.0, "original_length": 16}}
-    plain, divided, resumed = [], [], []
+    plain, on_two, on_four, resumed = [], [], [], []
     for number, (option, changes) in enumerate(options.items()):
         shared = changes | {"model.num_kv_heads": 4, "data.mask_documents": number % 2 == 1}
         plain.append({"name": f"one/{option}", "set": shared | STAGES["stage0"]})
-        four = {"name": f"four/{option}", "set": shared | STAGES["stage3"] | {"parallel.tp": 2} | SELECTIVE}
-        first = folder / "four" / option / "checkpoints" / "step-00000001"
+        case = {"name": f"divided/{option}", "set": shared | STAGES["stage3"] | {"parallel.tp": 2} | SELECTIVE}
+        first = folder / "divided" / option / "checkpoints" / "step-00000001"
         if option in RESUMED:
-            resumed.append(four | {"name": f"resumed/{option}", "resume": str(first)})
-            four["set"] |= {"checkpoint.interval": 1, "checkpoint.keep": 2}
-        divided.append(four)
-    for world_size, cases in ((1, plain), (4, divided + resumed)):
+            resumed.append(case | {"name": f"resumed/{option}", "resume": str(first)})
+            on_four.append(case | {"set": case["set"] | {"checkpoint.interval": 1, "checkpoint.keep": 2}})
+        else:
+            on_two.append(case)
+    for world_size, cases in ((1, plain), (2, on_two), (4, on_four + resumed)):
         results = run_workers(
             CASES, world_size, {"config": config, "cases": cases}, folder / f"workers-encodings-{world_size}", 600
         )
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     for option in options:
-        compare(folder / "one" / option, folder / "four" / option, step=2)
+        compare(folder / "one" / option, folder / "divided" / option, step=2)
     for option in RESUMED:
         for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            straight, other = (_tensors(folder / run / option, kind, step=2) for run in ("four", "resumed"))
+            straight, other = (_tensors(folder / run / option, kind, step=2) for run in ("divided", "resumed"))
             assert all(torch.equal(other[name], tensor) for name, tensor in straight.items()), (option, kind)
 
 
