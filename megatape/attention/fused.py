@@ -28,7 +28,7 @@ class Fused(Backend):
     def refusal(self, need: Need) -> str | None:
         if need.attends == "pair bias":
             return "would evaluate the bias's network for every pair of tokens and every head"
-        if need.device_type != "cuda":
+        if need.device_type not in ("cuda", "meta"):  # on shapes alone it computes nothing
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if find_spec("triton") is None:
             return "needs the package triton, which is not installed"

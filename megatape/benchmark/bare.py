@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from megatape.attention.operation import by_preference
 from megatape.benchmark.shapes import Shape
-from megatape.config import Fp8Recipe, ModelConfig
+from megatape.config import ActivationCheckpointing, Fp8Recipe, ModelConfig
 from megatape.model.compiled import compile_blocks
 from megatape.model.fp8 import multiply_in_fp8
 from megatape.model.transformer import Transformer
@@ -20,7 +20,7 @@ LEARNING_RATE = 3e-4
 class BareStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
-    backend: as training.attention. compiled: as training.compile. fp8: as training.fp8."""
+    backend, fp8: as in the section training; compiled, checkpointing: as its compile and activation_checkpointing."""
 
     def __init__(
         self,
@@ -32,10 +32,11 @@ class BareStep:
         compiled: bool = False,
         seed: int = 0,
         fp8: Fp8Recipe = "none",
+        checkpointing: ActivationCheckpointing = "none",
     ) -> None:
         config = ModelConfig.model_validate(shape.model.model_dump() | {"encoding": encoding})
         with device:
-            self.model = Transformer(config, backends=by_preference(backend))
+            self.model = Transformer(config, checkpointing, backends=by_preference(backend))
         generator = torch.Generator(device).manual_seed(seed)
         for name, parameter in self.model.named_parameters():
             _draw(name, parameter, config.init_std, generator)

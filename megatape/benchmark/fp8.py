@@ -41,5 +41,5 @@ def _step(clock: Clock, shape: Shape, encoding: str, recipe: Fp8Recipe, compiled
         "seconds": seconds,
         "tokens/s": shape.batch * shape.length / seconds,
         "ratio": ratio(taken["fp8"], taken["bfloat16"]),
-        "config": shape.config(encoding, "bfloat16", fp8=recipe).model_dump(mode="json"),  # for the planner
+        "config": shape.config(encoding, "bfloat16", compiled=compiled, fp8=recipe).model_dump(mode="json"),  # for the planner
     }

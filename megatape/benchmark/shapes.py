@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.config import Config, Fp8Recipe, ModelConfig, parse_config
+from megatape.config import ActivationCheckpointing, Config, Fp8Recipe, ModelConfig, parse_config
 from megatape.registry import AUTO
 
 
@@ -14,8 +14,16 @@ class Shape:
     batch: int
     length: int
 
-    def config(self, encoding: str, precision: str, attention: str = AUTO, fp8: Fp8Recipe = "none") -> Config:
-        """A run with another encoding, on one GPU."""
+    def config(
+        self,
+        encoding: str,
+        precision: str,
+        attention: str = AUTO,
+        compiled: bool = False,
+        checkpointing: ActivationCheckpointing = "none",
+        fp8: Fp8Recipe = "none",
+    ) -> Config:
+        """A run with another encoding, on one GPU. compiled: training.compile; checkpointing: activation_checkpointing."""
         return parse_config(
             {
                 "run": {"directory": "unused"},
@@ -28,6 +36,8 @@ class Shape:
                     "precision": precision,
                     "attention": attention,
                     "fp8": fp8,
+                    "compile": compiled,
+                    "activation_checkpointing": checkpointing,
                 },
                 "optimizer": {"learning_rate": 1e-4},
                 "zero": {"stage": 2},

@@ -1,4 +1,5 @@
-"""Training steps of RoPE and TAPE with every backend, eager and compiled, in the same rounds as RoPE with `auto`, eager.
+"""Training steps of RoPE and TAPE with every backend, eager and compiled, and with selective activation checkpointing; in the
+same rounds as RoPE with `auto`, eager.
 
 Times, tokens and FLOPs a second, and activations against the planner's.
 """
@@ -16,6 +17,7 @@ from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
+from megatape.config import ActivationCheckpointing, Config
 from megatape.model.accounting import forward_flops, saved_bytes
 from megatape.model.attention import attention_needs
 from megatape.plan.memory import plan_activations
@@ -28,7 +30,9 @@ from megatape.training.hardware import peak_flops
 # every further block half of the difference; embedding, head and loss are in both.
 DEPTHS = (2, 4)
 
-Measure = Callable[[Clock, Shape, str, str, bool], Result]
+SELECTIVE = "selective"  # a mode beside eager and compiled
+
+Measure = Callable[[Clock, Shape, Config], Result]
 
 
 def at_155m(bench: Bench) -> None:
@@ -52,12 +56,14 @@ def at_7b(bench: Bench) -> None:
 
 def _steps(bench: Bench, name: str, measure: Measure) -> None:
     clock, shape = clock_of(bench), shapes(bench.tiny)[name]
-    for compiled, encoding in product((False, True), (BASELINE, "tape")):
-        if compiled and bench.tiny and (name, encoding) != ("155m", "tape"):
+    for mode, encoding in product(("eager", "compiled", SELECTIVE), (BASELINE, "tape")):
+        if mode == "compiled" and bench.tiny and (name, encoding) != ("155m", "tape"):
             continue  # compiling once takes longer than all the rest
-        for backend in _backends(shape, encoding, clock.device):
-            key = f"{encoding}/{backend}/{'compiled' if compiled else 'eager'}"
-            bench.measure(key, partial(measure, clock, shape, encoding, backend, compiled))
+        backends = _backends(shape, encoding, clock.device)
+        for backend in backends[:1] if mode == SELECTIVE else backends:
+            checkpointing: ActivationCheckpointing = "selective" if mode == SELECTIVE else "none"
+            config = shape.config(encoding, _precision(clock.device), backend, mode == "compiled", checkpointing)
+            bench.measure(f"{encoding}/{backend}/{mode}", partial(measure, clock, shape, config))
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
@@ -68,23 +74,28 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     return [chosen, *(name for name in able if name != chosen)]
 
 
-def _compared(
-    clock: Clock, shape: Shape, encoding: str, backend: str, compiled: bool
-) -> tuple[BareStep, list[float], list[float]]:
+def _compared(clock: Clock, shape: Shape, config: Config) -> tuple[BareStep, list[float], list[float]]:
     """A step, and the seconds of it and of the baseline in the same rounds."""
-    dtype = compute_dtype(clock.device)
-    own = BareStep(shape, encoding, clock.device, dtype, backend, compiled)
+    dtype, training = compute_dtype(clock.device), config.training
+    own = BareStep(
+        shape,
+        config.model.encoding,
+        clock.device,
+        dtype,
+        training.attention,
+        training.compile,
+        checkpointing=training.activation_checkpointing,
+    )
     seconds = clock.times({"own": own, "baseline": BareStep(shape, BASELINE, clock.device, dtype)})
     return own, seconds["own"], seconds["baseline"]
 
 
-def _whole(clock: Clock, shape: Shape, encoding: str, backend: str, compiled: bool) -> Result:
-    own, seconds, baseline = _compared(clock, shape, encoding, backend, compiled)
-    result = _rates(shape, encoding, median(seconds), clock.device) | {"ratio": ratio(seconds, baseline)}
-    if not compiled:  # hooks on what is saved would break compiled graphs
+def _whole(clock: Clock, shape: Shape, config: Config) -> Result:
+    own, seconds, baseline = _compared(clock, shape, config)
+    result = _rates(shape, config, median(seconds)) | {"ratio": ratio(seconds, baseline)}
+    if not config.training.compile:  # hooks on what is saved would break compiled graphs
         result["saved bytes"] = saved_bytes(own.model, shape.batch, shape.length)
     on_gpu = clock.device.type == "cuda"
-    config = shape.config(encoding, _precision(clock.device), backend)
     result["planned bytes"] = sum(plan_activations(config, on_gpu).values())
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -94,16 +105,16 @@ def _whole(clock: Clock, shape: Shape, encoding: str, backend: str, compiled: bo
     return result
 
 
-def _extrapolated(clock: Clock, shape: Shape, encoding: str, backend: str, compiled: bool) -> Result:
+def _extrapolated(clock: Clock, shape: Shape, config: Config) -> Result:
     measured = []
     for depth in DEPTHS:
         model = shape.model.model_copy(update={"num_layers": depth})
-        _, seconds, baseline = _compared(clock, Shape(model, shape.batch, shape.length), encoding, backend, compiled)
+        _, seconds, baseline = _compared(clock, Shape(model, shape.batch, shape.length), config)
         measured.append((median(seconds), median(baseline)))
     (own_few, few), (own_many, many) = measured
     blocks = (shape.model.num_layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
     whole, baseline_whole = own_few + blocks * (own_many - own_few), few + blocks * (many - few)
-    result = _rates(shape, encoding, whole, clock.device) | {"ratio": whole / baseline_whole}
+    result = _rates(shape, config, whole) | {"ratio": whole / baseline_whole}
     return result | {"extrapolated from": {str(depth): pair[0] for depth, pair in zip(DEPTHS, measured, strict=True)}}
 
 
@@ -118,9 +129,8 @@ def _layer(clock: Clock, shape: Shape, encoding: str, backend: str) -> Result:
     return {"seconds": median(seconds["own"]), "ratio": ratio(seconds["own"], seconds["baseline"])}
 
 
-def _rates(shape: Shape, encoding: str, seconds: float, device: torch.device) -> Result:
+def _rates(shape: Shape, config: Config, seconds: float) -> Result:
     """MFU counts all N x N scores, and the backward pass as two forward passes."""
-    config = shape.config(encoding, _precision(device))
     flops = 3 * forward_flops(config.model, shape.length) * shape.batch
     result: Result = {"seconds": seconds, "tokens/s": shape.batch * shape.length / seconds, "FLOP/s": flops / seconds}
     result["config"] = config.model_dump(mode="json")  # for the planner

@@ -106,8 +106,8 @@ def _step_ratios(results: Results, shape: str) -> dict[tuple[str, str, str], flo
 
 
 def _saved_ratios(results: Results, shape: str) -> dict[str, float]:
-    """Backend of TAPE -> saved bytes over the least of RoPE."""
-    saved = {(w[0], w[1]): r["saved bytes"] for w, r in _of(results, f"step {shape}") if "saved bytes" in r}
+    """Backend of TAPE -> saved bytes over the least of RoPE, without activation checkpointing."""
+    saved = {(w[0], w[1]): r["saved bytes"] for w, r in _of(results, f"step {shape}") if w[2] == "eager" and "saved bytes" in r}
     return {backend: ratio for (encoding, backend), ratio in _over_rope(saved).items() if encoding == "tape"}
 
 

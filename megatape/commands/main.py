@@ -43,6 +43,7 @@ COMMANDS = {
     "ledger": "prove which samples a run has trained on, and list those that it left out",
     "benchmark": "measure a machine",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
+    "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
     "study": "run the paper's studies and this system's benchmarks",
     "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "study shift": "measure how added tokens and shifted position ids change attention",

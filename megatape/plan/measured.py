@@ -8,7 +8,8 @@ from megatape.config import Config, parse_config
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import Gpu, named
 from megatape.plan.memory import plan_memory
-from megatape.plan.speed import device_seconds, middle
+from megatape.plan.operations import middle
+from megatape.plan.speed import device_seconds
 from megatape.plan.trace import run_pass
 from megatape.run_folder import read_lines
 

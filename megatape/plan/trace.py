@@ -71,7 +71,7 @@ def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """A forward and backward pass over `length` tokens: the model with its gradients, and the events of its modules."""
     # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
-    with _precision_of(config), torch.device("meta"):
+    with precision_of(config), torch.device("meta"):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
@@ -106,7 +106,7 @@ def activations(
     length, short = config.data.sequence_length, 8 * config.parallel.tp * (config.training.num_shifted_groups or 1)
 
     def kept(num_layers: int, length: int) -> int:
-        with _precision_of(config), FakeTensorMode():
+        with precision_of(config), FakeTensorMode():
             share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing, backends)
             shift_groups(share, config.training.num_shifted_groups)
             return saved_bytes(share, config.training.micro_batch_size, length, config.data.mask_documents)
@@ -138,7 +138,7 @@ def build(
 
 
 @contextmanager
-def _precision_of(config: Config) -> Iterator[None]:
+def precision_of(config: Config) -> Iterator[None]:
     """Tensors created inside the block have the configuration's precision by default."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.precision))

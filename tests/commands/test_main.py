@@ -45,6 +45,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "scores": (["nowhere", "--scrolls", "nowhere", "--set", "qasper"], "nowhere: no such file of predictions"),
     "ledger": (["nowhere"], "nowhere: give the folder of a run"),
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
+    "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),

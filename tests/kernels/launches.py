@@ -27,7 +27,7 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     recorded: list[Launch] = []
     outputs: tuple[Tensor, ...]
 
-    def record(kernel: Any, grid: tuple[int, ...], tile: Tile, **arguments: Any) -> None:
+    def record(kernel: Any, grid: tuple[int, ...], flops: float, tile: Tile, **arguments: Any) -> None:
         recorded.append(Launch(kernel, grid, tile, arguments))
 
     q, k, v, added = (

@@ -16,6 +16,7 @@ from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotate_kernel
+from megatape.attention.launch import launch
 
 MIN_WIDTH = 16  # the smallest factor of a matrix product
 
@@ -42,6 +43,8 @@ HALF_TILES = {
     (distances_kernel, 64): Tile(64, 64, 8, 2),
     (distances_kernel, 128): Tile(64, 64, 8, 2),
 }
+# Matrix products for each pair of a query and a key: of attention to content, and those more that the state takes.
+PRODUCTS = {forward_kernel: (2, 1), queries_kernel: (3, 1), keys_kernel: (4, 2), distances_kernel: (2, 0)}
 FLOAT_TILE = Tile(32, 32, 8, 1)
 ROTATED = Tile(64, 64, 4, 1)
 
@@ -134,7 +137,7 @@ def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state:
     rotated = torch.empty_like(x)
     batch, length, heads, size = x.shape
     _run(
-        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), ROTATED, x=x, initial=initial, moved=moved,
+        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), 0, ROTATED, x=x, initial=initial, moved=moved,
         rotated=rotated, state=state, length=length, heads=heads, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size),
         ROWS=ROTATED.queries,
     )  # fmt: skip
@@ -166,11 +169,14 @@ def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> N
     batch, length, heads, size = q.shape
     tile = tile_of(kernel, q)
     rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)
+    of_content, of_state = PRODUCTS[kernel]
+    flops = (of_content + (0 if tensors.get("e") is None else of_state)) * batch * heads * length**2 * size
     _run(
-        kernel, (triton.cdiv(length, rows), programs, batch), tile, **tensors, length=length, heads=heads, scale=size**-0.5,
-        GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size), QUERIES=tile.queries, KEYS=tile.keys,
+        kernel, (triton.cdiv(length, rows), programs, batch), flops, tile, **tensors, length=length, heads=heads,
+        scale=size**-0.5, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size), QUERIES=tile.queries, KEYS=tile.keys,
     )  # fmt: skip
 
 
-def _run(kernel: Any, grid: tuple[int, ...], tile: Tile, /, **arguments: Any) -> None:
-    kernel[grid](**arguments, num_warps=tile.warps, num_stages=tile.stages)
+def _run(kernel: Any, grid: tuple[int, ...], flops: int, tile: Tile, /, **arguments: Any) -> None:
+    """flops: two for each multiply-add, of which half are masked."""
+    launch(kernel, grid, flops, tile.warps, tile.stages, arguments)

@@ -85,7 +85,7 @@ class TapeUpdate(StateUpdate):
 
         torch.compile fuses the plain update, and is given that."""
         known = type(self) is TapeUpdate and self.feed_forward and self.moved_dtype is None
-        usable = known and m.is_cuda and not torch.compiler.is_compiling()
+        usable = known and m.device.type in ("cuda", "meta") and not torch.compiler.is_compiling()
         return usable and self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
 
     def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:

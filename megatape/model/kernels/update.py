@@ -12,6 +12,7 @@ model/encodings/tape.py multiplies W_down diag(a) W_up first, which is less arit
 L x L matrices of all tokens need not exist. Shapes as there.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from megatape.attention.launch import launch
 
 PRECISION = tl.constexpr("tf32x3")  # of float32 products
 PROGRAMS = 512  # each takes every 512th token, and sums the gradients of the weights over those
@@ -101,7 +104,9 @@ def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tenso
 
 
 def _run(kernel: Any, **arguments: Any) -> None:
-    kernel[(PROGRAMS,)](**arguments, num_warps=WARPS, num_stages=STAGES)
+    sizes = ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")  # with padding, which is multiplied, too
+    flops = 2 * PRODUCTS[kernel] * math.prod(arguments[size] for size in sizes)
+    launch(kernel, (PROGRAMS,), flops, WARPS, STAGES, arguments)
 
 
 @triton.jit
@@ -253,3 +258,7 @@ def update_backward_kernel(
     _store_weight(d_down, d_downs, CHANNELS, INNER, CHANNELS_P, INNER_P)
     if attended is not None:
         _store_weight(d_gain, d_gains, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
+
+
+# Matrix products of each token, I x L by L x R or as large.
+PRODUCTS = {update_kernel: 2, update_backward_kernel: 5}

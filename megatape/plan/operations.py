@@ -1,0 +1,120 @@
+"""Operations of a GPU and the roofline: each takes the longer of its arithmetic and its bytes."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from megatape.plan.gpus import Gpu
+
+# Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
+MATRIX_EFFICIENCY = (0.50, 0.75)
+FUSED_EFFICIENCY = (0.30, 0.55)
+MEMORY_EFFICIENCY = (0.6, 0.85)
+FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
+
+# Matrix products by themselves; kernels that multiply between other work: attention, and our others; and all that does not
+# multiply.
+Kind = Literal["product", "fused", "other"]
+
+
+class Operation(NamedTuple):
+    """A kernel. flops: of matrix products, in bfloat16 or in the time of so many; bytes: read and written in device memory."""
+
+    kind: Kind
+    flops: float
+    bytes: float
+
+
+Work = Counter[Operation]  # how often each operation runs
+
+
+class Own(NamedTuple):
+    """Seconds of a GPU's own work: of operations that arithmetic limits, and of those that memory limits."""
+
+    compute: float
+    streaming: float
+
+
+def own_seconds(work: Work, gpu: Gpu) -> tuple[Own, Own]:
+    """Seconds that the operations take one after the other, with the (bad, good) efficiencies."""
+    bad, good = (_seconds(work, gpu, case) for case in (0, 1))
+    return bad, good
+
+
+def _seconds(work: Work, gpu: Gpu, case: int) -> Own:
+    peak = gpu.bfloat16_flops
+    rates = {"product": peak * MATRIX_EFFICIENCY[case], "fused": peak * FUSED_EFFICIENCY[case], "other": peak}
+    bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]
+    compute = streaming = 0.0
+    for operation, count in work.items():
+        arithmetic, moving = operation.flops / rates[operation.kind], operation.bytes / bandwidth
+        if arithmetic > moving:
+            compute += count * arithmetic
+        else:
+            streaming += count * moving
+    return Own(compute, streaming)
+
+
+def middle(own: tuple[Own, Own]) -> Own:
+    """The estimate between the bad and the good case: the geometric mean of each part."""
+    return Own(*(math.sqrt(bad * good) for bad, good in zip(*own, strict=True)))
+
+
+def scaled(work: Work, times: int) -> Work:
+    """The work of so many times."""
+    return Counter({operation: count * times for operation, count in work.items()})
+
+
+def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:
+    """What a call of an ATen operator does as one kernel; None if it moves nothing."""
+    name = func.overloadpacket.__name__
+    if is_view(func) or "empty" in name:
+        return None
+    inputs, outputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}]), tensors_of(out)
+    if name.startswith("new_") or name.endswith("_like"):
+        inputs = []
+    elif name in ("copy_", "fill_", "zero_"):
+        inputs = inputs[1:]
+    elif name in ("embedding", "gather", "index", "index_select"):  # picks as much as it returns
+        inputs = [*inputs[1:], *outputs]
+    elif name in ("scatter_", "scatter_add_", "index_put_"):  # changes a few numbers in place
+        inputs, outputs = inputs[1:], inputs[1:]
+    count = count_flops(func)
+    flops = 0 if count is None else count(*args, **kwargs, out_val=out) * slowdown(inputs)
+    return Operation("product" if flops else "other", flops, touched_bytes(inputs) + touched_bytes(outputs))
+
+
+def count_flops(func: Any) -> Any:
+    """torch's formula for the FLOPs of an operator, or None if it is no matrix product."""
+    return flop_registry.get(func.overloadpacket)
+
+
+def is_view(func: Any) -> bool:
+    """Whether an operator only looks at its input in another way."""
+    returned = [each.alias_info for each in func._schema.returns]
+    return func is torch.ops.aten._unsafe_view.default or any(info is not None and not info.is_write for info in returned)
+
+
+def slowdown(operands: Iterable[Tensor]) -> int:
+    """How much longer products of these take than in bfloat16."""
+    return 1 if any(operand.dtype == torch.bfloat16 for operand in operands) else FLOAT32_SLOWDOWN
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors among arguments or results, each once."""
+    return list({id(leaf): leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}.values())
+
+
+def touched_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors, of which those that are expanded have less than their shapes say."""
+    sizes = (
+        tensor.itemsize * math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+        for tensor in tensors
+    )
+    return sum(sizes)

@@ -1,0 +1,246 @@
+"""What a GPU does in a training step, operation by operation, as megatape/plan/operations.py has them.
+
+A model runs on the meta device. Every operation of PyTorch is counted as it is dispatched, as a kernel of its own; attention
+and RMSNorm, which are single kernels on a GPU, are replaced by stand-ins, and our own kernels by their launches. What
+torch.compile fuses is counted by fusion.py instead. A kernel reads each input once and writes each output once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatape.attention.launch import Observer, observed
+from megatape.attention.operation import Backends, by_preference, choose
+from megatape.config import Config
+from megatape.model.accounting import record_saved
+from megatape.model.attention import attention_needs
+from megatape.model.block import Block
+from megatape.model.shifted import shift_groups
+from megatape.model.transformer import Transformer
+from megatape.plan.fusion import compiled_work, run_backward
+from megatape.plan.operations import Operation, Work, operation, scaled, slowdown, touched_bytes
+from megatape.plan.trace import build, precision_of
+from megatape.registry import AUTO
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """A forward and backward pass over a micro-batch on one rank. saved: bytes that autograd keeps for the backward pass, what
+    torch.compile would leave out included."""
+
+    work: Work
+    saved: int
+
+
+@cache
+def step_work(config: Config) -> StepWork:
+    """With the attention that a run gets on a GPU. Documents count as one, and the optimizer is not in it.
+
+    Counted with two and three layers and extrapolated to all of them, which is exact, as all but the last are alike."""
+    two, three = (_step(config, num_layers) for num_layers in (2, 3))
+    more = config.model.num_layers - 2
+    layer = Counter(three.work)
+    layer.subtract(two.work)
+    work = Counter(two.work)
+    work.update(scaled(layer, more))
+    if config.training.compile:
+        work.update(_gained_by_fusion(config))
+    return StepWork(work, two.saved + (three.saved - two.saved) * more)
+
+
+def attention_layer_work(config: Config) -> Work:
+    """Attention and position update of the first block, forward without gradients (study/efficiency.py, "attention layer")."""
+    with on_shapes(config), torch.no_grad():
+        model = _model(config, 2)
+        block, x, state = _inputs(config, model)
+        with count() as work:
+            attended, attended_positions = block.attention(x, state, None, None, True)
+            if state is not None and block.position is not None:
+                block.position(state, None, attended_positions, attended)
+    return work
+
+
+def _step(config: Config, num_layers: int) -> StepWork:
+    with on_shapes(config):
+        model = _model(config, num_layers)
+        tokens = torch.zeros(config.training.micro_batch_size, config.data.sequence_length, dtype=torch.long)
+        with count() as work:
+            with record_saved(exclude=list(model.parameters())) as saved:
+                loss = model(tokens, tokens, targets=tokens, dropout_seeds=tokens[:, 0])
+            if loss.requires_grad:  # not where a shallow model lacks the layers that are trained
+                loss.backward()
+    return StepWork(work, saved.bytes)
+
+
+def _gained_by_fusion(config: Config) -> Work:
+    """What torch.compile changes in all blocks (model/compiled.py)."""
+    again = config.training.activation_checkpointing == "full"
+    gained: Work = Counter()
+    compiled = _compiled(config.model_copy(update={"training": config.training.model_copy(update={"attention": AUTO})}))
+    with on_shapes(config):
+        for (function, weights, args, times), (forward, backward) in zip(_compiled_parts(config), compiled, strict=True):
+            with count() as plain_forward:
+                function(*args)
+            with count() as plain:
+                run_backward(function(*args), weights, args)
+            for work, passes in ((forward, 1 + again), (backward, 1), (plain, -1), (plain_forward, -int(again))):
+                gained.update(scaled(work, passes * times))
+    return gained
+
+
+@cache
+def _compiled(config: Config) -> list[tuple[Work, Work]]:
+    """The parts below as compiled, forward and backward: the same with every attention."""
+    with on_shapes(config):
+        return [compiled_work(function, weights, args) for function, weights, args, _ in _compiled_parts(config)]
+
+
+def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module, list[Any], int]]:
+    """Functions, with their weights and arguments, and in how many blocks they run: the last one does not move the state."""
+    model = _model(config, 2)
+    block, x, state = _inputs(config, model)
+    encoding, layers = model.encoding, config.model.num_layers
+    moved = attended_positions = None
+    if encoding.carries_state:
+        moved = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
+    if encoding.attends == "moving":
+        attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
+    args = [x, torch.empty_like(x).requires_grad_(), state, moved, attended_positions]
+    norm, finish = block.attention_norm, block._finish
+    if not encoding.carries_state:
+        return [(norm, norm, [x], layers), (finish, block, [*args, False, None], layers)]
+    return [
+        (norm, norm, [x], layers),
+        (finish, block, [*args, True, None], layers - 1),
+        (finish, block, [*args, False, None], 1),
+    ]
+
+
+def _model(config: Config, num_layers: int) -> Transformer:
+    model = config.model.model_copy(update={"num_layers": num_layers})
+    backends = _backends(config)
+    if backends is None:  # by flex_attention, with a bias for which the kernel reads next to nothing
+        model, backends = model.model_copy(update={"encoding": "nope", "scaling": None}), ("sdpa",)
+    found = build(config, model, backends=backends)
+    shift_groups(found, config.training.num_shifted_groups)
+    return found
+
+
+def _backends(config: Config) -> Backends | None:
+    """Those that count as the one that `config` has on a GPU. flex, which runs on no other device, moves what sdpa moves."""
+    preferred = by_preference(config.training.attention)
+    need = attention_needs(config, "cuda")[0]
+    chosen = choose(need, preferred)
+    if chosen == "flex":
+        return ("sdpa",) if need.attends in ("plain", "moving") else None
+    return (chosen, *(name for name in preferred if name != chosen))
+
+
+def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, Tensor | None]:
+    """The first block, content as it gets it, and the state."""
+    batch, length = config.training.micro_batch_size, config.data.sequence_length
+    x = torch.empty(batch, length, config.model.hidden_size, requires_grad=True)
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    return block, x, model.encoding.state(torch.zeros(batch, length, dtype=torch.long))
+
+
+@contextmanager
+def on_shapes(config: Config) -> Iterator[None]:
+    """New tensors have the precision of a run, and no memory."""
+    with precision_of(config), torch.device("meta"):
+        yield
+
+
+@contextmanager
+def count() -> Iterator[Work]:
+    """The operations inside the block, backward passes included."""
+    work: Work = Counter()
+
+    def kernel(flops: float, tensors: list[Tensor]) -> None:
+        work[Operation("fused" if flops else "other", flops * slowdown(tensors), touched_bytes(tensors))] += 1
+
+    with _Operators(work), _stand_ins(kernel), observed(kernel):
+        yield work
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "aten" and (found := operation(func, args, kwargs or {}, out)) is not None:
+            self.work[found] += 1
+        return out
+
+
+def _stand_ins(observer: Observer) -> AbstractContextManager[Any]:
+    """In the place of functions that are one kernel on a GPU, and several operations elsewhere.
+
+    By name, because a mode of torch would not last into the backward pass, which may run them again."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        return _Attention.apply(q, k, v, observer)
+
+    def norm(x: Tensor, shape: torch.Size, weight: Tensor, eps: float) -> Any:
+        return _Norm.apply(x, weight, observer)
+
+    return patch.multiple(F, scaled_dot_product_attention=attention, rms_norm=norm)
+
+
+class _Attention(torch.autograd.Function):
+    """q, k: [B, H, N, R]; values: [B, H, N, W]. Of the scores half are masked, which a kernel skips."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, observer: Observer) -> Tensor:
+        batch, heads, length, size = q.shape
+        out = v.new_empty(batch, length, heads, v.shape[-1]).transpose(1, 2)
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        ctx.observer, ctx.pairs = observer, batch * heads * length**2
+        observer(ctx.pairs * (size + v.shape[-1]), [q, k, v, out, log_sum])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        kept = ctx.saved_tensors
+        q, k, v, *_ = kept
+        d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
+        ctx.observer(ctx.pairs * (3 * q.shape[-1] + 2 * v.shape[-1]), [*kept, d_out, d_q, d_k, d_v])
+        return d_q, d_k, d_v, None
+
+
+class _Norm(torch.autograd.Function):
+    """A kernel forward, and one for each gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, observer: Observer) -> Tensor:
+        out, scale = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(x, weight, scale)
+        ctx.observer = observer
+        observer(0, [x, weight, out, scale])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        d_x, d_weight = torch.empty_like(x), torch.empty_like(weight)
+        ctx.observer(0, [d_out, x, weight, scale, d_x])
+        ctx.observer(0, [d_out, x, scale, d_weight])
+        return d_x, d_weight, None

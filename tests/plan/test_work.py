@@ -1,0 +1,173 @@
+"""The operations that the planner counts are those that a GPU runs, with the bytes that they move."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from megatape.config import Config, parse_config
+from megatape.model.accounting import attention_flops, forward_flops
+from megatape.plan.fusion import fused_work
+from megatape.plan.gpus import load_gpu
+from megatape.plan.operations import FLOAT32_SLOWDOWN, MATRIX_EFFICIENCY, MEMORY_EFFICIENCY, Operation, Work, own_seconds
+from megatape.plan.work import count, step_work
+
+# What one call moves, for x of 6 x 8 in bfloat16.
+CALLS: dict[str, tuple[Callable[[Tensor], Any], float]] = {
+    "a view": (lambda x: x.view(8, 6).T[:, 2:], 0),
+    "reads and writes": (lambda x: x * 2, 48 * (2 + 2)),
+    "a cast": (lambda x: x.float(), 48 * (2 + 4)),
+    "both operands": (lambda x: x + x.new_empty(6, 8), 48 * (2 + 2 + 2)),
+    "one operand twice": (lambda x: x * x, 48 * (2 + 2)),
+    "an expanded operand": (lambda x: x + x[:1].expand(6, 8), 48 * (2 + 2) + 8 * 2),
+    "in place": (lambda x: x.mul_(2), 48 * (2 + 2)),
+    "filled": (lambda x: torch.zeros_like(x), 48 * 2),
+    "copied over": (lambda x: x.new_empty(6, 8).copy_(x), 48 * (2 + 2)),
+    "picked rows": (lambda x: F.embedding(torch.zeros(3, dtype=torch.long), x), 3 * (8 + 8) + 3 * 8 * (2 + 2)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_bytes_of_a_call(call: str) -> None:
+    function, expected = CALLS[call]
+    with torch.device("meta"):
+        x = torch.empty(6, 8, dtype=torch.bfloat16)
+        with count() as work:
+            function(x)
+    assert _bytes(work) == expected
+
+
+def _bytes(work: Work) -> float:
+    return sum(operation.bytes * times for operation, times in work.items())
+
+
+def _flops(work: Work, kind: str) -> float:
+    return sum(operation.flops * times for operation, times in work.items() if operation.kind == kind)
+
+
+@pytest.fixture
+def raw_half(raw_config: dict[str, Any]) -> dict[str, Any]:
+    """bfloat16, and heads that every kernel takes."""
+    raw_config["model"] |= {"head_dim": 16, "num_heads": 4, "num_kv_heads": 4, "num_layers": 4}
+    raw_config["training"]["precision"] = "bfloat16"
+    raw_config["zero"] = {"stage": 2}
+    return raw_config
+
+
+def _config(raw: dict[str, Any], encoding: str, **training: Any) -> Config:
+    model, training = raw["model"] | {"encoding": encoding}, raw["training"] | training
+    return parse_config(raw | {"model": model, "training": training}, "test")
+
+
+def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> None:
+    """And attention's are those of FlashAttention, of which half the scores are masked: 2 of 4 products, and 5 of 10."""
+    config = _config(raw_half, "rope")
+    length, batch = config.data.sequence_length, config.training.micro_batch_size
+    attention = attention_flops(config.model, length) * batch
+    work = step_work(config).work
+    assert _flops(work, "product") == 3 * (forward_flops(config.model, length) * batch - attention)
+    assert _flops(work, "fused") == 1.75 * attention
+
+
+def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
+    """All but the head, and the last product of each block, whose result the backward pass does not need."""
+    plain, again = (step_work(_config(raw_half, "rope", activation_checkpointing=mode)) for mode in ("none", "full"))
+    config = _config(raw_half, "rope")
+    length, batch = config.data.sequence_length, config.training.micro_batch_size
+    needless = config.model.vocab_size + config.model.num_layers * config.model.mlp_size
+    products = forward_flops(config.model, length) - attention_flops(config.model, length)
+    expected = products - 2 * config.model.hidden_size * needless * length
+    assert _flops(again.work, "product") - _flops(plain.work, "product") == expected * batch
+    assert _bytes(again.work) > _bytes(plain.work) and again.saved < plain.saved
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "fire", "tape_vector"])
+def test_every_kind_of_attention(raw_half: dict[str, Any], encoding: str) -> None:
+    work = step_work(_config(raw_half, encoding)).work
+    assert min(work.values()) > 0 and _bytes(work) > 0
+
+
+def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
+    """Rotation and update write no float32 copies of e. In return attention multiplies 3 and 10 times in layers that move the
+    state, and 2 and 7 times in the last, where PyTorch's kernel takes 3 and 7, and 2 and 5."""
+    pytest.importorskip("triton")
+    plain, ours = (step_work(_config(raw_half, "tape", attention=name)).work for name in ("sdpa", "triton"))
+    config = _config(raw_half, "tape")
+    layers, length, batch = config.model.num_layers - 1, config.data.sequence_length, config.training.micro_batch_size
+    assert 400 < (_bytes(plain) - _bytes(ours)) / (layers * batch * length * 64) < 800
+    once = batch * length**2 * 64  # half of a product's FLOPs: the rest is masked
+    assert _flops(plain, "fused") == once * (10 * layers + 7)
+    update = _flops(ours, "fused") - once * (13 * layers + 9)
+    assert update == 2 * layers * batch * length * 16**3 * (2 + 5)  # padded to 16
+
+
+def test_bytes_of_the_update_kernel() -> None:
+    """Those of docs/kernels.md, 6 forward and 10 backward, and of what is smaller than e: gates, gradients of weights."""
+    pytest.importorskip("triton")
+    from megatape.model.kernels.update import PROGRAMS, fused_update
+
+    tokens, channels, size, inner = 4096, 8, 64, 4
+
+    def empty(*sizes: int) -> Tensor:
+        return torch.empty(*sizes, dtype=torch.bfloat16, device="meta", requires_grad=True)
+
+    moved, attended = empty(1, tokens, channels, size), empty(1, tokens, channels, size)
+    weights = empty(channels), empty(1, tokens, inner), empty(inner, channels), empty(channels, inner)
+    with count() as forward:
+        out = fused_update(torch.empty(1, tokens, 1, size, device="meta"), moved, attended, *weights)
+    with count() as backward:
+        out.backward(torch.empty_like(out))
+    angles, gates = tokens * size * 4, tokens * inner * 2
+    of_weights = 2 * (2 * channels * inner + channels)
+    assert _bytes(forward) == 6 * moved.numel() + angles + gates + of_weights
+    parts = PROGRAMS * (2 * channels * inner + channels) * 4
+    kernel = max(backward, key=lambda operation: operation.bytes)
+    assert kernel.bytes == 10 * moved.numel() + angles + 2 * gates + of_weights + parts
+
+
+def test_products_of_kernels_are_those_of_their_source() -> None:
+    pytest.importorskip("triton")
+    from megatape.attention.kernels import attention, distances
+    from megatape.model.kernels import update
+
+    found = {kernel: sum(products) for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
+    for kernel, products in found.items():
+        parts = [kernel, distances._d_scores] if kernel is attention.distances_kernel else [kernel]
+        assert sum(inspect.getsource(part.fn).count("tl.dot(") for part in parts) == products, kernel
+
+
+def test_fusion_leaves_the_operands_of_products() -> None:
+    """What lies between is read and written once: by one kernel before the product, and by one behind it."""
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        y = F.silu(x.float()) * x
+        return (y.to(x.dtype) @ weight).float().exp() + 1
+
+    with torch.device("meta"):
+        graph = make_fx(function, tracing_mode="fake")(*(torch.empty(16, 16, dtype=torch.bfloat16) for _ in range(2)))
+    numbers = 16 * 16
+    assert fused_work(graph) == {
+        Operation("other", 0, numbers * (2 + 2)): 1,
+        Operation("product", 2 * 16**3, numbers * (2 + 2 + 2)): 1,
+        Operation("other", 0, numbers * (2 + 4)): 1,
+    }
+
+
+def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
+    gpu = load_gpu("h100")
+    work: Work = Work({Operation("product", 1e12, 1): 3, Operation("product", 1, 1e9): 2})
+    for case, own in enumerate(own_seconds(work, gpu)):
+        assert math.isclose(own.compute, 3e12 / gpu.bfloat16_flops / MATRIX_EFFICIENCY[case])
+        assert math.isclose(own.streaming, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
+
+
+def test_products_of_float32_are_slower() -> None:
+    with torch.device("meta"), count() as work:
+        torch.empty(4, 4) @ torch.empty(4, 4)
+    assert [operation.flops for operation in work] == [2 * 4**3 * FLOAT32_SLOWDOWN]
