@@ -17,7 +17,7 @@ from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.layout import divide_by_channels
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.overlap import Exchange
-from megatape.parallel.recompute import Origin, derive
+from megatape.parallel.recompute import Origin
 
 
 class Attention(nn.Module):
@@ -89,9 +89,7 @@ class Attention(nn.Module):
         )
         q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in projected)
         if self.query_norm is not None and self.key_norm is not None:
-            (q, _), (k, _) = (
-                derive(norm, heads, keep=origin is None) for norm, heads in ((self.query_norm, q), (self.key_norm, k))
-            )
+            q, k = self.query_norm(q), self.key_norm(k)
         return q, k, v
 
 

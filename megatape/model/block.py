@@ -15,6 +15,7 @@ updates it, and attention moves only the content. Shapes as in model/transformer
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from megatape.attention.operation import Backends, load
@@ -24,7 +25,9 @@ from megatape.model.encodings.encoding import Encoding
 from megatape.model.mlp import MLP
 from megatape.model.norm import RMSNorm
 from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.recompute import derive
+from megatape.parallel.recompute import Origin, origin_of
+
+_Finish = Callable[..., tuple[Tensor, Tensor | None, Origin | None]]  # Block._finish
 
 
 class Block(nn.Module):
@@ -50,7 +53,7 @@ class Block(nn.Module):
         self.position = encoding.update(axis)
         if self.position is not None:
             self.position.by_kernel = backends is not None and load(backends[0]).updates_by_kernel
-        self.compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # `_finish`; model/compiled.py sets it
+        self.compiled: _Finish | None = None  # model/compiled.py sets it
 
     def forward(
         self,
@@ -60,14 +63,15 @@ class Block(nn.Module):
         document_starts: Tensor | None,
         move: bool,
         dropout_seeds: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Returns both streams after this block: x, and what blocks have added to the state.
+        origin: Origin | None = None,
+    ) -> tuple[Tensor, Tensor | None, Origin | None]:
+        """Returns both streams after this block: x, and what blocks have added to the state; and the origin of x.
 
         x: [B, N/T, C]; state: that of all tokens before any block, which is no stream; moved: [B, N/T, L, W], or None in front
         of the first update; document_starts: [B, N] or None; move: whether anything reads what this block adds;
-        dropout_seeds: [B] or None."""
-        normed, origin = derive(self.attention_norm, x, keep=not self.selective)
-        attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds, origin)
+        dropout_seeds: [B] or None; origin: of x, as the block before returned it."""
+        normed, again = self._normed(self.attention_norm, x, origin)
+        attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds, again)
         # In training only: evaluation has other shapes and cases, each of which would be compiled.
         finish = self._finish if self.compiled is None or not self.training else self.compiled
         return finish(x, attended, state, moved, attended_positions, move, dropout_seeds)
@@ -81,11 +85,19 @@ class Block(nn.Module):
         attended_positions: Tensor | None,
         move: bool,
         dropout_seeds: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Origin | None]:
         """What comes after attention, token by token."""
-        x = x + attended
-        normed, origin = derive(self.mlp_norm, x, keep=not self.selective)
-        m = self.mlp(normed, dropout_seeds, origin)
+        x, origin = x + attended, None
+        normed, again = self._normed(self.mlp_norm, x)
+        m = self.mlp(normed, dropout_seeds, again)
         if move and state is not None and self.position is not None:
             moved = self.position(state, moved, attended_positions, m)
-        return x + m, moved
+            origin = origin_of(torch.add, x, m)  # the norm keeps x, and the position update m
+        return x + m, moved, origin
+
+    def _normed(self, norm: RMSNorm, x: Tensor, origin: Origin | None = None) -> tuple[Tensor, Origin | None]:
+        """norm(x), and with `selective` its origin. origin: of x."""
+        normed = norm(x, origin)
+        if not self.selective:
+            return normed, None
+        return normed, origin_of(norm, x) if origin is None else origin.then(norm)

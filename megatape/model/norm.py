@@ -1,10 +1,15 @@
 """Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
 
-import torch.nn.functional as F
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
+from megatape.parallel.recompute import Origin
 
 
 class RMSNorm(nn.Module):
@@ -15,6 +20,56 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = parameter((size,), axis, init=1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.float()
-        return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
+    def forward(self, x: Tensor, origin: Origin | None = None) -> Tensor:
+        """x: [..., size]. origin: of x, which is then not kept."""
+        origin = origin or Origin(_itself, (x.detach(),))
+        out: Tensor = _RMSNorm.apply(x, self.weight, self.eps, origin.function, *origin.args)
+        return out
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
+
+
+class _RMSNorm(torch.autograd.Function):
+    """Keeps what x is computed from, in its own dtype, and a float32 number per row. (Autograd would keep x in float32, and on
+    a CPU its normalized values too.) Saves the weight itself, because ZeRO stage 3 frees and refills its storage."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *kept: Tensor) -> Tensor:
+        # One kernel on a GPU; on a CPU, several operations. Both compute in float32.
+        normed, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+        ctx.function = function
+        ctx.save_for_backward(weight, scale, *kept)
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, scale, *kept = ctx.saved_tensors
+        x, needs = ctx.function(*kept), ctx.needs_input_grad
+        gradients = _by_kernel if x.is_cuda else _by_formula
+        return *gradients(grad, x, scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+
+
+def _by_kernel(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of x and weight, if `needs`, from that of the output. scale: 1 / sqrt(mean(x^2) + eps)."""
+    d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, x, weight.shape, scale, weight, needs)
+    return d_x, d_weight
+
+
+def _by_formula(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The same without a fused kernel: the operations of autograd, in their order, so bit for bit its results."""
+    grad, x, d_x, d_weight = grad.float(), x.float(), None, None
+    if needs[1]:
+        d_weight = (x * scale).mul_(grad).sum_to_size(weight.shape).to(weight.dtype)
+    if needs[0]:
+        d_normed = grad * weight
+        d_scale = (d_normed * x).sum(-1, keepdim=True)
+        d_mean = d_scale * -0.5 * scale.pow(3)
+        d_x = d_normed.mul_(scale).add_(x * (d_mean / x.shape[-1] * 2)).to(x.dtype)
+    return d_x, d_weight

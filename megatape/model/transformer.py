@@ -78,10 +78,10 @@ class Transformer(nn.Module):
         dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout."""
         config = self.config
         x = self.encoding.embed(self.embedding(tokens), own_tokens(positions, self.axis))
-        state, moved = self.encoding.state(positions), None
+        state, moved, origin = self.encoding.state(positions), None, None
         for index, block in enumerate(self.blocks):
             move = index < config.num_layers - 1 or states is not None
-            x, moved = self.run_block(block, x, state, moved, document_starts, move, dropout_seeds)
+            x, moved, origin = self.run_block(block, x, state, moved, document_starts, move, dropout_seeds, origin)
             if states is not None:
                 states.append((x, self.own_state(state, moved)))
         return self.head(self.norm(x), targets, self.embedding.weight if config.tie_embeddings else None)

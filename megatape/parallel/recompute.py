@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,14 +37,25 @@ class Origin:
     function: Callable[..., Tensor]
     args: tuple[Tensor, ...]
 
+    def then(self, function: Callable[[Tensor], Tensor]) -> "Origin":
+        """The origin of function(the tensor)."""
+        return Origin(lambda *args: function(self.function(*args)), self.args)
 
-def derive(function: Callable[..., Tensor], *args: Tensor, keep: bool) -> tuple[Tensor, Origin | None]:
-    """function(*args), and its origin; or, with `keep`, without one.
+
+def origin_of(function: Callable[..., Tensor], *args: Tensor) -> Origin | None:
+    """The origin of function(*args), or None where it saves nothing: without a backward pass, inside `recompute`, and under a
+    compiler, which chooses itself what to keep.
 
     function: not a module that ZeRO stage 3 divides, since the backward pass calls it outside of the modules' hooks."""
-    if keep or not torch.is_grad_enabled():
-        return function(*args), None
-    return recompute(function, *args), Origin(function, tuple(arg.detach() for arg in args))
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or recomputed():
+        return None
+    return Origin(function, tuple(arg.detach() for arg in args))
+
+
+def derive(function: Callable[..., Tensor], *args: Tensor, keep: bool) -> tuple[Tensor, Origin | None]:
+    """function(*args), of which autograd keeps only the arguments, and its origin; or, with `keep`, without one."""
+    origin = None if keep else origin_of(function, *args)
+    return (function if origin is None else partial(recompute, function))(*args), origin
 
 
 class _Inside:

@@ -84,10 +84,11 @@ class Subject:
 
     def blocks(self) -> Tensor:
         """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
-        x, state, moved = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions), None
+        x, state = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions)
+        moved = origin = None
         last = len(self.model.blocks) - 1
         for index, block in enumerate(self.model.blocks):
-            x, moved = self.model.run_block(block, x, state, moved, None, index < last)
+            x, moved, origin = self.model.run_block(block, x, state, moved, None, index < last, None, origin)
         return x.sum()
 
     def step(self, forward: Callable[[], Tensor]) -> None:

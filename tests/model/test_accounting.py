@@ -15,6 +15,7 @@ from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
 from megatape.model.shifted import shift_groups
 from megatape.model.transformer import Transformer
+from megatape.plan.trace import PLAIN
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
 
@@ -152,8 +153,21 @@ def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
             assert torch.equal(found[mode][name], tensor), (mode, name)
     assert flops["none"] == flops["selective"] < flops["full"]
     assert (
-        saved["full"] < saved["selective"] < (0.9 if variant == "lora" else 0.7) * saved["none"]
+        saved["full"] < saved["selective"] < (0.9 if variant == "lora" else 0.75) * saved["none"]
     )  # adapters keep their inputs
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_tape_keeps_more(checkpointing: Mode, dtype: torch.dtype) -> None:
+    """Two tensors of the hidden size per layer: A e and what e has moved by; in the last, queries and keys before rotation.
+
+    The MLP's output, which moves e, is kept in place of the next block's input, its sum with one that is kept."""
+    saved = {}
+    for encoding in ("tape", "rope"):
+        model = Transformer(ModelConfig(encoding=encoding, **SHAPE), checkpointing, backends=PLAIN).to(dtype)
+        saved[encoding] = saved_bytes(model, 2, 40)
+    assert saved["tape"] - saved["rope"] == 2 * SHAPE["num_layers"] * 2 * 40 * SHAPE["hidden_size"] * dtype.itemsize
 
 
 def test_recording_keeps_no_graph_alive() -> None:
