@@ -11,6 +11,9 @@
 The lower stream is e without its initial value, which is a function of the position: it starts at zero and takes half the
 bytes in bfloat16, where e itself would lose its angles. With other encodings e is constant (`rope`) or absent (`nope`): nothing
 updates it, and attention moves only the content. Shapes as in model/transformer.py.
+
+For the backward pass the MLP's norm keeps its input x, and the position update m. So where e moves, the next block's norm keeps
+these two in place of their sum.
 """
 
 from collections.abc import Callable
