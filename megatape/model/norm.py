@@ -37,8 +37,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *kept: Tensor) -> Tensor:
-        # One kernel on a GPU; on a CPU, several operations. Both compute in float32.
-        normed, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+        normed, scale = normalized(x, weight, eps)
         ctx.function = function
         ctx.save_for_backward(weight, scale, *kept)
         return normed
@@ -47,15 +46,27 @@ class _RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale, *kept = ctx.saved_tensors
-        x, needs = ctx.function(*kept), ctx.needs_input_grad
-        gradients = _by_kernel if x.is_cuda else _by_formula
-        return *gradients(grad, x, scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+        needs = ctx.needs_input_grad
+        return *gradients(grad, ctx.function(*kept), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+
+
+def normalized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1]; one kernel on a GPU. Computes in float32."""
+    out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+    return out, scale
+
+
+def gradients(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Those of x and weight, each if it `needs` one, from that of the output. scale: from `normalized`."""
+    return (_by_kernel if x.is_cuda else _by_formula)(grad, x, scale, weight, needs)
 
 
 def _by_kernel(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of x and weight, if `needs`, from that of the output. scale: 1 / sqrt(mean(x^2) + eps)."""
+    """`gradients` by the operator that GPUs have."""
     d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, x, weight.shape, scale, weight, needs)
     return d_x, d_weight
 

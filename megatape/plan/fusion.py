@@ -39,7 +39,9 @@ def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[A
 def run_backward(outputs: Any, weights: nn.Module, args: list[Any]) -> None:
     """The backward pass of a function that has these outputs."""
     made = [
-        out for out in (outputs if isinstance(outputs, tuple) else (outputs,)) if out is not None and out.grad_fn is not None
+        out
+        for out in (outputs if isinstance(outputs, tuple) else (outputs,))
+        if isinstance(out, Tensor) and out.grad_fn is not None
     ]
     for leaf in (*args, *weights.parameters()):
         if isinstance(leaf, Tensor):

@@ -7,7 +7,7 @@ torch.compile fuses is counted by fusion.py instead. A kernel reads each input o
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.attention.launch import Observer, observed
 from megatape.attention.operation import Backends, by_preference, choose
 from megatape.config import Config
+from megatape.model import norm
 from megatape.model.accounting import record_saved
 from megatape.model.attention import attention_needs
 from megatape.model.block import Block
@@ -116,11 +117,11 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
     if encoding.attends == "moving":
         attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
     args = [x, torch.empty_like(x).requires_grad_(), state, moved, attended_positions]
-    norm, finish = block.attention_norm, block._finish
+    before, finish = block.attention_norm, block._finish
     if not encoding.carries_state:
-        return [(norm, norm, [x], layers), (finish, block, [*args, False, None], layers)]
+        return [(before, before, [x], layers), (finish, block, [*args, False, None], layers)]
     return [
-        (norm, norm, [x], layers),
+        (before, before, [x], layers),
         (finish, block, [*args, True, None], layers - 1),
         (finish, block, [*args, False, None], 1),
     ]
@@ -188,7 +189,8 @@ class _Operators(TorchDispatchMode):
         return out
 
 
-def _stand_ins(observer: Observer) -> AbstractContextManager[Any]:
+@contextmanager
+def _stand_ins(observer: Observer) -> Iterator[None]:
     """In the place of functions that are one kernel on a GPU, and several operations elsewhere.
 
     By name, because a mode of torch would not last into the backward pass, which may run them again."""
@@ -196,10 +198,26 @@ def _stand_ins(observer: Observer) -> AbstractContextManager[Any]:
     def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return _Attention.apply(q, k, v, observer)
 
-    def norm(x: Tensor, shape: torch.Size, weight: Tensor, eps: float) -> Any:
-        return _Norm.apply(x, weight, observer)
+    def normalized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        out, scale = torch.empty_like(x), x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+        observer(0, [x, weight, out, scale])
+        return out, scale
 
-    return patch.multiple(F, scaled_dot_product_attention=attention, rms_norm=norm)
+    def gradients(
+        grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        d_x, d_weight = (torch.empty_like(of) if needed else None for of, needed in zip((x, weight), needs, strict=True))
+        if d_x is not None:
+            observer(0, [grad, x, weight, scale, d_x])
+        if d_weight is not None:
+            observer(0, [grad, x, scale, d_weight])
+        return d_x, d_weight
+
+    with (
+        patch.object(F, "scaled_dot_product_attention", attention),
+        patch.multiple(norm, normalized=normalized, gradients=gradients),
+    ):
+        yield
 
 
 class _Attention(torch.autograd.Function):
@@ -223,24 +241,3 @@ class _Attention(torch.autograd.Function):
         d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
         ctx.observer(ctx.pairs * (3 * q.shape[-1] + 2 * v.shape[-1]), [*kept, d_out, d_q, d_k, d_v])
         return d_q, d_k, d_v, None
-
-
-class _Norm(torch.autograd.Function):
-    """A kernel forward, and one for each gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, observer: Observer) -> Tensor:
-        out, scale = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(x, weight, scale)
-        ctx.observer = observer
-        observer(0, [x, weight, out, scale])
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, scale = ctx.saved_tensors
-        d_x, d_weight = torch.empty_like(x), torch.empty_like(weight)
-        ctx.observer(0, [d_out, x, weight, scale, d_x])
-        ctx.observer(0, [d_out, x, scale, d_weight])
-        return d_x, d_weight, None
