@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow fp8 cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,6 +32,14 @@ numerics: ## numerical tests with the CPU's oldest instruction set
 
 slow: ## tests that take minutes
 	$(PYTEST) -n 2 --dist worksteal -m slow
+
+build/torchao: constraints.txt # not in .venv, where it slows every import of transformers, and prints what it cannot load
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -c constraints.txt torchao
+	touch $@
+
+fp8: build/torchao ## tests of products in FP8, emulated
+	PYTHONPATH=build/torchao $(PYTEST) tests/parallel/test_fp8.py tests/model/test_fp8.py tests/training/test_fp8.py \
+		tests/plan/test_memory.py -m fp8
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster

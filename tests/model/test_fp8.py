@@ -14,6 +14,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.fp8 import fp8_product
 from tests.model.builder import random_model, tokens_and_positions
 
+pytestmark = pytest.mark.fp8
 PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {
     f"mlp.{name}" for name in ("gate", "up", "down")
 }

@@ -15,6 +15,7 @@ from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
 from megatape.parallel.recompute import derive
 from tests import bounds
 
+pytestmark = pytest.mark.fp8
 CPU = torch.device("cpu")
 RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
 SIZE, OUT = 32, (48, 16)  # of the layers that share an input, and of a layer behind the first of them

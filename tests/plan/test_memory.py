@@ -99,6 +99,7 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     assert not set(after.host) & set(after.device)
 
 
+@pytest.mark.fp8
 def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
     """Bytes at the peak of torchao's rounding, and in the plan where the largest matrix is tokens x model.mlp_size."""
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic  # seconds

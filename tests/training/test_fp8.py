@@ -23,6 +23,7 @@ def fp8_config(raw_config: dict[str, Any]) -> dict[str, Any]:
     return raw_config
 
 
+@pytest.mark.fp8
 @pytest.mark.slow
 def test_learns_as_without(fp8_config: dict[str, Any], tmp_path: Path) -> None:
     fp8_config["training"] |= {"steps": 12, "activation_checkpointing": "selective"}
@@ -70,6 +71,7 @@ def test_what_is_refused(fp8_config: dict[str, Any], section: str, values: dict[
         parse_config(fp8_config, "test")
 
 
+@pytest.mark.fp8
 def test_all_ranks_can_or_none(
     fp8_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
