@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
+from megatape.attention.rotation import rotated
 
 # What an encoding asks of attention: nothing, moving the state with the same weights as the values,
 # or a bias on the scores, by the distance or by the pair of tokens.
@@ -65,6 +66,12 @@ class Backend(ABC):
 
         document_starts: [B, N], the first token that each token may see, or None. Returns A v
         [B, N, H, R] in the dtype of v."""
+
+    def attend_rotated(
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+    ) -> Tensor:
+        """`attend` without a bias, with q and k rotated by e, the sum of initial and moved (as attend_and_move takes them)."""
+        return self.attend(*rotated(q, k, initial, moved), v, None, document_starts)
 
     def attend_and_move(
         self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None

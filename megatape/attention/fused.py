@@ -56,6 +56,16 @@ class Fused(Backend):
             (by_distance,) = bias.weights
         return fused_attention(q, k, v, by_distance, document_starts)
 
+    def attend_rotated(
+        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+    ) -> Tensor:
+        """Rotated as they are loaded, unless e is wider than the heads."""
+        from megatape.attention.kernels.attention import fused_rotated_attention
+
+        if initial.shape[-1] != v.shape[-1]:
+            return super().attend_rotated(q, k, v, initial, moved, document_starts)
+        return fused_rotated_attention(q, k, v, initial, moved, document_starts)
+
     def attend_and_move(
         self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:

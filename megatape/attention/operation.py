@@ -23,6 +23,20 @@ def attend(
     return load(choose(_need(q, attends, document_starts), backends)).attend(q, k, v, bias, document_starts)
 
 
+def attend_rotated(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial: Tensor,
+    moved: Tensor | None,
+    document_starts: Tensor | None,
+    backends: Backends | None = None,
+) -> Tensor:
+    """Backend.attend_rotated by the first backend that supports the call."""
+    backend = load(choose(_need(q, "plain", document_starts), backends))
+    return backend.attend_rotated(q, k, v, initial, moved, document_starts)
+
+
 def attend_and_move(
     q: Tensor,
     k: Tensor,

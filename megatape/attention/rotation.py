@@ -19,6 +19,16 @@ def whole_state(initial: Tensor, moved: Tensor | None, num_channels: int) -> Ten
     return initial.expand(-1, -1, num_channels, -1) if moved is None else initial + moved
 
 
+def rotated(q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype.
+
+    initial, moved: as `whole_state` takes them."""
+    if moved is None:  # a constant, for whose gradient nothing is kept
+        return rotate(q, initial).to(q.dtype), rotate(k, initial).to(k.dtype)
+    q, k, _ = rotate_by_state(q, k, initial, moved)
+    return q, k
+
+
 def rotate_by_state(q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and e itself, in the dtype of q and k.
 

@@ -44,12 +44,12 @@ def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[
     q, k, v = (draw(1, length, heads, sizes.head_dim) for heads in (sizes.heads, sizes.channels, sizes.channels))
     tokens = torch.arange(length, device=device)
     starts = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
+    initial = draw(1, length, 1, sizes.state_width or sizes.head_dim, dtype=torch.float32).detach()
     if need.attends == "moving":
         moved = draw(1, length, sizes.channels, sizes.state_width)
-        initial = draw(1, length, 1, sizes.state_width, dtype=torch.float32).detach()
         outputs, given = [*backend.attend_and_move(q, k, v, initial, moved, starts)], [q, k, v, moved]
     elif need.attends == "plain":
-        outputs, given = [backend.attend(q, k, v, None, starts)], [q, k, v]
+        outputs, given = [backend.attend_rotated(q, k, v, initial, None, starts)], [q, k, v]
     else:
         weights = draw(sizes.heads, length, dtype=torch.float32)
         outputs, given = [backend.attend(q, k, v, DistanceBias(weights), starts)], [q, k, v, weights]

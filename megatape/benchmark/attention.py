@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import attend, attend_and_move, by_preference, load
+from megatape.attention.operation import attend, attend_and_move, attend_rotated, by_preference, load
 from megatape.attention.rotation import rotate
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
@@ -120,7 +120,7 @@ class Problem:
         if self.attends == "moving":
             return list(attend_and_move(q, k, v, self.state, rest[0], self.starts, by_preference(backend)))
         if self.attends == "plain":
-            q, k = self.encoding.rotate_qk(q, k, self.state)
+            return [attend_rotated(q, k, v, self.state, None, self.starts, by_preference(backend))]
         return [attend(q, k, v, DistanceBias(*rest) if rest else None, self.starts, by_preference(backend))]
 
     @torch.no_grad()

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from megatape.attention.backend import Need, Sizes
-from megatape.attention.operation import Backends, attend, attend_and_move
-from megatape.attention.rotation import rotate_by_state
+from megatape.attention.operation import Backends, attend, attend_and_move, attend_rotated
+from megatape.attention.rotation import rotated
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import Config, ModelConfig
 from megatape.model.encodings import encoding_of
@@ -58,21 +58,21 @@ class Attention(nn.Module):
         attended_positions = None
         if state is not None and move and self.encoding.attends == "moving":
             content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backends)
+        elif self.training and self.sparse is not None:
+            content = self.sparse.attend(*self.rotate_qk(q, k, state, moved), v, document_starts, self.backends)
+        elif state is not None and self.encoding.has_position_tensor:
+            content = attend_rotated(q, k, v, state, moved, document_starts, self.backends)
         else:
-            q, k = self.rotate_qk(q, k, state, moved)
-            if self.training and self.sparse is not None:
-                content = self.sparse.attend(q, k, v, document_starts, self.backends)
-            else:
-                bias = None if self.bias is None else self.bias.scores(self.bias(q), state)
-                content = attend(q, k, v, bias, document_starts, self.backends)
+            q, k = self.encoding.rotate_qk(q, k, state)
+            bias = None if self.bias is None else self.bias.scores(self.bias(q), state)
+            content = attend(q, k, v, bias, document_starts, self.backends)
         return self.output(content.flatten(2), dropout_seeds), attended_positions
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor]:
         """Queries [B, N, H/T, R] and keys [B, N, L/T, R] from which scores are computed. moved: of this rank's channels."""
         if state is None or moved is None:
             return self.encoding.rotate_qk(q, k, state)
-        q, k, _ = rotate_by_state(q, k, state, moved)
-        return q, k
+        return rotated(q, k, state, moved)
 
     def heads(
         self,

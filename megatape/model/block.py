@@ -17,6 +17,7 @@ these two in place of their sum.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,12 @@ from megatape.model.norm import RMSNorm
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.recompute import Origin, origin_of
 
-_Finish = Callable[..., tuple[Tensor, Tensor | None, Origin | None]]  # Block._finish
+
+class Parts(NamedTuple):
+    """Block.feed_forward and Block.position, or what torch.compile has made of them."""
+
+    feed_forward: Callable[..., tuple[Tensor, Tensor | None, Origin | None]]
+    position: Callable[..., Tensor] | None
 
 
 class Block(nn.Module):
@@ -56,7 +62,7 @@ class Block(nn.Module):
         self.position = encoding.update(axis)
         if self.position is not None:
             self.position.by_kernel = backends is not None and load(backends[0]).updates_by_kernel
-        self.compiled: _Finish | None = None  # model/compiled.py sets it
+        self.compiled: Parts | None = None  # model/compiled.py sets it
 
     def forward(
         self,
@@ -76,27 +82,24 @@ class Block(nn.Module):
         normed, again = self._normed(self.attention_norm, x, origin)
         attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds, again)
         # In training only: evaluation has other shapes and cases, each of which would be compiled.
-        finish = self._finish if self.compiled is None or not self.training else self.compiled
-        return finish(x, attended, state, moved, attended_positions, move, dropout_seeds)
+        parts = self.compiled if self.compiled is not None and self.training else Parts(self.feed_forward, self.position)
+        updates = move and state is not None and parts.position is not None
+        x, m, origin = parts.feed_forward(x, attended, dropout_seeds, updates)
+        if updates:
+            moved = parts.position(state, moved, attended_positions, m)
+        return x, moved, origin
 
-    def _finish(
-        self,
-        x: Tensor,
-        attended: Tensor,
-        state: Tensor | None,
-        moved: Tensor | None,
-        attended_positions: Tensor | None,
-        move: bool,
-        dropout_seeds: Tensor | None,
+    def feed_forward(
+        self, x: Tensor, attended: Tensor, dropout_seeds: Tensor | None, updates: bool
     ) -> tuple[Tensor, Tensor | None, Origin | None]:
-        """What comes after attention, token by token."""
-        x, origin = x + attended, None
+        """Returns x after attention and MLP, and with `updates`, if the position update reads it, the MLP's output m and the
+        origin of x."""
+        x = x + attended
         normed, again = self._normed(self.mlp_norm, x)
         m = self.mlp(normed, dropout_seeds, again)
-        if move and state is not None and self.position is not None:
-            moved = self.position(state, moved, attended_positions, m)
-            origin = origin_of(torch.add, x, m)  # the norm keeps x, and the position update m
-        return x + m, moved, origin
+        if not updates:
+            return x + m, None, None
+        return x + m, m, origin_of(torch.add, x, m)  # the norm keeps x, and the position update m
 
     def _normed(self, norm: RMSNorm, x: Tensor, origin: Origin | None = None) -> tuple[Tensor, Origin | None]:
         """norm(x), and with `selective` its origin. origin: of x."""

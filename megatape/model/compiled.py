@@ -2,7 +2,7 @@
 
 import torch
 
-from megatape.model.block import Block
+from megatape.model.block import Block, Parts
 from megatape.model.transformer import Transformer
 
 
@@ -20,7 +20,13 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
         if attention.output.fp8 is not None:  # whose scaling takes as long as the product unless it is fused
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(backend=backend, fullgraph=True, dynamic=False)
-        block.compiled = torch.compile(block._finish, backend=backend, fullgraph=True, dynamic=False)
+        feed_forward = torch.compile(block.feed_forward, backend=backend, fullgraph=True, dynamic=False)
+        position = block.position
+        # Our own kernel multiplies, too, and the compiler fuses only what lies between products. It is for a GPU, where the
+        # weights may not be yet.
+        if position is not None and not (position.by_kernel and position.has_kernel(torch.device("cuda"))):
+            position = torch.compile(position, backend=backend, fullgraph=True, dynamic=False)
+        block.compiled = Parts(feed_forward, position)
 
 
 def _check_compiler() -> None:

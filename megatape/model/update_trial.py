@@ -17,7 +17,7 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
     update; "" if nothing does, or if they do not support the run's update."""
     model, encoding = config.model, encoding_of(config.model)
     update, dtype = encoding.update(SINGLE), getattr(torch, config.training.precision)
-    if update is None or not update.has_kernel(torch.empty(0, dtype=dtype, device=device)):
+    if update is None or not update.has_kernel(device):
         return ""
     generator = torch.Generator().manual_seed(0)
 

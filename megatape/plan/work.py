@@ -89,7 +89,8 @@ def _gained_by_fusion(config: Config) -> Work:
     gained: Work = Counter()
     compiled = _compiled(config.model_copy(update={"training": config.training.model_copy(update={"attention": AUTO})}))
     with on_shapes(config):
-        for (function, weights, args, times), (forward, backward) in zip(_compiled_parts(config), compiled, strict=True):
+        # The last part, the position update, is not among those of a run whose kernels do it.
+        for (function, weights, args, times), (forward, backward) in zip(_compiled_parts(config), compiled, strict=False):
             with count() as plain_forward:
                 function(*args)
             with count() as plain:
@@ -111,20 +112,25 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
     model = _model(config, 2)
     block, x, state = _inputs(config, model)
     encoding, layers = model.encoding, config.model.num_layers
-    moved = attended_positions = None
-    if encoding.carries_state:
-        moved = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
-    if encoding.attends == "moving":
-        attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
-    args = [x, torch.empty_like(x).requires_grad_(), state, moved, attended_positions]
-    before, finish = block.attention_norm, block._finish
-    if not encoding.carries_state:
-        return [(before, before, [x], layers), (finish, block, [*args, False, None], layers)]
-    return [
+    updates = encoding.carries_state
+    args = [x, torch.empty_like(x).requires_grad_(), None]
+    before, feed_forward = block.attention_norm, block.feed_forward
+    parts: list[tuple[Callable[..., Any], nn.Module, list[Any], int]] = [
         (before, before, [x], layers),
-        (finish, block, [*args, True, None], layers - 1),
-        (finish, block, [*args, False, None], 1),
+        (feed_forward, block, [*args, updates], layers - updates),
     ]
+    if not updates:
+        return parts
+    parts.append((feed_forward, block, [*args, False], 1))
+    position = block.position
+    assert position is not None
+    if not (position.by_kernel and position.has_kernel(x.device)):
+        moved = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
+        attended_positions = None
+        if encoding.attends == "moving":
+            attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
+        parts.append((position, position, [state, moved, attended_positions, x], layers - 1))
+    return parts
 
 
 def _model(config: Config, num_layers: int) -> Transformer:

@@ -37,13 +37,15 @@ TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
 
 @dataclass(frozen=True)
 class Case:
-    """shape: B, N, H, L, R. moves: with e; moved: with something added to e's initial value; wide: e is twice as wide as heads.
-    biased: with a bias by distance. tile: in place of a GPU's, so that loops have several steps."""
+    """shape: B, N, H, L, R. moves: with e; rotates: or with e for queries and keys alone; moved: with something added to e's
+    initial value; wide: e is twice as wide as heads. biased: with a bias by distance. tile: in place of a GPU's, so that loops
+    have several steps."""
 
     shape: tuple[int, int, int, int, int]
     tile: Tile
     dtype: torch.dtype = torch.float32
     moves: bool = True
+    rotates: bool = False
     moved: bool = True
     documents: bool = True
     wide: bool = False
@@ -55,6 +57,8 @@ CASES = [
     Case((1, 50, 1, 1, 20), WIDE, documents=False),  # padded heads
     Case((1, 40, 1, 1, 4), WIDE, moved=False),
     Case((1, 40, 2, 1, 16), TALL, moves=False),
+    Case((1, 40, 2, 1, 16), TALL, moves=False, rotates=True),
+    Case((1, 40, 2, 2, 4), WIDE, moves=False, rotates=True, moved=False),
     Case((1, 20, 2, 1, 4), TALL, wide=True),
     Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
     Case((2, 40, 2, 1, 16), TALL, moves=False, biased=True),
@@ -79,12 +83,12 @@ def differences(case: Case) -> dict[str, float]:
         moved = moved.detach().repeat(1, 1, 1, 2).requires_grad_()
     batch, length, heads, channels, size = case.shape
     starts = random_document_starts(batch, length) if case.documents else None
-    arguments = {"q": q, "k": k, "v": v} | ({"moved": moved} if case.moves and case.moved else {})
+    arguments = {"q": q, "k": k, "v": v} | ({"moved": moved} if (case.moves or case.rotates) and case.moved else {})
     if case.biased:
         arguments["bias"] = torch.randn(heads, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in arguments.items()}
     initial = initial_state(moved)
-    if not case.moves:  # a rotation by nothing
+    if not case.moves and not case.rotates:  # a rotation by nothing
         initial = torch.tensor([1.0, 0.0]).repeat_interleave(size // 2).expand_as(initial)
     e = initial.double().expand(-1, -1, channels, -1) + exact.get("moved", 0)
     zeros = torch.zeros(batch, length, dtype=torch.long)
@@ -101,6 +105,9 @@ def differences(case: Case) -> dict[str, float]:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
     if case.moves:
         found = load("triton").attend_and_move(q, k, v, initial, arguments.get("moved"), starts)
+    elif case.rotates:
+        found = (load("triton").attend_rotated(q, k, v, initial, arguments.get("moved"), starts),)
+        expected = expected[:1]
     else:
         bias = DistanceBias(arguments["bias"]) if case.biased else None
         found, expected = (load("triton").attend(q, k, v, bias, starts),), expected[:1]
@@ -252,7 +259,10 @@ def main() -> None:
     mend_bfloat16()
     quicken()
     found = [(case.dtype == torch.float32, differences(case)) for case in CASES]
-    with patch.object(update, "PROGRAMS", 3), patch.object(TapeUpdate, "has_kernel", lambda self, m: True):  # also on a CPU
+    with (
+        patch.object(update, "PROGRAMS", 3),
+        patch.object(TapeUpdate, "has_kernel", lambda self, device: True),
+    ):  # also on a CPU
         found += [(case[2] == torch.float32, update_differences(*case)) for case in UPDATES]
     print(json.dumps(found))
     large = launches(LARGE, torch.bfloat16, documents=True)

@@ -41,7 +41,7 @@ class Fragile(Blocked):
 class BrokenUpdate(TapeUpdate):
     """Its kernel is off on rank 1: it forgets the gain of attention's update, and so its gradient."""
 
-    def has_kernel(self, m: Tensor) -> bool:
+    def has_kernel(self, device: torch.device) -> bool:
         return True
 
     def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
+from megatape.model.block import Block
 from megatape.model.compiled import compile_blocks
+from megatape.model.transformer import Transformer
 from megatape.runtime.topology import Topology
 from megatape.training import run
 from tests.training.cases import train_cases
@@ -26,13 +28,16 @@ def test_compiled_equals_eager(raw_config: dict[str, Any], tmp_path: Path) -> No
     raw_config["zero"] = {"stage": 2}
     cases = [{"name": name, "set": {"training.compile": name == "compiled"}} for name in ("eager", "compiled")]
     (found,) = run_workers("tests.training.test_compile:train", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
-    # The norm in training, in evaluation and for the position view; the rest in the first, the last and the other blocks.
-    assert found == {"graphs": 6, "breaks": 0, "refusal": True}
+    # The norm in training, in evaluation and for the position view; the MLP's part in the last and the other blocks; the
+    # position update in the first and the other blocks.
+    assert found == {"graphs": 7, "breaks": 0, "refusal": True, "left to our kernel": [True, False]}
     compare(tmp_path / "run" / "eager", tmp_path / "run" / "compiled", step=2)
 
 
-def train(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
-    """Train the cases without the last stage of compiling, which takes a minute to make C++; then without a C++ compiler."""
+def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
+    """Train the cases without the last stage of compiling, which takes a minute to make C++; then without a C++ compiler.
+
+    Last, which position updates stay as they are with our attention: the one that our kernel knows, and another."""
     from torch._dynamo.utils import counters
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
@@ -44,7 +49,16 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
         raw = payload["config"] | {"training": payload["config"]["training"] | {"compile": True}}
         (refused,) = train_cases({"config": raw, "cases": [{"name": "without"}]}, topology)
     refusal = "training.compile needs a C++ compiler" in refused["error"]
-    return {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"]), "refusal": refusal}
+    left = []
+    for encoding in ("tape", "tape_vector"):
+        config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
+        model = Transformer(config.model, backends=("triton",))
+        compile_blocks(model, "eager")
+        block = model.blocks[0]
+        assert isinstance(block, Block) and block.compiled is not None
+        left.append(block.compiled.position is block.position)
+    stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])
+    return dict(zip(("graphs", "breaks"), stats, strict=True)) | {"refusal": refusal, "left to our kernel": left}
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,23 @@ ROTATED = Tile(64, 64, 4, 1)
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, document_starts: Tensor | None) -> Tensor:
     """Causal attention; arguments and result as in Backend.attend. by_distance: float32 [H, N], a bias on scores, or None."""
-    content, _ = _FusedAttention.apply(q, k, v, None, None, by_distance, document_starts)
+    content, _ = _FusedAttention.apply(q, k, v, None, None, False, by_distance, document_starts)
+    return content
+
+
+def fused_rotated_attention(
+    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
+) -> Tensor:
+    """The same with q and k rotated by e of their width; as in Backend.attend_rotated."""
+    content, _ = _FusedAttention.apply(q, k, v, initial, moved, False, None, document_starts)
     return content
 
 
 def fused_moving_attention(
     q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same over v and e, with q and k rotated by e of their width; as in Backend.attend_and_move."""
-    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, None, document_starts)
+    """The same over v and e; as in Backend.attend_and_move."""
+    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, True, None, document_starts)
     return content, attended_positions
 
 
@@ -75,7 +83,9 @@ def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Keeps its arguments and results and one number per query; rotated queries and keys are computed again."""
+    """Keeps its arguments and results and one number per query; rotated queries and keys are computed again.
+
+    moves: whether e is a value, too."""
 
     @staticmethod
     def forward(
@@ -85,19 +95,21 @@ class _FusedAttention(torch.autograd.Function):
         v: Tensor,
         initial: Tensor | None,
         moved: Tensor | None,
+        moves: bool,
         by_distance: Tensor | None,
         document_starts: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         initial, moved = (None if part is None else part.contiguous() for part in (initial, moved))
         starts = None if document_starts is None else document_starts.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, moved)
+        rotated_k, e = _rotated_with_state(k, initial, moved, moves)
         content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         _launch(
             forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=_to_base_2(by_distance),
             starts=starts, content=content, position=position, log_sum=log_sum,
         )  # fmt: skip
+        ctx.moves = moves
         ctx.save_for_backward(q, k, v, initial, moved, by_distance, starts, content, position, log_sum)
         return content, position
 
@@ -106,7 +118,7 @@ class _FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, initial, moved, by_distance, starts, content, position, log_sum = ctx.saved_tensors
         d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, moved)
+        rotated_k, e = _rotated_with_state(k, initial, moved, ctx.moves)
         rotated_q = q if initial is None else _rotated(q, k, initial, moved, None)
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         d_moved, d_state = (None, None) if moved is None else (torch.empty_like(moved), torch.empty_like(q))
@@ -122,14 +134,14 @@ class _FusedAttention(torch.autograd.Function):
             d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_moved=d_moved,
         )  # fmt: skip
         d_by_distance = None
-        if ctx.needs_input_grad[5]:  # ALiBi's numbers are constant
+        if ctx.needs_input_grad[6]:  # ALiBi's numbers are constant
             parts = log_sum.new_zeros(2, *log_sum.shape)
             _launch(
                 distances_kernel, q, k, q=q, k=k, v=v, bias=bias, starts=starts, log_sum=log_sum, row_sum=row_sum,
                 d_content=d_content, parts=parts,
             )  # fmt: skip
             d_by_distance = parts.sum((0, 1))
-        return d_q, d_k, d_v, None, d_moved, d_by_distance, None
+        return d_q, d_k, d_v, None, d_moved, None, d_by_distance, None
 
 
 def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state: Tensor | None) -> Tensor:
@@ -144,10 +156,12 @@ def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state:
     return rotated
 
 
-def _rotated_with_state(k: Tensor, initial: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Rotated keys, and e as a value: [B, N, 1, R] while nothing has moved it."""
+def _rotated_with_state(k: Tensor, initial: Tensor | None, moved: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
+    """Rotated keys and, if it `moves`, e as a value: [B, N, 1, R] while nothing has moved it."""
     if initial is None:
         return k, None
+    if not moves:
+        return _rotated(k, k, initial, moved, None), None
     e = initial.to(k.dtype) if moved is None else torch.empty_like(k)
     return _rotated(k, k, initial, moved, None if moved is None else e), e
 

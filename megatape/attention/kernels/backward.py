@@ -57,7 +57,7 @@ def queries_kernel(
 ):
     """d_q; row_sum, the d_i of all queries, which the other pass reads; and d_state, the part of de that comes through queries.
 
-    d_q, d_state: [B, N, H, R]; row_sum: [B, H, N], float32. k is rotated, and so is rotated_q, which is q without e. Without
+    d_q, d_state: [B, N, H, R]; row_sum: [B, H, N], float32. k is rotated, and so is rotated_q: q without initial. Without
     moved there is no d_state. Program: as in the forward pass."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
@@ -105,7 +105,7 @@ def queries_kernel(
             d_queries = tl.dot(d_scores.to(keys.dtype), keys, d_queries, input_precision=PRECISION)
     d_queries *= scale
 
-    if e is None:
+    if initial is None:
         store(d_q, d_queries, batch, first, head, length, heads, columns, QUERIES, SIZE)
     else:
         d1, d2 = halves(d_queries, QUERIES, WIDTH)
@@ -211,7 +211,7 @@ def keys_kernel(
     d_keys *= scale
 
     store(d_v, d_values, batch, first, channel, length, channels, columns, KEYS, SIZE)
-    if e is None:
+    if initial is None:
         store(d_k, d_keys, batch, first, channel, length, channels, columns, KEYS, SIZE)
     else:
         d1, d2 = halves(d_keys, KEYS, WIDTH)

@@ -38,9 +38,9 @@ def forward_kernel(
     """content = A v, position = A e and log_sum, the logarithms of the sums of exponentials, to base 2.
 
     q, content, position: [B, N, H, R]; k, v: [B, N, L, R], k rotated; log_sum: [B, H, N], float32. e: [B, N, L, R] in the dtype
-    of v, or [B, N, 1, R] if moved is None. q is rotated here by initial + moved, as tiles.load_state has them. Without e, A v
-    alone, and q as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token that each token may
-    see. Program: QUERIES queries of a head of a sample; those that see the most come first."""
+    of v, or [B, N, 1, R] if moved is None; without it, A v alone. q is rotated here by initial + moved, as tiles.load_state has
+    them, and without initial stays as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token
+    that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
@@ -48,7 +48,7 @@ def forward_kernel(
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
     columns = head_columns(SIZE, WIDTH)
-    if e is None:
+    if initial is None:
         queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     else:
         x1, x2 = load_halves(q, batch, first, head, length, heads, QUERIES, SIZE, WIDTH)

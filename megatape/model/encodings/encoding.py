@@ -5,6 +5,7 @@ Shapes as in model/transformer.py.
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from megatape.attention.backend import Attends
@@ -49,8 +50,8 @@ class StateUpdate(nn.Module):
         heads, [B, N, H/T, W], if attention moves the state; m: [B, N/T, C], the output of the MLP."""
         raise NotImplementedError
 
-    def has_kernel(self, m: Tensor) -> bool:
-        """Whether our own Triton kernels support this update, on the device of m."""
+    def has_kernel(self, device: torch.device) -> bool:
+        """Whether our own Triton kernels support this update."""
         return False
 
 

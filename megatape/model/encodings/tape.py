@@ -76,17 +76,15 @@ class TapeUpdate(StateUpdate):
         if self.axis.size > 1 and attended_positions is not None:
             gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
             moved, attended_positions = gained if moved is None else moved + gained, None
-        if self.by_kernel and self.has_kernel(m):
+        if self.by_kernel and self.has_kernel(m.device):
             return self._both_by_kernel(state, moved, attended_positions, m)
         return recompute(self._both, state, moved, attended_positions, m)
 
-    def has_kernel(self, m: Tensor) -> bool:
-        """Whether the kernels know this update, and its weights and one token's state fit the registers of a program.
-
-        torch.compile fuses the plain update, and is given that."""
+    def has_kernel(self, device: torch.device) -> bool:
+        """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
         known = type(self) is TapeUpdate and self.feed_forward and self.moved_dtype is None
-        usable = known and m.device.type in ("cuda", "meta") and not torch.compiler.is_compiling()
-        return usable and self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
+        fits = self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
+        return known and fits and device.type in ("cuda", "meta")
 
     def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         from megatape.model.kernels.update import fused_update  # triton need not be installed elsewhere
