@@ -82,12 +82,13 @@ class Block(nn.Module):
         normed, again = self._normed(self.attention_norm, x, origin)
         attended, attended_positions = self.attention(normed, state, moved, document_starts, move, dropout_seeds, again)
         # In training only: evaluation has other shapes and cases, each of which would be compiled.
-        parts = self.compiled if self.compiled is not None and self.training else Parts(self.feed_forward, self.position)
-        updates = move and state is not None and parts.position is not None
-        x, m, origin = parts.feed_forward(x, attended, dropout_seeds, updates)
-        if updates:
-            moved = parts.position(state, moved, attended_positions, m)
-        return x, moved, origin
+        compiled = self.compiled if self.training else None
+        feed_forward, position = compiled or Parts(self.feed_forward, self.position)
+        if not move or state is None or position is None:
+            x, _, _ = feed_forward(x, attended, dropout_seeds, False)
+            return x, moved, None
+        x, m, origin = feed_forward(x, attended, dropout_seeds, True)
+        return x, position(state, moved, attended_positions, m), origin
 
     def feed_forward(
         self, x: Tensor, attended: Tensor, dropout_seeds: Tensor | None, updates: bool

@@ -1,6 +1,9 @@
 """Blocks whose norms, MLP and position update torch.compile fuses."""
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from megatape.model.block import Block, Parts
 from megatape.model.transformer import Transformer
@@ -21,11 +24,12 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(backend=backend, fullgraph=True, dynamic=False)
         feed_forward = torch.compile(block.feed_forward, backend=backend, fullgraph=True, dynamic=False)
-        position = block.position
         # Our own kernel multiplies, too, and the compiler fuses only what lies between products. It is for a GPU, where the
         # weights may not be yet.
-        if position is not None and not (position.by_kernel and position.has_kernel(torch.device("cuda"))):
-            position = torch.compile(position, backend=backend, fullgraph=True, dynamic=False)
+        update = block.position
+        position: Callable[..., Tensor] | None = update
+        if update is not None and not (update.by_kernel and update.has_kernel(torch.device("cuda"))):
+            position = torch.compile(update, backend=backend, fullgraph=True, dynamic=False)
         block.compiled = Parts(feed_forward, position)
 
 
