@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +45,7 @@ class Workers:
     """Ranks 0 .. world_size - 1, which log to FOLDER/rank<r>.log; a context manager that kills them at its end.
 
     work: words for `command`, which takes them and returns an exit status, or "module:function", which is called as
-    `run_workers` says. imports: modules that training does not need; the server imports them."""
+    `run_workers` says. imports: modules that training does not need, imported once for all ranks."""
 
     def __init__(
         self, work: list[str] | str, world_size: int, folder: Path, command: str = MEGATAPE, imports: tuple[str, ...] = ()
@@ -181,25 +181,20 @@ def main() -> None:
     """The server: for each request, a line of JSON, fork a call and reply with its process id."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the output of imports is not a reply
-    _import(IMPORTED_BY_TRAINING)
+    for module in IMPORTED_BY_TRAINING:
+        importlib.import_module(module)
+    gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
     child = 0
     for line in sys.stdin:
-        request = json.loads(line)
-        _import(request["imports"])
         child = os.fork()
         if child == 0:
-            _run_call(request)
+            _run_call(json.loads(line))
         print(child, file=answers, flush=True)
     if child:  # the client has exited, perhaps in the middle of a call
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-
-
-def _import(modules: Iterable[str]) -> None:
-    for module in modules:
-        importlib.import_module(module)
-    gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
 
 def _run_call(request: dict[str, Any]) -> NoReturn:
@@ -212,6 +207,8 @@ def _run_call(request: dict[str, Any]) -> NoReturn:
     _log_to(folder / "call.log")
     status = 1
     try:
+        for module in request["imports"]:
+            importlib.import_module(module)
         work = _work(request["work"], request["command"], folder)
         ranks = {}
         for rank in range(int(os.environ["WORLD_SIZE"])):
