@@ -91,6 +91,8 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
         raise ValueError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
     if (directory / IMPORT).is_file():
         return open_import(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory}: no such folder")
     # Here, because transformers takes seconds to import.
     from megatape.hf.adopt.architecture import read_architecture
 

@@ -237,7 +237,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
     raw["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
     cases = [{"name": "base", "set": gone, "resume": "auto"}, {"name": "new", "set": gone, "resume": "auto"}]
     payload = {"config": raw, "cases": cases}
-    results = run_workers(CASES, 2, payload, tmp_path / "workers", imports=WITH_TRANSFORMERS)[0]
+    results = run_workers(CASES, 2, payload, tmp_path / "workers")[0]
     assert results[0] == {"step": 4, "samples": 32}
     assert results[1]["error"].startswith("ValueError: training.init_from") and "no such folder" in results[1]["error"]
 
