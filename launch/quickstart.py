@@ -64,10 +64,12 @@ def install() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    # Python compiles what is imported, most modules never: pip would compile all of them to bytecode.
+    # pip would compile all modules to bytecode on one core.
     install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     run(*install, torch.group())
     run(*install, "-c", "constraints.txt", "-e", ".[test]")
+    compile_all = [str(BIN / "python"), "-m", "compileall", "-q", "-j", "0", str(ENVIRONMENT / "lib")]
+    subprocess.run(compile_all, stdout=subprocess.DEVNULL)  # some packages hold files for other Pythons
     done.write_text(wanted)
 
 
