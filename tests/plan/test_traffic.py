@@ -69,14 +69,10 @@ def test_planned_bytes_are_those_sent(
             assert counted[number] == expected, (name, rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_size", "ratio", "precision"),
-    [
-        (2, 1.20, "float32"),
-        pytest.param(2, 1.20, "bfloat16", marks=pytest.mark.slow),
-        pytest.param(4, 1.10, "bfloat16", marks=pytest.mark.slow),
-        pytest.param(8, 1.05, "float32", marks=pytest.mark.slow),
-    ],
+    [(2, 1.20, "float32"), (2, 1.20, "bfloat16"), (4, 1.10, "bfloat16"), (8, 1.05, "float32")],
 )
 def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: float, precision: str) -> None:
     """Per layer and token, with L R = C, TAPE's tensor-parallel ranks send 20%, 10% and 5% more than RoPE's.

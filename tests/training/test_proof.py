@@ -27,7 +27,7 @@ def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     raw = small_config(data_directory, folder)
     raw["training"] |= {"micro_batch_size": 2}
     alone: dict[str, Any] = {"training.steps": 5, "checkpoint.interval": 3, "checkpoint.keep": 9, "data.sequence_length": 700}
-    alone |= {"model.max_positions": 700}
+    alone |= {"model.max_positions": 700, "model.num_layers": 1, "model.encoding": "rope"}  # no matter, and quick
     cases = [{"name": "alone", "set": alone | {"parallel.tp": 2}}]
     run_workers(CASES, 4, {"config": raw, "cases": cases}, folder / "four")
     last = folder / "alone" / "checkpoints" / "step-00000005"

@@ -41,7 +41,7 @@ TOPOLOGIES: dict[tuple[int, int], list[list[str]]] = {
     (1, 1): [["stage1", "stage2_offload", "stage3"], ["stage2", "stage3", "stage3_offload"]],
     (2, 1): [["stage1", "stage2_offload", "stage3"], ["stage0", "stage2", "stage3", "stage3_offload"]],
     (2, 2): [["stage1", "stage3"], ["stage0", "stage2", "stage3"]],
-    (4, 2): [["stage2", "stage3"], ["stage1", "stage3"]],
+    (4, 2): [["stage2"], ["stage3"]],
     (4, 4): [["stage3"], ["stage1"]],
 }
 # Encodings differ in what a checkpoint holds of them: one of each kind of parameter, and one that draws positions.
