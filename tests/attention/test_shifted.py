@@ -131,6 +131,7 @@ def test_dense_in_evaluation() -> None:
     assert torch.equal(model.train()(tokens, positions), expected)
 
 
+@pytest.mark.slow
 def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Of two ranks, each of which holds one half of the heads, after three steps; with document masks and checkpointing too."""
     raw_config["model"] |= {"encoding": "rope", "num_kv_heads": 2}

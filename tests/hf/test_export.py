@@ -94,7 +94,7 @@ print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids
         ("grouped", "tape", "TapeForCausalLM"),
         pytest.param("features", "tape", "TapeForCausalLM", marks=pytest.mark.slow),
         pytest.param("grouped", "rope", "LlamaForCausalLM", marks=pytest.mark.slow),
-        ("features", "rope", "Qwen3ForCausalLM"),
+        pytest.param("features", "rope", "Qwen3ForCausalLM", marks=pytest.mark.slow),
     ],
 )
 def test_loads_without_megatape(

@@ -82,6 +82,7 @@ def test_resuming(tuning: dict[str, Any], tmp_path: Path) -> None:
             assert all(torch.equal(found[key], value) for key, value in expected.items()), (name, kind)
 
 
+@pytest.mark.slow
 def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
     """What the files of an import, an export, a checkpoint, or a checkpoint's own base hold, and nothing else."""
     origin = tmp_path / "origin"

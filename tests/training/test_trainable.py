@@ -38,6 +38,7 @@ def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Three steps equal those of one process, and go on bit for bit from the second one's checkpoint."""
     raw_config["training"] |= {"steps": 3, "trainable": CHOSEN}
