@@ -39,7 +39,7 @@ build/torchao: constraints.txt # not in .venv, where it slows every import of tr
 
 fp8: build/torchao ## tests of products in FP8, emulated
 	PYTHONPATH=build/torchao $(PYTEST) tests/parallel/test_fp8.py tests/model/test_fp8.py tests/training/test_fp8.py \
-		tests/plan/test_memory.py -m fp8
+		tests/plan/test_memory.py tests/benchmark/test_parts.py -m fp8
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,15 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Result]:
-    """Of all other parts, in this process, which has imported everything."""
+    """Of all other parts."""
+    return measured([part.name for part in PARTS if part.name != "tests"])
+
+
+def measured(names: list[str]) -> dict[str, Result]:
+    """Results of parts that run in this process, which has imported everything."""
     channel = io.StringIO()
     for part in PARTS:
-        if part.name != "tests":
+        if part.name in names:
             module, _, function = part.target.partition(":")
             getattr(import_module(module), function)(Bench(part.name, "cpu", True, set(), channel))
     entries = [json.loads(line) for line in channel.getvalue().splitlines()]
@@ -70,8 +76,18 @@ def results() -> dict[str, Result]:
 
 @pytest.mark.slow
 def test_all_parts_run(results: dict[str, Result]) -> None:
-    assert not {key: result["error"] for key, result in results.items() if "error" in result}
+    """Without torchao, those of FP8 say so."""
+    faults = {key: result["error"] for key, result in results.items() if "error" in result}
+    lacking = {key for key, fault in faults.items() if find_spec("torchao") is None and "torchao cannot be imported" in fault}
+    assert not faults.keys() - lacking, faults
     assert {key.split("/")[0] for key in results} == {part.name for part in PARTS if part.name != "tests"}
+
+
+@pytest.mark.fp8
+@pytest.mark.slow
+def test_fp8() -> None:
+    results = measured(["fp8"])
+    assert results and not {key: result["error"] for key, result in results.items() if "error" in result}
 
 
 @pytest.mark.slow
