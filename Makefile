@@ -5,7 +5,7 @@ PYTEST = $(BIN)/python -m pytest
 .PHONY: help install demo lint types golden test numerics slow fp8 cluster docs site check
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 install: ## .venv with the versions of constraints.txt
 	python3 launch/quickstart.py install

@@ -5,6 +5,7 @@ model.scaling changes the frequencies (see `rotary.frequencies`).
 
 from torch import Tensor
 
+from megatape.attention.rotation import rotated
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
@@ -24,4 +25,5 @@ class Rope(Encoding):
         return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rotary.rotate_qk(q, k, state)
+        assert state is not None
+        return rotated(q, k, state, None)

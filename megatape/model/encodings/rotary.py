@@ -8,7 +8,6 @@ import math
 import torch
 from torch import Tensor
 
-from megatape.attention.rotation import rotate
 from megatape.config import ScalingConfig
 
 # Angles are float32 whatever the compute precision, what layers add to them is not: docs/benchmarks.md, "Precision of the
@@ -86,12 +85,6 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     interpolated = ((plane - first) / ((last - first) or 1e-3)).clamp(0, 1)
     thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
     return thetas, scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
-
-
-def rotate_qk(q: Tensor, k: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys rotated by a position tensor, in their own dtype."""
-    assert e is not None
-    return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)
 
 
 def twice(e: Tensor) -> Tensor:

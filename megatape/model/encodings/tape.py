@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import Attends
-from megatape.attention.rotation import whole_state
+from megatape.attention.rotation import rotated, whole_state
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
@@ -137,7 +137,8 @@ class Tape(Encoding):
         return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rotary.rotate_qk(q, k, state)
+        assert state is not None
+        return rotated(q, k, state, None)
 
     def update(self, axis: Axis) -> StateUpdate:
         return TapeUpdate(self.config, axis)
