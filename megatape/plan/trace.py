@@ -32,40 +32,51 @@ class Pass:
     model: nn.Module
     trained: list[nn.Parameter]  # those that get a gradient
     events: list[Event]  # when modules use their weights
-    sent: Sent  # bytes to the other tensor-parallel ranks
-    beside: int  # of these, bytes that run beside computation
 
 
 @cache
 def run_pass(config: Config) -> Pass:
-    """The pass over one micro-batch of a run. Modules, parameters and events are those of a short sequence.
-
-    Bytes are an affine function of the sequence length, and each of its coefficients is an affine
-    function of the depth, because all layers but the last are alike. So the full depth runs on a
-    short sequence only, two shallow models give the bytes, and the result is exact (unless training.trainable or frozen treat
-    layers differently)."""
-    short, length, depth = 8 * config.parallel.tp, config.data.sequence_length, config.model.num_layers
+    """The pass over one micro-batch of a run, of a short sequence."""
     check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
-    model, events = _run(config, depth, short)
-    trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    at_two, at_three = (_sent(config, num_layers, short, length) for num_layers in (2, 3))
-    sent = Counter({collective: two + (at_three[collective] - two) * (depth - 2) for collective, two in at_two.items()})
+    model, events = _run(config, config.model.num_layers, 8 * config.parallel.tp)
+    return Pass(model, [parameter for parameter in model.parameters() if parameter.grad is not None], events)
+
+
+@dataclass(frozen=True)
+class TensorTraffic:
+    """Bytes that a tensor-parallel rank sends to the others in the forward and backward pass of a micro-batch.
+
+    beside: of these, bytes that run beside computation."""
+
+    sent: Sent
+    beside: int
+
+
+@cache
+def tensor_traffic(config: Config) -> TensorTraffic:
+    """The traffic of one micro-batch of a run.
+
+    Bytes are an affine function of the sequence length, and each of its coefficients is an affine function of the depth,
+    because all layers but the last are alike. So two shallow models on short sequences give them, and the result is exact
+    (unless training.trainable or frozen treat layers differently)."""
+    if config.parallel.tp == 1:
+        return TensorTraffic(Counter(), 0)
+    at_two, at_three = (_sent(config, num_layers) for num_layers in (2, 3))
+    further = config.model.num_layers - 2
+    sent = Counter({collective: two + (at_three[collective] - two) * further for collective, two in at_two.items()})
     beside = sent.pop(_BESIDE, 0)
-    return Pass(model, trained, events, sent, beside)
+    return TensorTraffic(sent, beside)
 
 
-def _sent(config: Config, num_layers: int, short: int, length: int) -> Sent:
-    """Bytes sent at `length` tokens, and under _BESIDE those beside computation, from runs of `short` tokens and of twice as
-    many."""
-    counts = []
+def _sent(config: Config, num_layers: int) -> Sent:
+    """Bytes sent by a model of so many layers, and under _BESIDE those beside computation."""
+    short, length, counts = 8 * config.parallel.tp, config.data.sequence_length, []
     for tokens in (short, 2 * short):
         with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
             _run(config, num_layers, tokens)
         counts.append(traffic.sent["tensor"] + Counter({_BESIDE: traffic.beside["tensor"]}))
     once, twice = counts
-    return Counter(
-        {collective: count + (twice[collective] - count) // short * (length - short) for collective, count in once.items()}
-    )
+    return Counter({collective: _extrapolated(count, twice[collective], short, length) for collective, count in once.items()})
 
 
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:

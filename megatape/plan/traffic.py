@@ -11,7 +11,7 @@ from torch import nn
 
 from megatape.config import Config
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
-from megatape.plan.trace import Pass
+from megatape.plan.trace import Pass, tensor_traffic
 from megatape.plan.zero3 import gathered
 from megatape.zero.settings import stage3_limits
 
@@ -31,9 +31,9 @@ class Traffic:
 
 def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
     """The traffic of a rank. one: its pass over a micro-batch."""
-    micro_batches = config.accumulation(world_size)
-    tensor = Counter({collective: count * micro_batches for collective, count in one.sent.items()})
-    beside = one.beside / max(1, one.sent.total())
+    micro_batches, exchanged = config.accumulation(world_size), tensor_traffic(config)
+    tensor = Counter({collective: count * micro_batches for collective, count in exchanged.sent.items()})
+    beside = exchanged.beside / max(1, exchanged.sent.total())
     return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one), beside)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
-from megatape.plan.trace import run_pass
+from megatape.plan.trace import run_pass, tensor_traffic
 from megatape.plan.traffic import leaving_node, plan_traffic
 from tests.plan.cases import configure
 from tests.workers import run_workers
@@ -62,8 +62,8 @@ def test_planned_bytes_are_those_sent(
     results = run_workers("tests.plan.cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
-        one = run_pass(config)
-        planned, beside = plan_traffic(config, 4, one), {"tensor": one.beside * config.accumulation(4)}
+        planned = plan_traffic(config, 4, run_pass(config))
+        beside = {"tensor": tensor_traffic(config).beside * config.accumulation(4)}
         expected = {"tensor": planned.tensor, "data": planned.data, "other": {}, "beside": beside}
         for rank, counted in enumerate(results):
             assert counted[number] == expected, (name, rank)
@@ -72,7 +72,7 @@ def test_planned_bytes_are_those_sent(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_size", "ratio", "precision"),
-    [(2, 1.20, "float32"), (2, 1.20, "bfloat16"), (4, 1.10, "bfloat16"), (8, 1.05, "float32")],
+    [(2, 1.20, "float32"), (4, 1.10, "bfloat16"), (8, 1.05, "bfloat16")],
 )
 def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: float, precision: str) -> None:
     """Per layer and token, with L R = C, TAPE's tensor-parallel ranks send 20%, 10% and 5% more than RoPE's.
@@ -89,7 +89,7 @@ def test_tape_over_rope(raw_config: dict[str, Any], tensor_size: int, ratio: flo
             for length in (32, 64):
                 changes = {"model.encoding": encoding, "model.num_layers": layers, "model.max_positions": 64}
                 config = configure(raw_config, "x", changes | {"data.sequence_length": length})
-                sent[layers, length] = run_pass(config).sent.total()
+                sent[layers, length] = tensor_traffic(config).sent.total()
         per_layer[encoding] = (sent[2, 64] - sent[2, 32]) - (sent[1, 64] - sent[1, 32])
     assert per_layer["tape"] / per_layer["rope"] == pytest.approx(ratio, abs=1e-9)
 
