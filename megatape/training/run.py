@@ -20,7 +20,7 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
-from megatape.files import patiently
+from megatape.files import patiently, sync
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings import encoding_of
@@ -321,7 +321,12 @@ class Run:
         return checkpoint
 
     def _writing(self, source: ZeroState | Snapshot) -> Callable[[], Path]:
-        """What writes a checkpoint of the present step, also when later ones have been made."""
+        """What writes a checkpoint of the present step, also when later ones have been made.
+
+        The metrics so far are on disk before it: a machine that loses power must not leave a checkpoint of steps without."""
+        if self.topology.is_main:
+            with suppress(OSError):  # a disk that refuses them has been warned of, and one before the first step has none
+                sync(self.folder.metrics)
         step, rng = self.step, rng_snapshot()
         state = {
             "step": self.step,

@@ -26,6 +26,7 @@ from megatape.training.metrics import Metrics
 from megatape.training.position_view import PositionView
 from megatape.training.step import StepMetrics
 from megatape.zero.engine import TrainingDiverged
+from tests.training.cases import train_cases
 from tests.training.test_position_view import some_view
 from tests.workers import run_workers
 
@@ -113,6 +114,33 @@ def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert {1, 2, 3, 7, 8, 9} <= {event.step for event in board.Scalars("loss/train")}
     warnings = [line for line in printed.splitlines() if line.startswith("warning: metrics could not be written")]
     assert len(warnings) == 1 and "File too large" in warnings[0], printed
+
+
+def note_syncs(payload: dict[str, Any], topology: Topology) -> list[tuple[str, int]]:
+    """Train; what was written through to the disk, in order, and how many lines metrics.jsonl had then."""
+    synced, metrics, fsync = [], RunFolder(Path(payload["config"]["run"]["directory"], "run")).metrics, os.fsync
+
+    def noted(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, len(metrics.read_bytes().splitlines()) if path == metrics else 0))
+        fsync(descriptor)
+
+    with patch.object(os, "fsync", noted):
+        train_cases(payload, topology)
+    return synced
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_metrics_are_on_disk_before_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path, background: bool) -> None:
+    raw_config["checkpoint"] = {"interval": 2, "background": background}
+    payload = {"config": raw_config, "cases": [{"name": "run"}]}
+    (synced,) = run_workers("tests.training.test_metrics:note_syncs", 1, payload, tmp_path / "workers")
+    assert [entry for entry in synced if entry[0] in ("metrics.jsonl", "manifest.json")] == [
+        ["metrics.jsonl", 2],
+        ["manifest.json", 0],
+        ["metrics.jsonl", 4],
+        ["manifest.json", 0],
+    ]
 
 
 def test_events(raw_config: dict[str, Any]) -> None:
