@@ -18,6 +18,7 @@ from megatape.registry import OPTIMIZERS
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 from megatape.zero.compiler import postpone_compiler
+from megatape.zero.hooks import quicken_hooks
 from megatape.zero.mpu import Mpu
 from megatape.zero.replicas import find_differences, replicated_over_tensor_axis
 from megatape.zero.settings import deepspeed_config
@@ -86,6 +87,8 @@ class Engine:
             mpu=mpu,
             config=settings,
         )
+        if config.zero.stage == 3:
+            quicken_hooks(module)
         self.device = torch.device(self.deepspeed.device)
         self.state = ZeroState(self.deepspeed, topology, mesh, OPTIMIZERS[config.optimizer.kind])
         self._unsound = torch.zeros((), dtype=torch.bool, device=self.device)  # see _watch_replicated

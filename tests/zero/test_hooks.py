@@ -1,0 +1,34 @@
+"""The hooks of ZeRO-3 do without what costs the host time."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from deepspeed.accelerator import get_accelerator
+
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.topology import Topology
+from megatape.training.run import Run
+from tests.workers import run_workers
+
+
+def test_steps_neither_inspect_functions_nor_open_ranges(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["zero"] = {"stage": 3}
+    assert run_workers("tests.zero.test_hooks:count", 1, raw_config, tmp_path / "workers") == [[0, 0]]
+
+
+def count(raw: dict[str, Any], topology: Topology) -> list[int]:
+    """How many signatures of functions a step works out, and how many ranges it opens."""
+    config = parse_config(raw, "test")
+    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+    run.train_step(1e-3, lambda: False)
+    with (
+        patch.object(inspect, "_signature_from_function", wraps=inspect._signature_from_function) as signatures,  # type: ignore[attr-defined]
+        patch.object(type(get_accelerator()), "range_push") as ranges,
+    ):
+        run.train_step(1e-3, lambda: False)
+    return [signatures.call_count, ranges.call_count]
