@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicLayer
 
 def give_room(cache: Cache | None) -> None:
     """Let a DynamicCache that is still empty, if it is one that stays on its device, grow without copies."""
-    if type(cache) is not DynamicCache or cache.offloading:
+    if cache is None or type(cache) is not DynamicCache or cache.offloading:
         return
     if cache.layer_class_to_replicate is DynamicLayer:
         cache.layer_class_to_replicate = GrowingLayer
@@ -21,6 +21,9 @@ def give_room(cache: Cache | None) -> None:
 
 class GrowingLayer(DynamicLayer):
     """Keys and values are the first tokens of longer tensors, in which those of the next tokens follow."""
+
+    keys: Tensor | None
+    values: Tensor | None
 
     def lazy_initialization(self, *args: Any) -> None:
         """Called before the first update."""
