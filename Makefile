@@ -31,7 +31,7 @@ numerics: ## numerical tests with the CPU's oldest instruction set
 	ATEN_CPU_CAPABILITY=default $(PYTEST) -n 2 --dist worksteal -m "numerics and not slow"
 
 slow: ## tests that take minutes
-	$(PYTEST) -n 2 --dist worksteal -m slow
+	$(PYTEST) -n 3 --dist worksteal -m slow # many of them wait
 
 build/torchao: constraints.txt # not in .venv, where it slows every import of transformers, and prints what it cannot load
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -c constraints.txt torchao

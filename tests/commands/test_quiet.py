@@ -37,6 +37,22 @@ def test_quickstart_hides_log_lines(quickstart: dict[str, Any], verbose: bool, c
     assert capfd.readouterr().out.splitlines() == [line for line, shown in LINES.items() if shown or verbose]
 
 
+def test_quickstart_on_c4(quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both demonstrations run the same commands, on other data. CI runs the one on Python's sources."""
+    commands: list[tuple[str, ...]] = []
+    for name in ("c4", "python"):
+        (tmp_path / f"runs/tape_tiny_{name}/checkpoints/step-00000020").mkdir(parents=True)
+    monkeypatch.setitem(quickstart["demo"].__globals__, "ROOT", tmp_path)
+    monkeypatch.setitem(quickstart["demo"].__globals__, "run", lambda *words, hidden=None: commands.append(words))
+    for folder in ("some/c4", None):
+        quickstart["demo"](20, folder, False)
+    lines = [" ".join(words) for words in commands]
+    on_c4, on_python = "\n".join(lines[: len(lines) // 2]), "\n".join(lines[len(lines) // 2 :])
+    assert "prepare corpus --source c4 --input some/c4 " in on_c4 and on_c4.endswith(" --prompt The")
+    as_python = on_c4.replace("--input some/c4 ", "").replace("c4", "python").replace("--prompt The", "--prompt def read_file(")
+    assert on_python == as_python
+
+
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     logger = logging.getLogger("DeepSpeed")

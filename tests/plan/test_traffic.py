@@ -20,12 +20,15 @@ SELECTIVE = {"training.activation_checkpointing": "selective"}
 BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
-    "stage2-accumulated": {"zero.stage": 2, "training.micro_batch_size": 1, "model.num_kv_heads": 4},
-    "stage2-bfloat16": {"zero.stage": 2, "training.precision": "bfloat16"},
+    "stage2-bfloat16": {
+        "zero.stage": 2,
+        "training.precision": "bfloat16",
+        "training.micro_batch_size": 1,
+        "model.num_kv_heads": 4,
+    },
     "stage3-bfloat16": {"zero.stage": 3, "training.precision": "bfloat16", "zero.bucket_size": 2000} | SELECTIVE,
     "stage3-whole": {"zero.stage": 3, "training.activation_checkpointing": "full"},
     "stage3-little": {"zero.stage": 3, "zero.bucket_size": 100, "training.micro_batch_size": 1},
-    "stage3-checkpointed": {"zero.stage": 3, "zero.bucket_size": 3000, "training.activation_checkpointing": "full"},
     "stage0-frozen": {"zero.stage": 0} | FROZEN,
     "stage2-frozen": {"zero.stage": 2, "training.micro_batch_size": 1} | FROZEN,
     "stage2-lora": {"zero.stage": 2} | LORA,

@@ -25,7 +25,6 @@ from tests.workers import WITH_TRANSFORMERS, run_workers
 CASES = "tests.training.cases:train_cases"
 STAGES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
-    "stage1": {"zero.stage": 1},
     "stage2": {"zero.stage": 2, "training.precision": "bfloat16"},
     "stage3": {"zero.stage": 3},
     "bfloat16": {"zero.stage": 3, "training.precision": "bfloat16"},
