@@ -11,7 +11,7 @@ install: ## .venv with the versions of constraints.txt
 	python3 launch/quickstart.py install
 
 demo: ## corpus to sample, with fewer steps
-	python3 launch/quickstart.py --steps 20
+	python3 launch/quickstart.py --steps 10
 
 lint: ## ruff and codespell
 	$(BIN)/ruff check
