@@ -64,8 +64,7 @@ def install() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    # pip would compile all modules to bytecode on one core, most of which nothing here imports: Python compiles the others when
-    # it first imports them.
+    # pip would compile every module to bytecode, on one core. Most are never imported; Python compiles the others on first import.
     install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     run(*install, torch.group())
     run(*install, "-c", "constraints.txt", "-e", ".[test]")
@@ -101,7 +100,7 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
     """Run a program of the environment in the repository's root, without the output lines that start with `hidden`."""
     words = [str(BIN / command), *arguments]
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves it to Python
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves compiling to Python
     output = subprocess.PIPE if hidden else None
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
         for line in process.stdout or ():

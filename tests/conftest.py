@@ -39,16 +39,16 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
-# -m of a run of few tests -> what each module that has some of them says.
-SAID = {"slow": ("mark.slow",), "numerics and not slow": ("bounds", "mark.numerics")}
+# Expression of -m -> words of which every module with such tests contains one.
+WORDS = {"slow": ("mark.slow",), "numerics and not slow": ("bounds", "mark.numerics")}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import modules without the tests that are asked for: importing all takes ten seconds in each process."""
-    said = SAID.get(config.option.markexpr)
-    if said is None or not collection_path.match("test_*.py"):
+    words = WORDS.get(config.option.markexpr)
+    if words is None or not collection_path.match("test_*.py"):
         return None
-    return None if any(word in collection_path.read_text() for word in said) else True
+    return None if any(word in collection_path.read_text() for word in words) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

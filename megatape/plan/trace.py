@@ -36,7 +36,7 @@ class Pass:
 
 @cache
 def run_pass(config: Config) -> Pass:
-    """The pass over one micro-batch of a run, of a short sequence."""
+    """A pass over a short sequence. Its modules, parameters and events are those of a micro-batch of the run."""
     check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
     model, events = _run(config, config.model.num_layers, 8 * config.parallel.tp)
     return Pass(model, [parameter for parameter in model.parameters() if parameter.grad is not None], events)

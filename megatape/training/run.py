@@ -323,9 +323,9 @@ class Run:
     def _writing(self, source: ZeroState | Snapshot) -> Callable[[], Path]:
         """What writes a checkpoint of the present step, also when later ones have been made.
 
-        The metrics so far are on disk before it: a machine that loses power must not leave a checkpoint of steps without."""
+        metrics.jsonl is on disk first: after a power failure no checkpoint may lack the metrics of its steps."""
         if self.topology.is_main:
-            with suppress(OSError):  # a disk that refuses them has been warned of, and one before the first step has none
+            with suppress(OSError):  # before the first step there is no file, and a disk that refuses it has caused a warning
                 sync(self.folder.metrics)
         step, rng = self.step, rng_snapshot()
         state = {

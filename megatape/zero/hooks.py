@@ -1,4 +1,4 @@
-"""Less work for the host at ZeRO-3, whose hooks run in Python around every module of every micro-batch."""
+"""Cheaper hooks of ZeRO-3, which run in Python around every module in every micro-batch."""
 
 import inspect
 from typing import Any
@@ -10,18 +10,17 @@ from torch.autograd import Function
 
 
 def quicken_hooks(module: nn.Module) -> None:
-    """Let the hooks of a module that DeepSpeed has initialized at stage 3 do only what they are for.
+    """Make the hooks of a module that DeepSpeed has initialized at stage 3 cost the host less.
 
-    Their autograd functions set up their context apart from `forward`, and at each call of such a function torch works out its
-    parameters anew: here they are remembered. And each hook opens ranges for a profiler of NVIDIA's; ours are in
-    training/profile.py."""
+    Their autograd functions define `setup_context`. At each call of such a function torch inspects the signature of `forward`,
+    which is stored here instead. NVTX ranges are switched off: those of training/profile.py take their place."""
     nvtx.enable_nvtx = False
-    _remember_parameters(LinearFunctionForZeroStage3)
+    _store_signature(LinearFunctionForZeroStage3)
     for part in map(vars, module.modules()):
-        _remember_parameters(part["pre_bwd_fn"])
-        _remember_parameters(part["post_bwd_fn"])
+        _store_signature(part["pre_bwd_fn"])
+        _store_signature(part["post_bwd_fn"])
 
 
-def _remember_parameters(function: type[Function]) -> None:
+def _store_signature(function: type[Function]) -> None:
     forward: Any = function.forward
     forward.__signature__ = inspect.signature(forward)

@@ -1,4 +1,4 @@
-"""The hooks of ZeRO-3 do without what costs the host time."""
+"""The hooks of ZeRO-3 inspect no signatures and open no NVTX ranges."""
 
 import inspect
 from pathlib import Path
@@ -16,13 +16,13 @@ from megatape.training.run import Run
 from tests.workers import run_workers
 
 
-def test_steps_neither_inspect_functions_nor_open_ranges(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_step_inspects_and_opens_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["zero"] = {"stage": 3}
     assert run_workers("tests.zero.test_hooks:count", 1, raw_config, tmp_path / "workers") == [[0, 0]]
 
 
 def count(raw: dict[str, Any], topology: Topology) -> list[int]:
-    """How many signatures of functions a step works out, and how many ranges it opens."""
+    """How many signatures a step inspects, and how many ranges it opens."""
     config = parse_config(raw, "test")
     run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     run.train_step(1e-3, lambda: False)
