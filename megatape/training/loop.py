@@ -50,7 +50,7 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
                 profile.step()
             started = time.perf_counter()
             lr = learning_rate(run.step, steps, config.optimizer.learning_rate, config.schedule)
-            made = run.train_step(lr, lambda: interrupt.requested)
+            made = run.train_step(lr, interrupt)
             seconds, stop = time.perf_counter() - started, made.stop
             run.pace.worked(made.own / seconds)
             while run.pace.remarks:

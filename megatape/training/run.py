@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,11 +42,13 @@ from megatape.training.evaluation import Validation, view_positions
 from megatape.training.feed import Feed, Supply
 from megatape.training.fp8 import working_product
 from megatape.training.guard import Guard
+from megatape.training.interrupt import Interrupt
 from megatape.training.ledger import check_order
 from megatape.training.resume import newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
+from megatape.training.status import StepStatus
 from megatape.zero.distributed import own_device
-from megatape.zero.engine import Engine, Inputs, StepResult, TrainingDiverged
+from megatape.zero.engine import Engine, Gradients, Inputs, TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState
 
@@ -58,7 +61,8 @@ class MadeStep:
 
     step                    its number, from 1
     samples                 which it saw: how many came before each
-    loss, grad_norm, fault  as in StepResult
+    loss, grad_norm         mean over its targets, nats; before clipping, NaN if it is not finite
+    fault                   why it was left out, or ""
     planned                 it was left out without being computed
     remark                  what is unusual about it, or ""
     digest                  of its samples (order.samples_digest)
@@ -125,8 +129,7 @@ class Run:
         self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
         self.engine = Engine(config, topology, self.mesh, self._build)
         self.feed = Feed(self._loader, self.engine.device)
-        # What all ranks know of the next step once they have told each other: the sums of their outlooks.
-        self.agreed: list[float] | None = None
+        self.status: StepStatus | None = None  # of all ranks after the last step; None before the first one of this process
         self._waited = 0.0  # seconds for samples, in this step
         self.step = self.samples = self.saved = 0  # saved: step of the last checkpoint
         self.updates = 0  # steps that were taken, which the optimizer counts: some may have been left out
@@ -151,63 +154,65 @@ class Run:
         """That of the next step."""
         return self._loader.sequence_length(self.samples)
 
-    def train_step(self, learning_rate: float, requested: Callable[[], bool]) -> MadeStep:
-        """Make the next step. requested: whether something asks this rank to stop.
+    def train_step(self, learning_rate: float, interrupt: Interrupt) -> MadeStep:
+        """Make the next step.
 
         A step that is to be left out for a spike is computed again: data give the same numbers, a fault of a device does not.
         Raises DataUnreadable on all ranks if one cannot read its samples."""
         self._waited = 0.0
-        after = self.samples + self.config.training.global_batch_size
-        if self.agreed is None:  # the first step of this process
-            self.agreed = self.engine.sum_over_ranks(*self._outlook(self.samples))
-        num_unreadable, num_targets = self.agreed[0], self.agreed[1] / self.mesh.tensor.size
-        digest = round(self.agreed[2] / self.mesh.tensor.size)
-        supply = self._supply(self.samples)
-        if num_unreadable:
+        samples = range(self.samples, self.samples + self.config.training.global_batch_size)
+        if self.status is None:  # the first step of this process
+            self.status = self._local_status(samples.start, interrupt).sum_over_ranks(self.engine)
+        expected, supply = self.status, self._supply(samples.start)
+        if expected.num_unreadable:
             self._give_up(supply.fault)
-        self.feed.prepare(after)
-
-        def tell() -> list[float]:
-            return [requested(), bool(self.background and self.background.has_ended()), *self._outlook(after)]
-
-        def compute() -> StepResult:
-            self.guard.spike = ""
-            inputs = [self._inputs(batch) for batch in supply.batches]
-            return self.engine.train_step(inputs, num_targets, learning_rate, tell, self.guard.judge)
-
-        remark = ""
-        samples = range(self.samples, after)
+        self.feed.prepare(samples.stop)
+        num_targets = expected.num_targets / self.mesh.tensor.size
+        digest = round(expected.digest / self.mesh.tensor.size)
+        spike = ""
         if planned := self.guard.leaves_out(samples):
-            result = StepResult(math.nan, math.nan, LEFT_OUT, self.engine.sum_over_ranks(*tell()))
+            self.status = self._local_status(samples.stop, interrupt).sum_over_ranks(self.engine)
+            loss, grad_norm, fault, seconds = math.nan, math.nan, LEFT_OUT, 0.0
         else:
-            result = compute()
-            remark = self.guard.spike
-            if result.fault and result.fault == remark:
-                again = compute()
-                if (again.loss, again.grad_norm) != (result.loss, result.grad_norm):
-                    remark += f"; computed again, they are {again.loss:.4g} and {again.grad_norm:.4g}: a transient fault"
-                result = again
-            self._calm = self.guard.made(self.step + 1, result.loss, result.grad_norm, result.fault) or self._calm
+            loss, grad_norm, fault, seconds = self._compute(supply, num_targets, learning_rate, interrupt)
+            spike = self.guard.spike
+            if spike and fault == spike:
+                first = loss, grad_norm
+                loss, grad_norm, fault, seconds = self._compute(supply, num_targets, learning_rate, interrupt)
+                if (loss, grad_norm) != first:
+                    spike += f"; computed again, they are {loss:.4g} and {grad_norm:.4g}: a transient fault"
+            self._calm = self.guard.made(self.step + 1, loss, grad_norm, fault) or self._calm
         if not self.saving:  # which may be about to remove this one, having looked which one to spare
             self._mark_calm()
-        num_requests, num_ended, *self.agreed = result.told
-        self.save_ended = num_ended == self.topology.world_size
-        own = self._waited + result.forward
+        self.save_ended = self.status.num_saves_ended == self.topology.world_size
         self.last_step = {"first": samples[0], "last": samples[-1], "digest": digest}
-        self.step, self.samples = self.step + 1, after
-        self.updates += not result.fault
+        self.step, self.samples = self.step + 1, samples.stop
+        self.updates += not fault
         return MadeStep(
             self.step,
             samples,
-            result.loss,
-            result.grad_norm,
-            result.fault,
+            loss,
+            grad_norm,
+            fault,
             planned,
-            remark,
+            spike,
             digest,
-            stop=num_requests > 0,
-            own=own,
+            stop=self.status.num_stop_requests > 0,
+            own=self._waited + seconds,
         )
+
+    def _compute(
+        self, supply: Supply, num_targets: float, learning_rate: float, interrupt: Interrupt
+    ) -> tuple[float, float, str, float]:
+        """Loss, gradient norm, why the update was skipped or "", and the seconds of this rank's forward passes."""
+        gradients = self.engine.forward_backward([self._inputs(batch) for batch in supply.batches], num_targets)
+        status = self._local_status(self.samples + self.config.training.global_batch_size, interrupt, gradients)
+        status = self.status = status.sum_over_ranks(self.engine)
+        loss = status.loss / self.mesh.tensor.size / max(1.0, num_targets)
+        self.guard.spike = ""
+        reason = partial(self.guard.judge, loss)
+        update = self.engine.update(learning_rate, loss, status.num_nonfinite, status.square, reason)
+        return loss, update.grad_norm, update.skipped, gradients.forward.seconds()
 
     def rewind(self) -> Path | None:
         """After a spike: go back to the newest checkpoint that calm steps followed, and leave out the samples of the steps that
@@ -224,11 +229,19 @@ class Run:
         self.guard.went_back(reader.state["guard"], samples)
         return checkpoint
 
-    def _outlook(self, consumed: int) -> list[float]:
-        """What the other ranks must know before the step after `consumed` samples: whether this one cannot read its samples,
-        how many targets they have, and which they are."""
+    def _local_status(self, consumed: int, interrupt: Interrupt, gradients: Gradients | None = None) -> StepStatus:
+        """What this rank tells the others after a step, of which it has these gradients, and before that after `consumed`
+        samples."""
         supply = self._supply(consumed)
-        return [bool(supply.fault), supply.num_targets, supply.digest]
+        of_step = (gradients.loss, gradients.num_nonfinite, gradients.square) if gradients else (0.0, 0.0, 0.0)
+        return StepStatus(
+            *of_step,
+            num_stop_requests=interrupt.requested,
+            num_saves_ended=bool(self.background and self.background.has_ended()),
+            num_unreadable=bool(supply.fault),
+            num_targets=supply.num_targets,
+            digest=supply.digest,
+        )
 
     def _supply(self, consumed: int) -> Supply:
         """The samples of the step after `consumed`, for which this rank may have to wait for a file server or a copy."""
@@ -423,7 +436,7 @@ class Run:
         self.step, self.samples, self.saved, self.updates = reader.step, reader.samples, reader.step, reader.updates
         self.guard.load(reader.state.get("guard", {}))
         self.last_step = reader.state.get("last_step", {})
-        self.agreed = None
+        self.status = None
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
             restore_rng(snapshot)

@@ -1,68 +1,72 @@
-"""Postpones the import of torch's compiler, six seconds of every rank, until something is compiled.
+"""Delays the import of torch's compiler, six seconds of every rank, until something is compiled.
 
-torch and DeepSpeed mention it where nothing is compiled: they mark functions of the optimizer, of ZeRO and of activation
-checkpointing as not to be compiled, and DeepSpeed has the kernels of its Muon compiled whatever the optimizer is.
+torch and DeepSpeed mention it where nothing is compiled: they mark functions of the optimizer, of
+ZeRO and of activation checkpointing as not to be compiled, and DeepSpeed has the kernels of its Muon
+compiled whatever the optimizer is.
 """
 
 import functools
 import importlib
+import importlib.util
 import sys
 from types import FunctionType, ModuleType
 from typing import Any
-from unittest.mock import patch
+
+from megatape.zero.internals import import_muon_uncompiled
 
 COMPILER = "torch._dynamo"
 
 
-def postpone_compiler() -> None:
+def lazy_import_dynamo() -> None:
     """Let mentions of the compiler no longer import it. Call it before the first optimizer is made."""
     if COMPILER in sys.modules:
         return
-    sys.modules[COMPILER] = Postponed(COMPILER, disable=_disable, graph_break=lambda: None, config=_CONFIG)
-    with patch("deepspeed.runtime.compiler.compile", lambda: lambda kernel: kernel):
-        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    spec = importlib.util.find_spec(COMPILER)
+    assert spec is not None, f"torch has no {COMPILER}"
+    module = sys.modules[COMPILER] = importlib.util.module_from_spec(spec)
+    importlib.import_module(f"{COMPILER}.config")  # alone it takes no time, and checkpointing reads it
+    module.__class__ = LazyModule
+    vars(module).update(disable=_disable, graph_break=_graph_break)
+    del module.__path__  # a submodule is not to be imported before its package
+    import_muon_uncompiled()
 
 
-class Postponed(ModuleType):
-    """In the place of a module: `known` attributes, and as soon as another is read or one is set, the module itself."""
-
-    def __init__(self, name: str, **known: Any) -> None:
-        super().__init__(name)
-        vars(self).update(known)
+class LazyModule(ModuleType):
+    """A module whose code runs when an attribute is read that it lacks. It stays the same object, of which others may hold
+    references, and all its classes are the real ones."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # asked of all modules, by inspect for example
+        if name.startswith("__") and name != "__path__":  # inspect and others read these of every module
             raise AttributeError(name)
-        return getattr(_imported(self.__name__), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name.startswith("__"):
-            super().__setattr__(name, value)
-        else:
-            setattr(_imported(self.__name__), name, value)
+        _load(self)
+        return getattr(self, name)
 
 
-def _postponed() -> bool:
-    return isinstance(sys.modules.get(COMPILER), Postponed)
+def _load(module: ModuleType) -> None:
+    """Run the code of a lazy module, if it has not run yet."""
+    if isinstance(module, LazyModule):
+        module.__class__ = ModuleType
+        spec = module.__spec__
+        assert spec is not None and spec.loader is not None
+        module.__path__ = list(spec.submodule_search_locations or ())
+        spec.loader.exec_module(module)
 
 
-def _imported(name: str) -> ModuleType:
-    if _postponed():
-        del sys.modules[COMPILER]
-    return importlib.import_module(name)
-
-
-_CONFIG = Postponed(f"{COMPILER}.config", error_on_nested_fx_trace=True)  # its default, which checkpointing reads
+def _graph_break() -> None:
+    """As the compiler's own outside a compiled function."""
 
 
 def _disable(function: Any, *options: Any, **more: Any) -> Any:
-    """The compiler's own `disable`, as soon as there is a compiler."""
+    """As the compiler's own, which it calls as soon as the compiler is loaded."""
 
     @functools.cache
     def disabled() -> Any:
-        return _imported(COMPILER).disable(function, *options, **more)
+        compiler = sys.modules[COMPILER]
+        _load(compiler)
+        return compiler.disable(function, *options, **more)
 
     def call(*arguments: Any, **named: Any) -> Any:
-        return (function if _postponed() else disabled())(*arguments, **named)
+        is_lazy = isinstance(sys.modules[COMPILER], LazyModule)
+        return (function if is_lazy else disabled())(*arguments, **named)
 
     return functools.wraps(function)(call) if isinstance(function, FunctionType) else disabled()

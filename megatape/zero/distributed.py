@@ -7,7 +7,6 @@ import warnings
 from datetime import timedelta
 
 import deepspeed
-import deepspeed.ops
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
@@ -16,6 +15,7 @@ from torch.distributed import distributed_c10d
 
 from megatape.runtime.network import export_interface
 from megatape.runtime.topology import Topology
+from megatape.zero.internals import disable_compiled_ops
 
 
 def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
@@ -25,8 +25,7 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    # On a CPU DeepSpeed would compile a shared-memory operator, which needs a C++ compiler and is not used here.
-    deepspeed.ops.__compatible_ops__ = {}
+    disable_compiled_ops()
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         torch.set_num_threads(_threads(topology))

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import deepspeed
-import deepspeed.ops
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,8 +15,9 @@ from megatape.parallel.mesh import Axis, Mesh
 from megatape.registry import OPTIMIZERS
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
-from megatape.zero.compiler import postpone_compiler
-from megatape.zero.hooks import quicken_hooks
+from megatape.zero.compiler import lazy_import_dynamo
+from megatape.zero.gate import GatedOptimizer
+from megatape.zero.internals import gradient_norm, local_numel, trim_zero3_hooks
 from megatape.zero.mpu import Mpu
 from megatape.zero.replicas import find_differences, replicated_over_tensor_axis
 from megatape.zero.settings import deepspeed_config
@@ -28,11 +27,6 @@ from megatape.zero.stopwatch import Stopwatch
 Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
 
 
-# Asked before a step is taken: its loss, and its gradient's norm before clipping -> why it must be left out, or "". Both are
-# the same on all ranks, and so must be the answer.
-Judge = Callable[[float, float], str]
-
-
 class TrainingDiverged(RuntimeError):
     """Weights or losses are not finite for good, or ranks differ in weights that all of them hold. Raised on all ranks.
 
@@ -40,16 +34,44 @@ class TrainingDiverged(RuntimeError):
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """A step, which was taken unless `fault` says why it was left out: then weights and optimizer state are as before, bit for
-    bit. loss: mean over its targets, nats. grad_norm: before clipping, NaN if it is not finite. told: sums over all ranks of
-    what each of them told. forward: seconds of this rank's forward passes, on its device."""
+class Gradients:
+    """Accumulated gradients of a step: this rank's part of what an update must know of all ranks.
 
-    loss: float
-    grad_norm: float
+    Attributes:
+        loss: sum of the losses of this rank's targets, nats, on the device.
+        num_nonfinite: 1 if a gradient that every tensor-parallel rank holds is not finite here, on the device.
+        square: this rank's part of the squared gradient norm at stage 0, where DeepSpeed reports none; else 0.
+        forward: duration of the forward passes, to be read once the device has finished them.
+    """
+
+    loss: Tensor
+    num_nonfinite: Tensor
+    square: Tensor | float
+    forward: Stopwatch
+
+
+@dataclass
+class Update:
+    """One update of the weights, which takes place unless `skipped` gives a reason.
+
+    Attributes:
+        fault: reason to skip it that is known before the gradient norm, or "".
+        skip_reason: reason to skip it for this gradient norm, or "". The same on all ranks.
+        grad_norm: before clipping; NaN if it is not finite.
+        skipped: why weights and optimizer state stay as they were, bit for bit, or "".
+        is_decided: whether grad_norm and skipped are known.
+    """
+
     fault: str
-    told: list[float]
-    forward: float = 0.0
+    skip_reason: Callable[[float], str]
+    grad_norm: float = math.nan
+    skipped: str = ""
+    is_decided: bool = False
+
+    def decide(self, norm: float) -> None:
+        """Note the gradient norm, and what follows."""
+        self.grad_norm, self.is_decided = norm, True
+        self.skipped = self.fault or ("" if math.isfinite(norm) else "the gradient norm is not finite") or self.skip_reason(norm)
 
 
 class Engine:
@@ -65,10 +87,11 @@ class Engine:
         mesh: Mesh,
         build_module: Callable[[Axis], nn.Module],
     ) -> None:
-        postpone_compiler()
+        lazy_import_dynamo()
         self.topology, self.mesh = topology, mesh
         mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
+        self._clips = config.zero.stage == 0  # there DeepSpeed clips in float32 without reporting the norm
         settings = deepspeed_config(config, topology.world_size)
         # No dtype here: on a CPU zero.Init takes any explicit one, even float32, as bfloat16. From
         # the settings it takes the right one.
@@ -79,99 +102,99 @@ class Engine:
             module = build_module(mesh.tensor)
         # DeepSpeed allocates buckets whole, however little there is to reduce.
         trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
-        most = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+        most = sum(map(local_numel, trained))
         settings["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
+        optimizer = GatedOptimizer(build_optimizer(module.named_parameters(), config.optimizer), self._admits_update)
         self.deepspeed, *_ = deepspeed.initialize(
             model=module,
-            optimizer=build_optimizer(module.named_parameters(), config.optimizer),
+            optimizer=optimizer,
             mpu=mpu,
             config=settings,
         )
         if config.zero.stage == 3:
-            quicken_hooks(module)
+            trim_zero3_hooks(module)
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, topology, mesh, OPTIMIZERS[config.optimizer.kind])
-        self._unsound = torch.zeros((), dtype=torch.bool, device=self.device)  # see _watch_replicated
-        self._decision: tuple[float, str] | None = None  # norm and fault of the step in progress, as soon as they are known
-        self._decide: Callable[[float], tuple[float, str]] = lambda norm: (norm, "")
+        self.state = ZeroState(self.deepspeed, optimizer, topology, mesh, OPTIMIZERS[config.optimizer.kind])
+        self._nonfinite = torch.zeros((), dtype=torch.bool, device=self.device)  # in a replicated gradient of this step
+        self._update: Update | None = None  # in progress
         self._watch_replicated()
-        self._guard_updates()
 
-    def train_step(
-        self,
-        micro_batches: list[Inputs],
-        num_targets: float,
-        learning_rate: float,
-        tell: Callable[[], Iterable[float]] = tuple,
-        judge: Judge = lambda loss, grad_norm: "",
-    ) -> StepResult:
-        """Forward and backward over this rank's micro-batches, then one optimizer step, unless loss or gradient are not finite
-        on any rank, or `judge` objects.
+    def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> Gradients:
+        """Accumulate the gradient of the mean loss over this rank's micro-batches.
 
-        num_targets: those of all replicas that count in the loss, which is the mean over them: a mean of means would weight
-        targets unequally when some are masked. The learning rate of each parameter group is learning_rate times its `scale`.
-        tell: numbers of this rank, whose sums over ranks travel with the loss: one exchange of a step's numbers, after
-        the last backward pass. Loss and norm are the same on all ranks."""
-        for group in self.state.optimizer.param_groups:
-            group["lr"] = learning_rate * group["scale"]
-        num_targets = max(1.0, num_targets)
+        Args:
+            micro_batches: inputs of this rank's forward passes, at least one.
+            num_targets: targets of all data-parallel ranks that count in the loss, which is the mean over them. A mean of
+                means would weight targets unequally when some are masked.
+        """
         # DeepSpeed divides by the accumulation steps and averages over ranks; the weight undoes both.
-        weight = self.mesh.data.size * len(micro_batches) / num_targets
+        weight = self.mesh.data.size * len(micro_batches) / max(1.0, num_targets)
         self.deepspeed.train()
-        total = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
-        self._unsound.zero_()
+        loss = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
+        self._nonfinite.zero_()
         forward = Stopwatch(self.device)
         for number, inputs in enumerate(micro_batches, start=1):
             with forward:
                 loss_sum = self.deepspeed(**inputs)
             self.deepspeed.backward(loss_sum * weight)
-            total += loss_sum.detach()
+            loss += loss_sum.detach()
             if number < len(micro_batches):
                 self.deepspeed.step()  # counts the micro-batch
-        square = self._own_square() if self.state.stage == 0 else 0.0
-        summed, num_unsound, whole_square, *told = self.sum_over_ranks(total, self._unsound, square, *tell())
-        loss = summed / self.mesh.tensor.size / num_targets
+        return Gradients(loss, self._nonfinite, self._local_square() if self._clips else 0.0, forward)
+
+    def update(
+        self,
+        learning_rate: float,
+        loss: float,
+        num_nonfinite: float,
+        square: float,
+        skip_reason: Callable[[float], str] = lambda norm: "",
+    ) -> Update:
+        """Take the optimizer's step, unless loss or gradient are not finite on any rank, or there is a reason to skip it.
+
+        Collective. A skipped update releases the gradients, and changes nothing else.
+
+        Args:
+            learning_rate: multiplied by the `scale` of each parameter group.
+            loss: mean over the targets of all ranks.
+            num_nonfinite, square: sums over all ranks of the same fields of `Gradients`.
+            skip_reason: see `Update`.
+        """
+        for group in self.state.optimizer.param_groups:
+            group["lr"] = learning_rate * group["scale"]
         fault = ""
         if not math.isfinite(loss):
             fault = f"the loss is {loss}"
-        elif num_unsound:
-            fault = f"a gradient that every tensor-parallel rank must have is not finite{self._name_ranks(bool(self._unsound))}"
-        self._decision = None
-        self._decide = lambda norm: (norm, fault or _fault_of(norm) or judge(loss, norm))
-        if self.state.stage == 0:
-            norm = whole_square**0.5
+        elif num_nonfinite:
+            ranks = self._name_ranks(bool(self._nonfinite))
+            fault = f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
+        update = self._update = Update(fault, skip_reason)
+        if self._clips:
+            norm = square**0.5
             if not fault and not math.isfinite(norm):
-                fault = f"the gradient norm is {norm}{self._name_ranks(not math.isfinite(float(square)))}"
-            self._decision = self._decide(norm)
+                update.fault = f"the gradient norm is {norm}{self._name_ranks(not math.isfinite(float(self._local_square())))}"
+            update.decide(norm)
             self._clip(norm)
-        # Also for a step that is left out: it releases the gradients, and only the optimizer's update is missing.
         self.deepspeed.step()
-        if self._decision is None:  # DeepSpeed found a norm that is not finite, and called no optimizer
-            self._decision = self._decide(math.nan)
-        grad_norm, fault = self._decision
-        return StepResult(loss, grad_norm, fault, told, forward.seconds())
+        if not update.is_decided:  # DeepSpeed found a norm that is not finite, and called no optimizer
+            update.decide(math.nan)
+        return update
 
-    def _guard_updates(self) -> None:
-        """Let the optimizer change weights only when the step is to be taken.
-
-        DeepSpeed calls it once for each group of parameters, when the gradient is reduced and clipped. Of a norm that is not
-        finite it tells some of its optimizers, by precision and stage; the others would take the step."""
-        update: Callable[..., Any] = self.state.optimizer.step
-
-        def guarded(*arguments: Any, **options: Any) -> Any:
-            if self._decision is None:
-                norm = float(self.deepspeed.optimizer._global_grad_norm)  # DeepSpeed has waited for it to clip by it
-                self._decision = self._decide(norm if norm >= 0 else math.nan)
-            return None if self._decision[1] else update(*arguments, **options)
-
-        self.state.optimizer.step = guarded  # type: ignore[method-assign]
+    def _admits_update(self) -> bool:
+        """Whether the update in progress takes place: asked by the optimizer, once DeepSpeed has clipped the gradient."""
+        update = self._update
+        assert update is not None, "an update outside `update`"
+        if not update.is_decided:
+            norm = gradient_norm(self.deepspeed.optimizer)
+            update.decide(norm if norm >= 0 else math.nan)
+        return not update.skipped
 
     def _watch_replicated(self) -> None:
         """Note gradients that are not finite among those that every tensor-parallel rank has: DeepSpeed's norm has those of the
         first such rank only, and its faults are shared with the others by their sum of losses."""
 
         def note(gradient: Tensor) -> None:
-            self._unsound.logical_or_(~gradient.isfinite().all())
+            self._nonfinite.logical_or_(~gradient.isfinite().all())
 
         for name in replicated_over_tensor_axis(self.state, self.mesh):
             if (parameter := self.state.parameters[name]).requires_grad:
@@ -193,7 +216,7 @@ class Engine:
                 "are corrupted; check the hosts of these ranks and continue with --resume auto"
             )
 
-    def _own_square(self) -> Tensor:
+    def _local_square(self) -> Tensor:
         """This rank's part of the gradients' squared norm at stage 0, where each replica holds all of them."""
         shared = torch.zeros((), device=self.device)
         divided = torch.zeros((), device=self.device)
@@ -230,7 +253,3 @@ class Engine:
             place += number
         dist.all_reduce(sums)
         return sums.tolist()  # type: ignore[no-any-return]  # a list, since `sums` has one dimension
-
-
-def _fault_of(norm: float) -> str:
-    return "" if math.isfinite(norm) else "the gradient norm is not finite"

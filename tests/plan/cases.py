@@ -10,6 +10,7 @@ from megatape.parallel.traffic import CountTraffic
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
+from megatape.training.interrupt import Interrupt
 from megatape.training.run import Run
 
 WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches
@@ -34,7 +35,7 @@ def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
     run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     for _ in range(WARM_UP if config.zero.stage == 3 else 1):
-        run.train_step(1e-3, lambda: False)
+        run.train_step(1e-3, Interrupt())
     with CountTraffic(run.mesh.tensor, run.mesh.data) as counted:
-        run.train_step(1e-3, lambda: False)
+        run.train_step(1e-3, Interrupt())
     return {group: dict(sent) for group, sent in counted.sent.items()} | {"beside": {"tensor": counted.beside["tensor"]}}

@@ -49,9 +49,9 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
 
 
 def hang_in_data() -> None:
-    look_ahead = Run._outlook
+    look_ahead = Run._local_status
 
-    def hang(run: Run, consumed: int) -> Any:
+    def hang(run: Run, consumed: int, *arguments: Any) -> Any:
         if run.step == 2:
             timeouts = [
                 group._get_backend(torch.device("cpu")).options._timeout
@@ -60,13 +60,13 @@ def hang_in_data() -> None:
             ]
             (run.folder.directory / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
             time.sleep(3600)
-        return look_ahead(run, consumed)
+        return look_ahead(run, consumed, *arguments)
 
-    Run._outlook = hang  # type: ignore[method-assign, assignment]
+    Run._local_status = hang  # type: ignore[method-assign, assignment]
 
 
 def hang_in_backward() -> None:
-    step, count = Engine.train_step, 0
+    step, count = Engine.forward_backward, 0
 
     def hang(engine: Engine, *arguments: Any) -> Any:
         nonlocal count
@@ -76,7 +76,7 @@ def hang_in_backward() -> None:
             parameter.register_hook(lambda gradient: time.sleep(3600))
         return step(engine, *arguments)
 
-    Engine.train_step = hang  # type: ignore[method-assign, assignment]
+    Engine.forward_backward = hang  # type: ignore[method-assign, assignment]
 
 
 HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward}

@@ -166,5 +166,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
             run = Run(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease), None)
             sample = run.feed.supply(0).batches[0]
-            run.engine.train_step([run._inputs(sample)] * repetitions, repetitions * sample.num_targets, 1e-3)
+            inputs = [run._inputs(sample)] * repetitions
+            gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
+            run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
             run.save()

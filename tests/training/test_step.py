@@ -19,6 +19,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
+from megatape.training.interrupt import Interrupt
 from megatape.training.run import Run
 from megatape.zero import compiler
 from tests.workers import run_workers
@@ -34,8 +35,8 @@ EXCHANGE = {"sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
 NORM = {"get_grad_norm_direct allreduce_", "_model_parallel_all_reduce allreduce_", "is_invalid_grad_norm _local_scalar_dense"}
 STEPS: dict[int, tuple[dict[str, int], set[str]]] = {  # by stage, ours and DeepSpeed's
     0: (EXCHANGE, {"allreduce_bucket allreduce_"}),
-    2: (EXCHANGE | {"guarded _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
-    3: (EXCHANGE | {"guarded _local_scalar_dense": 1}, NORM | {"_torch_reduce_scatter_fn _reduce_scatter_base_"}),
+    2: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
+    3: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"_torch_reduce_scatter_fn _reduce_scatter_base_"}),
 }
 
 
@@ -86,9 +87,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
             assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
-        run.train_step(1e-3, lambda: False)  # the counts of the first step have their own exchange
+        run.train_step(1e-3, Interrupt())  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
-            run.train_step(1e-3, lambda: False)
+            run.train_step(1e-3, Interrupt())
         found.append([waits.ours, sorted(waits.theirs)])
     return found
 

@@ -14,6 +14,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
+from megatape.training.interrupt import Interrupt
 from megatape.training.run import Run
 from tests.workers import run_workers
 
@@ -72,7 +73,7 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
             before = _numbers(run)
             where, victim, _ = FAULTS.get(step, ("", -1, ""))
             with _fault(run, where if topology.rank == victim else ""):
-                result = run.train_step(1e-2, lambda: False)
+                result = run.train_step(1e-2, Interrupt())
             if step in FAULTS:
                 faults.append(result.fault)
                 unchanged.append(_equal(before, _numbers(run)))
@@ -82,11 +83,11 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
 
         straight = _run(raw, stage, changes, topology, "without")
         for _ in FIRST:
-            straight.train_step(1e-2, lambda: False)
+            straight.train_step(1e-2, Interrupt())
         straight.samples += len(FAULTS) * straight.config.training.global_batch_size
-        straight.agreed = None
+        straight.status = None
         for _ in LAST:
-            straight.train_step(1e-2, lambda: False)
+            straight.train_step(1e-2, Interrupt())
         results.append([faults, unchanged, _equal(_numbers(run), _numbers(straight))])
     return results
 

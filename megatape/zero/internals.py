@@ -1,0 +1,140 @@
+"""Every private name of DeepSpeed that this package uses, read from version 0.19.8.
+
+DeepSpeed's public accessors (`deepspeed.utils.safe_get_...`) return copies of whole tensors, one
+parameter at a time; checkpoints and initial weights need this rank's piece of each, in place.
+tests/zero/test_internals.py holds every name in PRIVATE_NAMES against a running engine and fails
+with the one that another version does not have.
+"""
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import deepspeed.ops
+from deepspeed.runtime.zero.linear import LinearFunctionForZeroStage3
+from deepspeed.utils import nvtx
+from torch import Tensor, nn
+from torch.autograd import Function
+
+# What has the names -> the names.
+PRIVATE_NAMES = {
+    "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
+    "optimizer at stage 3": (
+        "_global_grad_norm",
+        "fp32_partitioned_groups_flat",
+        "grad_position",
+        "_get_param_partition_rank",
+    ),
+    "parameter at stages 1 and 2": ("_hp_mapping",),
+    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor"),
+    "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
+    "deepspeed.ops": ("__compatible_ops__",),
+    "deepspeed.utils.nvtx": ("enable_nvtx",),
+    "deepspeed.runtime.compiler": ("compile",),
+    "deepspeed.runtime.zero.muon": ("original_muon",),
+}
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Where ZeRO keeps a run of elements of a rank's share of a parameter.
+
+    Attributes:
+        start: index of the first element in the share.
+        flat: tensor that holds the run; the optimizer's state is filed under it.
+        offset: index of the first element in `flat`.
+        size: number of elements.
+    """
+
+    start: int
+    flat: Tensor
+    offset: int
+    size: int
+
+
+def gradient_norm(optimizer: Any) -> float:
+    """Norm of the gradient before clipping, which DeepSpeed has computed when it calls the client's optimizer.
+
+    It is negative where DeepSpeed found that it is not finite."""
+    return float(optimizer._global_grad_norm)
+
+
+def flat_masters(optimizer: Any, stage: int) -> list[Tensor]:
+    """This rank's float32 partitions, one for each group of parameters (each sub-group at stage 3)."""
+    flats: list[Tensor] = optimizer.fp32_partitioned_groups_flat if stage == 3 else optimizer.single_partition_of_fp32_groups
+    return flats
+
+
+def fragment_of_partition(optimizer: Any, parameter: Any) -> Fragment | None:
+    """Where the master of a trained parameter is at stages 1 and 2; None if other ranks hold all of it."""
+    mapping = parameter._hp_mapping
+    if mapping is None:
+        return None
+    master = mapping.hp_fragment_address
+    flat = flat_masters(optimizer, 2)[mapping.param_group_index]
+    return Fragment(mapping.lp_fragment_address.start, flat, master.start, master.numel)
+
+
+def fragment_of_shard(optimizer: Any, parameter: Any) -> Fragment:
+    """Where the master of a trained parameter is at stage 3, or its compute weight if it is frozen, without padding."""
+    if parameter.requires_grad:
+        group, offset, size = optimizer.grad_position[parameter.ds_id]
+        flat = flat_masters(optimizer, 3)[group]
+    else:
+        flat, offset, size = parameter.ds_tensor.data, 0, parameter.ds_tensor.ds_numel
+    start = min(size * optimizer._get_param_partition_rank(parameter), parameter.ds_numel)
+    return Fragment(start, flat, offset, min(size, parameter.ds_numel - start))
+
+
+def local_shape(parameter: Any) -> tuple[int, ...]:
+    """Shape of this rank's share of a parameter, which stage 3 replaces by an empty tensor."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def local_numel(parameter: Any) -> int:
+    """Number of elements of this rank's share of a parameter."""
+    numel: int = getattr(parameter, "ds_numel", parameter.numel())
+    return numel
+
+
+def update_compute_weights(optimizer: Any) -> None:
+    """Copy the masters of all ranks to the compute weights at stages 1 and 2. Collective."""
+    optimizer.update_lp_params()
+
+
+def update_compute_shard(parameter: Any, master: Tensor) -> None:
+    """Copy a master to this rank's shard of the compute weight at stage 3."""
+    assert parameter.data.numel() == 0, "the weight is gathered: its copy would be stale"
+    parameter.ds_tensor.data.zero_()
+    parameter.ds_tensor.data.narrow(0, 0, master.numel()).copy_(master)
+
+
+def trim_zero3_hooks(module: nn.Module) -> None:
+    """Remove per-call overhead from the hooks of a module that DeepSpeed has initialized at stage 3.
+
+    Their autograd functions define `setup_context`. At each call of such a function torch inspects
+    the signature of `forward`, which is stored here instead. NVTX ranges are switched off: those of
+    training/profile.py take their place."""
+    nvtx.enable_nvtx = False
+    _store_signature(LinearFunctionForZeroStage3)
+    for part in map(vars, module.modules()):
+        _store_signature(part["pre_bwd_fn"])
+        _store_signature(part["post_bwd_fn"])
+
+
+def _store_signature(function: type[Function]) -> None:
+    forward: Any = function.forward
+    forward.__signature__ = inspect.signature(forward)
+
+
+def disable_compiled_ops() -> None:
+    """Keep DeepSpeed from compiling a shared-memory operator on a CPU, which needs a C++ compiler and is not used here."""
+    deepspeed.ops.__compatible_ops__ = {}
+
+
+def import_muon_uncompiled() -> None:
+    """Import DeepSpeed's Muon, which it does in any case, without having its kernels compiled, which imports the compiler."""
+    with patch("deepspeed.runtime.compiler.compile", lambda: lambda kernel: kernel):
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")

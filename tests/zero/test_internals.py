@@ -1,0 +1,63 @@
+"""Every private name of DeepSpeed that the package uses exists in the version that is installed, and stands in one file."""
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import pytest
+
+from megatape.config import parse_config
+from megatape.data.splits import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.topology import Topology
+from megatape.training.run import Run
+from megatape.zero.internals import PRIVATE_NAMES
+from tests.workers import ROOT, run_workers
+
+VERSION = "0.19.8"  # from which they were read
+
+
+def test_version() -> None:
+    assert deepspeed.__version__.startswith(VERSION), "read PRIVATE_NAMES in the new version, then change this one"
+
+
+@pytest.mark.parametrize("module", [name for name in PRIVATE_NAMES if name.startswith("deepspeed")])
+def test_names_of_modules(module: str) -> None:
+    for name in PRIVATE_NAMES[module]:
+        if not hasattr(importlib.import_module(module), name):
+            importlib.import_module(f"{module}.{name}")  # a submodule
+
+
+def test_names_of_objects(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    (missing,) = run_workers("tests.zero.test_internals:find_missing", 1, raw_config, tmp_path / "workers")
+    assert missing == []
+
+
+def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
+    """The names that an engine at stage 2 or 3 lacks."""
+    missing = []
+    for stage, suffix in ((2, "at stages 1 and 2"), (3, "at stage 3")):
+        directory = f"{raw['run']['directory']}/{stage}"
+        config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": directory}}, "test")
+        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(directory)).lease), None)
+        engine = run.engine.deepspeed
+        objects = {
+            "optimizer": engine.optimizer,
+            "parameter": next(iter(run.engine.state.parameters.values())),
+            "module": engine.module,
+        }
+        for kind, holder in objects.items():
+            names = PRIVATE_NAMES.get(f"{kind} {suffix}", ())
+            missing += [f"{name} of the {kind} {suffix}" for name in names if not hasattr(holder, name)]
+    return missing
+
+
+def test_no_other_file_uses_them() -> None:
+    private = {name for names in PRIVATE_NAMES.values() for name in names} - {"compile", "original_muon", "enable_nvtx"}
+    for path in (ROOT / "megatape").rglob("*.py"):
+        if path.name != "internals.py":
+            used = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+            assert not used & private, f"{path}: {used & private} belong to megatape/zero/internals.py"
