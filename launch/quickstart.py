@@ -64,7 +64,8 @@ def install() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    # pip would compile every module to bytecode, on one core. Most are never imported; Python compiles the others on first import.
+    # pip would compile every module to bytecode, on one core. Most are never imported; Python compiles the others when it
+    # first imports them.
     install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     run(*install, torch.group())
     run(*install, "-c", "constraints.txt", "-e", ".[test]")

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "megatape"
 ROOMS_OF = {  # the only rooms that may import a library or a module
     "deepspeed": {"zero"},
     "torchao": {"parallel"},
-    "torch.distributed": {"runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
+    "torch.distributed": {"torch_internals", "runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
     "torch.utils.checkpoint": {"parallel"},
     "megatape.parallel.collectives": {"parallel"},
 }

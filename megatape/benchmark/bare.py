@@ -13,6 +13,7 @@ from megatape.parallel.fp8 import fp8_product
 from megatape.parallel.parameters import settings
 from megatape.registry import AUTO
 from megatape.study.models import GAIN_STD, UP_STD
+from megatape.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
 
 LEARNING_RATE = 3e-4
 
@@ -50,8 +51,8 @@ class BareStep:
         if fp8 != "none":
             multiply_in_fp8(self.model, fp8_product(fp8, device))
         if compiled:
-            torch._dynamo.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
+            torch.compiler.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
+            fail_beyond_recompile_limit()
             compile_blocks(self.model, "inductor" if device.type == "cuda" else "aot_eager")  # which needs no C++ compiler
         self.positions = torch.arange(shape.length, device=device).expand(shape.batch, -1)
         self.tokens = torch.randint(config.vocab_size, (shape.batch, shape.length + 1), device=device, generator=generator)
@@ -64,10 +65,10 @@ class BareStep:
 
     def update(self) -> None:
         """AdamW; gradients are zero after it."""
-        torch._foreach_copy_([master.grad for master in self.masters if master.grad is not None], self.gradients)
+        copy_all([master.grad for master in self.masters if master.grad is not None], self.gradients)
         self.optimizer.step()
-        torch._foreach_copy_(self.weights, self.masters)
-        torch._foreach_zero_(self.gradients)
+        copy_all(self.weights, self.masters)
+        zero_all(self.gradients)
 
     def __call__(self) -> None:
         """A whole step."""

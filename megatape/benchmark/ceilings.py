@@ -12,6 +12,7 @@ from megatape.benchmark.clock import Clock, clock_of, median
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.study.efficiency import compute_dtype
+from megatape.torch_internals import scaled_product
 
 Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]  # of matrices with these rows, inner size and columns
 
@@ -63,4 +64,4 @@ def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, co
 def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
     x, weight = (torch.randn(size, inner, device=device).to(torch.float8_e4m3fn) for size in (rows, columns))
     one = torch.ones((), device=device)
-    return lambda: torch._scaled_mm(x, weight.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    return lambda: scaled_product(x, weight, one)

@@ -14,24 +14,21 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from megatape.plan.operations import Operation, Work, count_flops, is_view, operation, touched_bytes
+from megatape.plan.operations import Operation, Work, count_flops, operation, touched_bytes
+from megatape.torch_internals import aot_backend, is_view
 
 
 def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[Any]) -> tuple[Work, Work]:
     """The work of a compiled function in the forward pass and in the backward pass. weights: that it uses."""
-    from functorch.compile import make_boxed_func  # here, because the compiler takes seconds to import
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
     graphs: list[Work] = []
 
     def compiler(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         graphs.append(fused_work(graph))
-        return make_boxed_func(graph.forward)
+        forward: Callable[..., Any] = graph.forward
+        return forward
 
-    torch._dynamo.reset()  # it compiles a function for so many shapes
-    backend = aot_autograd(fw_compiler=compiler, partition_fn=min_cut_rematerialization_partition)
-    run_backward(torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*args), weights, args)
+    torch.compiler.reset()  # it compiles a function for so many shapes
+    run_backward(torch.compile(function, backend=aot_backend(compiler), fullgraph=True, dynamic=False)(*args), weights, args)
     forward, backward = graphs
     return forward, backward
 

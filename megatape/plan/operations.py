@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from megatape.plan.gpus import Gpu
+from megatape.torch_internals import is_view
 
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
 MATRIX_EFFICIENCY = (0.50, 0.75)
@@ -93,12 +94,6 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 def count_flops(func: Any) -> Any:
     """torch's formula for the FLOPs of an operator, or None if it is no matrix product."""
     return flop_registry.get(func.overloadpacket)
-
-
-def is_view(func: Any) -> bool:
-    """Whether an operator only looks at its input in another way."""
-    returned = [each.alias_info for each in func._schema.returns]
-    return func is torch.ops.aten._unsafe_view.default or any(info is not None and not info.is_write for info in returned)
 
 
 def slowdown(operands: Iterable[Tensor]) -> int:

@@ -9,7 +9,6 @@ from functools import cache
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from megatape.attention.operation import Backends
 from megatape.config import ActivationCheckpointing, Config, ModelConfig
@@ -20,6 +19,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
+from megatape.torch_internals import FakeTensorMode
 
 PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
 _BESIDE = "beside computation"

@@ -91,7 +91,7 @@ def worker(config: Config) -> dict[str, float]:
     """Train on one rank and return its measurements."""
     topology = discover()
     initialize_distributed(topology)
-    mesh = make_mesh(topology, config.parallel.tp)
+    mesh = make_mesh(topology, {"tensor": config.parallel.tp})
     before = _resident()
     engine = Engine(
         config,
@@ -102,7 +102,8 @@ def worker(config: Config) -> dict[str, float]:
     engine.state.load(fresh_state(config, engine.state.parameters), step=0)
     initialized, peak_initializing = _resident() - before, peak_memory() - before
     length = config.data.sequence_length
-    tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=torch.Generator().manual_seed(mesh.data.rank))
+    generator = torch.Generator().manual_seed(mesh["batch"].rank)
+    tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
     inputs = {
         "tokens": tokens[:, :-1],
         "positions": torch.arange(length)[None],
@@ -112,7 +113,7 @@ def worker(config: Config) -> dict[str, float]:
     seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
-        gradients = engine.forward_backward([inputs], length * mesh.data.size)
+        gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
         engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
         seconds.append(time.perf_counter() - started)
     shut_down()

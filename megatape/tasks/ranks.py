@@ -90,7 +90,7 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
 
     initialize_distributed(topology)
     try:
-        mesh = make_mesh(topology, num_tensor)
-        yield Ranks(topology, mesh.data.rank, mesh.data.size, mesh.tensor)
+        mesh = make_mesh(topology, {"tensor": num_tensor})
+        yield Ranks(topology, mesh["batch"].rank, mesh["batch"].size, mesh["tensor"])
     finally:
         shut_down()

@@ -101,10 +101,9 @@ def introduction(run: Run) -> str:
                 "no context)"
             ),
             (
-                f"ZeRO stage {config.zero.stage} over {run.mesh.data.size} x {run.mesh.tensor.size} (data x tensor) ranks on "
-                f"{run.engine.device.type}, {config.training.arithmetic}; "
-                f"{config.training.global_batch_size} x {config.data.sequence_length} tokens a step; writing to "
-                f"{run.folder.directory}"
+                f"ZeRO stage {config.zero.stage} over {run.mesh['data'].size} x {run.mesh['tensor'].size} (data x tensor) "
+                f"ranks on {run.engine.device.type}, {config.training.arithmetic}; {config.training.global_batch_size} x "
+                f"{config.data.sequence_length} tokens a step; writing to {run.folder.directory}"
             ),
         ]
     )

@@ -62,7 +62,7 @@ class Profile:
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # Closed in the opposite order: the report comes when all recording has stopped.
-        recorder, traffic = profile(activities=activities), CountTraffic(self.engine.mesh.tensor, self.engine.mesh.data)
+        recorder, traffic = profile(activities=activities), CountTraffic(self.engine.mesh["tensor"], self.engine.mesh["data"])
         self.recording.callback(self._finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)

@@ -111,14 +111,14 @@ class Run:
         self.folder = RunFolder(Path(config.run.directory))
         if resume is None:
             on_main(lambda: patiently(self.folder.check_new), topology)
-        self.mesh = make_mesh(topology, config.parallel.tp)
+        self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
         self._loader = Loader(
             data.train,
             seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
             micro_batch_size=config.training.micro_batch_size,
-            rank=self.mesh.data.rank,
-            world_size=self.mesh.data.size,
+            rank=self.mesh["batch"].rank,
+            world_size=self.mesh["batch"].size,
             positions=self._positions,
             warmup={stage.length: -(-stage.tokens // config.data.sequence_length) for stage in config.data.length_warmup},
         )
@@ -167,8 +167,8 @@ class Run:
         if expected.num_unreadable:
             self._give_up(supply.fault)
         self.feed.prepare(samples.stop)
-        num_targets = expected.num_targets / self.mesh.tensor.size
-        digest = round(expected.digest / self.mesh.tensor.size)
+        num_targets = expected.num_targets / self.mesh["tensor"].size
+        digest = round(expected.digest / self.mesh["tensor"].size)
         spike = ""
         if planned := self.guard.leaves_out(samples):
             self.status = self._local_status(samples.stop, interrupt).sum_over_ranks(self.engine)
@@ -208,10 +208,10 @@ class Run:
         gradients = self.engine.forward_backward([self._inputs(batch) for batch in supply.batches], num_targets)
         status = self._local_status(self.samples + self.config.training.global_batch_size, interrupt, gradients)
         status = self.status = status.sum_over_ranks(self.engine)
-        loss = status.loss / self.mesh.tensor.size / max(1.0, num_targets)
+        loss = status.loss / self.mesh["tensor"].size / max(1.0, num_targets)
         self.guard.spike = ""
         reason = partial(self.guard.judge, loss)
-        update = self.engine.update(learning_rate, loss, status.num_nonfinite, status.square, reason)
+        update = self.engine.update(learning_rate, loss, status.num_nonfinite, status.square, skip_reason=reason)
         return loss, update.grad_norm, update.skipped, gradients.forward.seconds()
 
     def rewind(self) -> Path | None:
@@ -233,9 +233,10 @@ class Run:
         """What this rank tells the others after a step, of which it has these gradients, and before that after `consumed`
         samples."""
         supply = self._supply(consumed)
-        of_step = (gradients.loss, gradients.num_nonfinite, gradients.square) if gradients else (0.0, 0.0, 0.0)
         return StepStatus(
-            *of_step,
+            loss=gradients.loss if gradients else 0.0,
+            num_nonfinite=gradients.num_nonfinite if gradients else 0.0,
+            square=gradients.square if gradients else 0.0,
             num_stop_requests=interrupt.requested,
             num_saves_ended=bool(self.background and self.background.has_ended()),
             num_unreadable=bool(supply.fault),
@@ -257,7 +258,7 @@ class Run:
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all left out is no success; and
         DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
         seed = self.config.training.seed
-        batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh.data
+        batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh["batch"]
         batches: dict[str, list[Batch]] = {}
         viewed: list[Batch] = []
         fault = ""

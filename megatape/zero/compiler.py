@@ -45,7 +45,7 @@ class LazyModule(ModuleType):
 def _load(module: ModuleType) -> None:
     """Run the code of a lazy module, if it has not run yet."""
     if isinstance(module, LazyModule):
-        module.__class__ = ModuleType
+        module.__class__ = ModuleType  # type: ignore[assignment]
         spec = module.__spec__
         assert spec is not None and spec.loader is not None
         module.__path__ = list(spec.submodule_search_locations or ())

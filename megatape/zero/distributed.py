@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
-from torch.distributed import distributed_c10d
 
 from megatape.runtime.network import export_interface
 from megatape.runtime.topology import Topology
+from megatape.torch_internals import set_default_timeout
 from megatape.zero.internals import disable_compiled_ops
 
 
@@ -36,7 +36,7 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
     # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
-    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
+    set_default_timeout(timeout)
     deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
     return own_device()
 

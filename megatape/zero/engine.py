@@ -71,7 +71,8 @@ class Update:
     def decide(self, norm: float) -> None:
         """Note the gradient norm, and what follows."""
         self.grad_norm, self.is_decided = norm, True
-        self.skipped = self.fault or ("" if math.isfinite(norm) else "the gradient norm is not finite") or self.skip_reason(norm)
+        nonfinite = "" if math.isfinite(norm) else "the gradient norm is not finite"
+        self.skipped = self.fault or nonfinite or self.skip_reason(norm)
 
 
 class Engine:
@@ -96,10 +97,10 @@ class Engine:
         # No dtype here: on a CPU zero.Init takes any explicit one, even float32, as bfloat16. From
         # the settings it takes the right one.
         sharded = deepspeed.zero.Init(
-            data_parallel_group=mesh.data.group, mpu=mpu, config_dict_or_path=settings, enabled=config.zero.stage == 3
+            data_parallel_group=mesh["replicate"].group, mpu=mpu, config_dict_or_path=settings, enabled=config.zero.stage == 3
         )
         with sharded:
-            module = build_module(mesh.tensor)
+            module = build_module(mesh["tensor"])
         # DeepSpeed allocates buckets whole, however little there is to reduce.
         trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
         most = sum(map(local_numel, trained))
@@ -128,7 +129,7 @@ class Engine:
                 means would weight targets unequally when some are masked.
         """
         # DeepSpeed divides by the accumulation steps and averages over ranks; the weight undoes both.
-        weight = self.mesh.data.size * len(micro_batches) / max(1.0, num_targets)
+        weight = self.mesh["replicate"].size * len(micro_batches) / max(1.0, num_targets)
         self.deepspeed.train()
         loss = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
         self._nonfinite.zero_()
@@ -148,6 +149,7 @@ class Engine:
         loss: float,
         num_nonfinite: float,
         square: float,
+        *,
         skip_reason: Callable[[float], str] = lambda norm: "",
     ) -> Update:
         """Take the optimizer's step, unless loss or gradient are not finite on any rank, or there is a reason to skip it.
@@ -224,7 +226,7 @@ class Engine:
             if parameter.grad is not None:
                 square = parameter.grad.float().square().sum()
                 (divided if hasattr(parameter, "partition_dim") else shared).add_(square)
-        return (divided.double() + shared.double() / self.mesh.tensor.size) / self.mesh.data.size
+        return (divided.double() + shared.double() / self.mesh["tensor"].size) / self.mesh["replicate"].size
 
     def _clip(self, norm: float) -> None:
         """Clip the gradients at stage 0 by their norm."""

@@ -1,5 +1,6 @@
 """Where each ZeRO stage keeps a rank's share of the master weights."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import deepspeed
@@ -95,4 +96,4 @@ def _whole(parameter: Any) -> Fragment:
     return Fragment(0, parameter, 0, parameter.numel())
 
 
-LAYOUTS = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
+LAYOUTS: dict[int, Callable[[deepspeed.DeepSpeedEngine], Layout]] = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}

@@ -40,18 +40,18 @@ def find_differences(state: ZeroState, topology: Topology, mesh: Mesh) -> list[s
 
 def replicated_over_tensor_axis(state: ZeroState, mesh: Mesh) -> list[str]:
     """The parameters that every tensor-parallel rank holds whole; none if there is only one such rank."""
-    return [name for name in state.parameters if mesh.tensor.size > 1 and not state.is_divided(name)]
+    return [name for name in state.parameters if mesh["tensor"].size > 1 and not state.is_divided(name)]
 
 
 def _replicated(state: ZeroState, mesh: Mesh) -> Iterator[tuple[list[str], list[Axis]]]:
     """Names of parameters, and the axes over which each rank has the same piece of them."""
     whole = replicated_over_tensor_axis(state, mesh)
     divided = [name for name in state.parameters if name not in whole]
-    if mesh.data.size > 1:
-        yield [name for name in divided if state.is_replicated(name)], [mesh.data]
-        yield [name for name in whole if state.is_replicated(name)], [mesh.data, mesh.tensor]
+    if mesh["replicate"].size > 1:
+        yield [name for name in divided if state.is_replicated(name)], [mesh["replicate"]]
+        yield [name for name in whole if state.is_replicated(name)], [mesh["replicate"], mesh["tensor"]]
         whole = [name for name in whole if not state.is_replicated(name)]
-    yield whole, [mesh.tensor]
+    yield whole, [mesh["tensor"]]
 
 
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:

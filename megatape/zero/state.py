@@ -18,7 +18,7 @@ from megatape.parallel.parameters import Share, share_of, whole_shape
 from megatape.registry import OptimizerEntry
 from megatape.runtime.topology import Topology
 from megatape.zero.internals import local_shape
-from megatape.zero.layouts import LAYOUTS, Layout
+from megatape.zero.layouts import LAYOUTS
 from megatape.zero.piece import Piece
 
 WEIGHT = "weight"
@@ -46,7 +46,7 @@ class ZeroState:
         entry: OptimizerEntry,
     ) -> None:
         self.engine, self.optimizer, self.topology, self.mesh = engine, optimizer, topology, mesh
-        self._layout: Layout = LAYOUTS[engine.zero_optimization_stage()](engine)
+        self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
         # Any: DeepSpeed attaches its bookkeeping to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
         trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
@@ -113,9 +113,9 @@ class ZeroState:
         return self._layout.is_replicated(self.parameters[name])
 
     def _share(self, name: str) -> Share:
-        return share_of(self.parameters[name], local_shape(self.parameters[name]), self.mesh.tensor)
+        return share_of(self.parameters[name], local_shape(self.parameters[name]), self.mesh["tensor"])
 
     def _contributes(self, name: str) -> bool:
         """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
-        first_replica = not self.is_replicated(name) or self.mesh.data.rank == 0
-        return first_replica and (self.is_divided(name) or self.mesh.tensor.rank == 0)
+        first_replica = not self.is_replicated(name) or self.mesh["replicate"].rank == 0
+        return first_replica and (self.is_divided(name) or self.mesh["tensor"].rank == 0)

@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
     """Whether three layers over one input equal plain ones, bytes saved and bytes sent, on this rank."""
-    axis, rank = make_mesh(topology, RANKS).tensor, topology.rank
+    axis, rank = make_mesh(topology, {"tensor": RANKS})["tensor"], topology.rank
     x, weights = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_(), [draw(size, HIDDEN, seed=size) for size in OUT]
     for weight in weights:
         weight.requires_grad_()

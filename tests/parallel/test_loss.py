@@ -76,7 +76,7 @@ def test_tensor_ranks(tmp_path: Path) -> None:
 
 
 def compare_with_plain(_: Any, topology: Topology) -> list[float]:
-    axis = make_mesh(topology, 4).tensor
+    axis = make_mesh(topology, {"tensor": 4})["tensor"]
     x, weight, targets = example()
     expected = plain(x, weight, targets)
     grad_x, grad_weight = torch.autograd.grad(expected, (x, weight))

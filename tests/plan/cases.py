@@ -36,6 +36,6 @@ def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     for _ in range(WARM_UP if config.zero.stage == 3 else 1):
         run.train_step(1e-3, Interrupt())
-    with CountTraffic(run.mesh.tensor, run.mesh.data) as counted:
+    with CountTraffic(run.mesh["tensor"], run.mesh["data"]) as counted:
         run.train_step(1e-3, Interrupt())
     return {group: dict(sent) for group, sent in counted.sent.items()} | {"beside": {"tensor": counted.beside["tensor"]}}

@@ -61,7 +61,7 @@ def test_activations_of_tensor_ranks(raw_config: dict[str, Any], tmp_path: Path)
 
 def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpointing, int]:
     config = configure(raw, "x", {})
-    axis, found = make_mesh(topology, 2).tensor, {}
+    axis, found = make_mesh(topology, {"tensor": 2})["tensor"], {}
     for mode in MODES:
         model = Transformer(config.model, mode, axis)
         for parameter in model.parameters():

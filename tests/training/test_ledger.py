@@ -32,18 +32,23 @@ BASE, CODES = 10, 90  # the first id of tags, and how many digits they have
 def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
     """Train until the step "die", at whose end all ranks kill themselves. Every step that a rank has taken leaves a line."""
     config, ledger = parse_config(payload["config"], "here"), Path(payload["ledger"]) / f"{payload['attempt']}-{topology.rank}"
-    step = Engine.train_step
+    forward_backward, update = Engine.forward_backward, Engine.update
+    seen: list[list[int]] = []
 
-    def recorded(engine: Engine, batches: list[dict[str, Any]], *rest: Any) -> Any:
-        taken = step(engine, batches, *rest)
-        tokens = [row for batch in batches for row in batch["tokens"].tolist()]
+    def noted(engine: Engine, batches: list[dict[str, Any]], *rest: Any) -> Any:
+        seen[:] = [row for batch in batches for row in batch["tokens"].tolist()]
+        return forward_backward(engine, batches, *rest)
+
+    def recorded(engine: Engine, *arguments: Any, **options: Any) -> Any:
+        taken = update(engine, *arguments, **options)
         with ledger.open("a") as file:
-            print(json.dumps({"step": run.step + 1, "tokens": tokens}), file=file)
+            print(json.dumps({"step": run.step + 1, "tokens": seen}), file=file)
         if run.step + 1 == payload["die"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken
 
-    with patch.object(Engine, "train_step", recorded), hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+    patches = patch.multiple(Engine, forward_backward=noted, update=recorded)
+    with patches, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Run(config, open_data(config), topology, lease, "auto")
         train(run)
 

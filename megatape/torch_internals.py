@@ -1,0 +1,122 @@
+"""Every private name of torch that this package uses, read from version 2.13.0.
+
+Functions import what they need when they are called: some of it takes seconds.
+tests/test_torch_internals.py calls each of them, so that another version fails with the name that it
+does not have, and finds private names in other files.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FakeProcessGroup
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import distributed_c10d
+
+__all__ = ["FakeTensorMode"]  # and every function below
+
+
+def fake_group(name: str, size: int) -> dist.ProcessGroup:
+    """A process group of rank 0 of `size` ranks that do not exist. Its backend sends nothing."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    backend = FakeProcessGroup._create_internal(0, size)
+    for device in ("cpu", "meta"):
+        group._register_backend(torch.device(device), kind, backend)
+    group._set_default_backend(kind)
+    group._set_group_name(f"fake {name}")  # type: ignore[arg-type]
+    return group
+
+
+def set_default_timeout(timeout: timedelta) -> None:
+    """Give this timeout to groups made later without one: torch has 10 minutes for NCCL and 30 for gloo."""
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
+
+
+def clone_default_store() -> dist.Store:
+    """The store at which the ranks met, over a connection of its own."""
+    return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
+
+
+def count_collectives(except_description: str) -> int:
+    """The collectives that this rank has begun in all groups but those with this description."""
+    count = 0
+    for group in list(distributed_c10d._world.pg_map):  # a copy: the main thread may make a group meanwhile
+        if group.group_desc == except_description:
+            continue
+        with suppress(RuntimeError):  # a backend that does not count
+            count += group._get_sequence_number_for_group()  # type: ignore[attr-defined]
+    return count
+
+
+def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1]."""
+    out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+    return out, scale
+
+
+def fused_rms_norm_backward(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and weight, each if it is needed, on a GPU."""
+    d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, x, weight.shape, scale, weight, needs)
+    return d_x, d_weight
+
+
+def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """x weight^T of two FP8 matrices with one scale, in bfloat16."""
+    return torch._scaled_mm(x, weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source to its target, in few kernels."""
+    torch._foreach_copy_(targets, sources)
+
+
+def zero_all(tensors: list[Tensor]) -> None:
+    """Fill each tensor with zeros, in few kernels."""
+    torch._foreach_zero_(tensors)
+
+
+def is_view(func: Any) -> bool:
+    """Whether an ATen operator only looks at its input in another way."""
+    returned = [each.alias_info for each in func._schema.returns]
+    return func is torch.ops.aten._unsafe_view.default or any(info is not None and not info.is_write for info in returned)
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch's compiler finds a C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return False
+    return True
+
+
+def limit_recompilations(limit: int) -> None:
+    """Compile a function for at most this many shapes."""
+    torch._dynamo.config.recompile_limit = limit
+
+
+def fail_beyond_recompile_limit() -> None:
+    """Raise an error for a function of too many shapes, which would run uncompiled."""
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def aot_backend(compiler: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]) -> Any:
+    """A backend of torch.compile that gives `compiler` the graphs of forward and backward pass, as Inductor gets them."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def compile_boxed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return make_boxed_func(compiler(graph, inputs))  # type: ignore[no-any-return]
+
+    return aot_autograd(fw_compiler=compile_boxed, partition_fn=min_cut_rematerialization_partition)

@@ -1,0 +1,84 @@
+"""The private names of torch that the package uses exist, do what is expected, and stand in one file."""
+
+import ast
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from megatape import torch_internals
+from tests.workers import ROOT
+
+VERSION = "2.13.0"  # from which they were read
+# torch.library's operators and modules of torch._inductor that only Triton's users know, told apart by their files.
+ELSEWHERE = {"megatape/zero/compiler.py"}  # the name of the compiler's module, as text
+
+
+def test_version() -> None:
+    assert torch.__version__.startswith(VERSION), "read torch_internals.py beside the new version, then change this one"
+
+
+def test_groups_and_timeouts() -> None:
+    group = torch_internals.fake_group("test", 4)
+    assert (group.size(), group.rank()) == (4, 0)
+    with patch.multiple(distributed_c10d, default_pg_timeout=None, default_pg_nccl_timeout=None):
+        torch_internals.set_default_timeout(timedelta(seconds=7))
+        assert distributed_c10d.default_pg_timeout == distributed_c10d.default_pg_nccl_timeout == timedelta(seconds=7)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        before = torch_internals.count_collectives("another")
+        dist.all_reduce(torch.ones(1))
+        assert torch_internals.count_collectives("another") == before + 1
+        assert torch_internals.clone_default_store().check(["missing"]) is False
+    finally:
+        dist.destroy_process_group()
+
+
+def test_operators() -> None:
+    x, weight = torch.randn(3, 16), torch.randn(16)
+    normed, scale = torch_internals.fused_rms_norm(x, weight, 1e-6)
+    expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6)
+    torch.testing.assert_close(normed, expected)
+    torch.testing.assert_close(x * scale * weight, expected)
+    assert torch.ops.aten._fused_rms_norm_backward.default  # of GPUs only
+    one, other = torch.zeros(2), torch.ones(2)
+    torch_internals.copy_all([one], [other])
+    assert one.tolist() == [1.0, 1.0]
+    torch_internals.zero_all([one])
+    assert one.tolist() == [0.0, 0.0]
+    assert torch_internals.is_view(torch.ops.aten.view.default) and not torch_internals.is_view(torch.ops.aten.add.Tensor)
+    assert callable(torch._scaled_mm)
+    assert isinstance(torch_internals.has_cpp_compiler(), bool)
+
+
+@pytest.mark.slow
+def test_compiler() -> None:
+    graphs = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    torch_internals.limit_recompilations(8)
+    torch_internals.fail_beyond_recompile_limit()
+    x = torch.ones(3, requires_grad=True)
+    torch.compile(lambda x: (x * x).sum(), backend=torch_internals.aot_backend(compiler))(x).backward()
+    assert len(graphs) == 2 and x.grad is not None and x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_no_other_file_uses_private_names() -> None:
+    for path in (ROOT / "megatape").rglob("*.py"):
+        name = str(path.relative_to(ROOT))
+        if path.name == "torch_internals.py" or name in ELSEWHERE or name.startswith("megatape/hf/modeling"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom) else ""
+            private = re.search(r"\b(torch\.(\w+\.)*_\w+|from torch[\w.]* import _\w+)", text)
+            assert not private, f"{name}: {private and private.group()} belongs to megatape/torch_internals.py"
