@@ -62,18 +62,48 @@ class FamilyEntry(Entry):
 
 @dataclass(frozen=True)
 class OptimizerEntry(Entry):
-    """An optimizer: a function that takes parameter groups and the optimizer section, and returns a torch optimizer.
+    """An optimizer: a function that takes parameter groups and its section, and returns a torch optimizer.
 
-    state: names of the float32 tensors it keeps per weight, in torch's state_dict and in checkpoints. counts_steps: whether
-    it also keeps `step`, the number of steps. Nothing else of its state is saved."""
+    Attributes:
+        options: "module:class" of its section, a subclass of megatape.config.OptimizerConfig.
+        state: names of the float32 tensors that it keeps for each element of a weight, in torch's
+            state_dict and in checkpoints.
+        counts_steps: whether it also keeps `step`, the number of steps, beside these tensors.
+        matrix_state: "module:function" from the shape of a whole matrix to the shape of each tensor
+            that it keeps for one, by name. Such an optimizer is a subclass of
+            megatape.optim.matrices.MatrixOptimizer; `state` is that of the other weights.
+    """
 
+    options: str
     state: tuple[str, ...] = ()
     counts_steps: bool = False
+    matrix_state: str | None = None
 
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of state per weight, without the float32 master weight."""
-        return 4 * len(self.state)
+    def load_options(self) -> Any:
+        """Import and return the type of its section."""
+        return Entry(self.options, "").load()
+
+    def state_shapes(self, shape: tuple[int, ...], role: str) -> dict[str, tuple[int, ...]]:
+        """Shape of each float32 tensor that it keeps for a weight of this shape and role."""
+        if self.matrix_state and role == "matrix":
+            shapes: dict[str, tuple[int, ...]] = Entry(self.matrix_state, "").load()(shape)
+            return shapes
+        return dict.fromkeys(self.state, shape)
+
+
+@dataclass(frozen=True)
+class ScheduleEntry(Entry):
+    """A decay of the learning rate: a function of progress and its section (megatape/optim/schedules.py).
+
+    Attributes:
+        options: "module:class" of its section, a subclass of megatape.config.ScheduleConfig.
+    """
+
+    options: str = "megatape.config:ScheduleConfig"
+
+    def load_options(self) -> Any:
+        """Import and return the type of its section."""
+        return Entry(self.options, "").load()
 
 
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
@@ -135,13 +165,19 @@ FAMILIES: dict[str, FamilyEntry] = {
 }
 
 OPTIMIZERS: dict[str, OptimizerEntry] = {
-    "adamw": OptimizerEntry("megatape.optim.adamw:adamw", "AdamW", state=("exp_avg", "exp_avg_sq"), counts_steps=True),
+    "adamw": OptimizerEntry(
+        "megatape.optim.adamw:adamw",
+        "AdamW",
+        "megatape.optim.adamw:AdamWOptions",
+        state=("exp_avg", "exp_avg_sq"),
+        counts_steps=True,
+    ),
 }
 
-SCHEDULES: dict[str, Entry] = {
-    "linear": Entry("megatape.optim.schedules:linear", "linear decay to final_fraction of the peak"),
-    "cosine": Entry("megatape.optim.schedules:cosine", "cosine decay to final_fraction of the peak"),
-    "constant": Entry("megatape.optim.schedules:constant", "no decay"),
+SCHEDULES: dict[str, ScheduleEntry] = {
+    "linear": ScheduleEntry("megatape.optim.schedules:linear", "linear decay to final_fraction of the peak"),
+    "cosine": ScheduleEntry("megatape.optim.schedules:cosine", "cosine decay to final_fraction of the peak"),
+    "constant": ScheduleEntry("megatape.optim.schedules:constant", "no decay"),
 }
 
 

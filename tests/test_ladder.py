@@ -10,6 +10,7 @@ from megatape.config import Config, load_config
 from megatape.data.addition import ALPHABET, longest_document
 from megatape.data.tokenizer_sentencepiece import character_tokenizer
 from megatape.model.accounting import count_parameters
+from megatape.optim.adamw import AdamWOptions
 from megatape.plan.gpus import load_gpu
 from megatape.plan.trace import build
 
@@ -67,6 +68,7 @@ def test_the_paper_s_recipe() -> None:
     training, optimizer, schedule = config.training, config.optimizer, config.schedule
     assert (config.data.sequence_length, training.global_batch_size, training.steps) == (1024, 512, 10_000)
     assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0.01)
+    assert isinstance(optimizer, AdamWOptions)
     assert (optimizer.beta1, optimizer.beta2, optimizer.eps) == (0.9, 0.999, 1e-8)
     assert (schedule.kind, schedule.warmup_fraction, schedule.final_fraction) == ("linear", 0.02, 0.0)
     assert training.gradient_clip == 1.0

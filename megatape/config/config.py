@@ -1,17 +1,17 @@
 """The whole configuration, and the checks that span sections."""
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
 from megatape.config.data import DataConfig
 from megatape.config.export import ExportConfig, families_with
 from megatape.config.model import ModelConfig
 from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
-from megatape.config.section import Free, Section
+from megatape.config.section import ByKind, Free, Section
 from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from megatape.registry import ENCODINGS
+from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
 
 FP8_MULTIPLE = 16  # all sizes of the matrices that torch._scaled_mm multiplies are multiples of it
 
@@ -23,8 +23,8 @@ class Config(Section):
     model: ModelConfig
     data: DataConfig
     training: TrainingConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(ByKind(OPTIMIZERS, "adamw"))]
+    schedule: Annotated[SerializeAsAny[ScheduleConfig], BeforeValidator(ByKind(SCHEDULES, "linear"))] = ScheduleConfig()
     zero: ZeroConfig = ZeroConfig()
     parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

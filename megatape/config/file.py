@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
-from megatape.config.section import Section, sections_in
+from megatape.config.section import ByKind, Section, sections_in
 from megatape.files import parse_json, read_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -60,7 +60,7 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
     try:
         return section.model_validate(raw)
     except ValidationError as error:
-        faults = "\n".join(f"  {_explain(dict(fault))}" for fault in error.errors())
+        faults = "\n".join(f"  {_explain(dict(fault), section, raw)}" for fault in error.errors())
         raise ValueError(f"{origin}:\n{faults}") from None
 
 
@@ -98,13 +98,13 @@ def _override(raw: dict[str, Any], item: str) -> None:
     target[field] = value
 
 
-def _explain(fault: dict[str, Any]) -> str:
-    """One line for one pydantic error: path, value, what is allowed."""
+def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
+    """One line for one pydantic error in a section: path, value, what is allowed."""
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         if reason := UNSUPPORTED.get(str(fault["loc"][-1])):
             return f"{path}: not supported: {reason}"
-        allowed = _fields(fault["loc"][:-1])
+        allowed = _fields(fault["loc"][:-1], section, raw)
         close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
@@ -115,13 +115,14 @@ def _explain(fault: dict[str, Any]) -> str:
     return f"{path}{value} {message}" if path else message
 
 
-def _fields(location: tuple[Any, ...]) -> list[str]:
-    """Keys of the section at `location`."""
-    section: type[BaseModel] = Config
+def _fields(location: tuple[Any, ...], section: type[BaseModel], raw: Any) -> list[str]:
+    """Keys of the section at `location` below one with these values."""
     parts = iter(location)
     for part in parts:
-        annotation = section.model_fields[part].annotation
-        (section,) = sections_in(annotation)
-        if get_origin(annotation) in (dict, tuple):
-            next(parts, None)  # which of them
+        field, raw = section.model_fields[part], raw[part]
+        (section,) = sections_in(field.annotation)
+        if get_origin(field.annotation) in (dict, tuple):
+            raw = raw[next(parts)]  # which of them
+        validators = [entry.func for entry in field.metadata if isinstance(entry, BeforeValidator)]
+        section = next((one.options(raw) for one in validators if isinstance(one, ByKind)), section)
     return list(section.model_fields)

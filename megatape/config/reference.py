@@ -2,13 +2,13 @@
 
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.config import Config
-from megatape.config.section import Registered, identity_of, sections_in
+from megatape.config.section import ByKind, Registered, identity_of, sections_in
 from megatape.config.training import SampleRange
 
 HEAD = """# Configuration
@@ -36,17 +36,21 @@ def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:
     """Table of each section of `parent`, followed by the tables of its subsections."""
     for name, field in parent.model_fields.items():
         for section in sections_in(field.annotation):
-            lines = [
-                f"## {prefix}{name}",
-                "",
-                str(section.__doc__),
-                "",
-                "| key | type | default | identity | meaning |",
-                "|---|---|---|---|---|",
-            ]
-            lines += [_row(key, entry) for key, entry in section.model_fields.items()]
-            yield "\n".join(lines) + "\n"
+            yield _table(f"{prefix}{name}", section, section.model_fields)
+            for validator in (entry.func for entry in field.metadata if isinstance(entry, BeforeValidator)):
+                for kind, entry in validator.entries.items() if isinstance(validator, ByKind) else ():
+                    options = entry.load_options()
+                    further = {key: each for key, each in options.model_fields.items() if key not in section.model_fields}
+                    if further:
+                        yield _table(f"{prefix}{name} of kind {kind}", options, further)
             yield from _sections(section, f"{prefix}{name}.")
+
+
+def _table(heading: str, section: type[BaseModel], fields: Mapping[str, FieldInfo]) -> str:
+    """Heading, description and keys of a section."""
+    head = [f"## {heading}", "", " ".join(str(section.__doc__).split()), ""]
+    head += ["| key | type | default | identity | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *(_row(key, field) for key, field in fields.items())]) + "\n"
 
 
 def _row(key: str, field: FieldInfo) -> str:

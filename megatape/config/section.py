@@ -55,6 +55,23 @@ class Registered:
         return name
 
 
+@dataclass(frozen=True, eq=False)
+class ByKind:
+    """Validator of a section whose keys depend on its `kind`, the name of an entry with options of its own."""
+
+    entries: Mapping[str, Any]
+    default: str
+
+    def options(self, raw: Any) -> Any:
+        """The type of a section that has these keys, or None for a kind that does not exist."""
+        entry = self.entries.get(raw.get("kind", self.default)) if isinstance(raw, dict) else None
+        return entry and entry.load_options()
+
+    def __call__(self, raw: Any) -> Any:
+        options = self.options(raw)
+        return raw if options is None else options.model_validate(raw)
+
+
 @dataclass(frozen=True)
 class Difference:
     """A field on which two configurations differ, such as model.num_layers."""

@@ -121,13 +121,11 @@ class TrainingConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """The optimizer. Norms, gains and biases are not decayed; attention gains learn L times faster."""
+    """The optimizer, with the keys that every kind has. Norms, gains and biases are not decayed; attention gains learn L times
+    faster."""
 
     kind: Fixed[OptimizerName] = Field("adamw", description="optimizer")
     learning_rate: Compared[float] = Field(gt=0, description="peak of the schedule")
-    beta1: Compared[float] = Field(0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: Compared[float] = Field(0.999, ge=0, lt=1, description="decay of the second moment")
-    eps: Compared[float] = Field(1e-8, gt=0, description="added to the square root of the second moment")
     weight_decay: Compared[float] = Field(0.01, ge=0, description="decoupled weight decay, scaled by the learning rate")
 
 

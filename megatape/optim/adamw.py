@@ -1,16 +1,36 @@
 """AdamW: Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
 
-import torch
+from typing import TYPE_CHECKING, Any
 
-from megatape.config import OptimizerConfig
-from megatape.optim.optimizer import Group
+from pydantic import Field
+
+from megatape.config.section import Compared
+from megatape.config.training import OptimizerConfig
+
+if TYPE_CHECKING:
+    import torch
 
 
-def adamw(groups: list[Group], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """torch's AdamW."""
+class AdamWOptions(OptimizerConfig):
+    """AdamW."""
+
+    beta1: Compared[float] = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: Compared[float] = Field(0.999, ge=0, lt=1, description="decay of the second moment")
+    eps: Compared[float] = Field(1e-8, gt=0, description="added to the square root of the second moment")
+
+
+def adamw(groups: list[dict[str, Any]], options: AdamWOptions) -> "torch.optim.Optimizer":
+    """torch's AdamW.
+
+    Args:
+        groups: parameter groups, see optimizer.parameter_groups.
+        options: its section of the configuration.
+    """
+    import torch  # here, because a configuration is checked without it
+
     return torch.optim.AdamW(
         groups,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
+        betas=(options.beta1, options.beta2),
+        eps=options.eps,
         fused=True,  # one pass without temporaries, which are otherwise several times the size of the master weights
     )

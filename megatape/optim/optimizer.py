@@ -15,27 +15,39 @@ Group = dict[str, Any]  # as torch's optimizers take them
 
 def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer named by `config.kind`."""
-    optimizer: torch.optim.Optimizer = OPTIMIZERS[config.kind].load()(parameter_groups(named_parameters, config), config)
+    entry = OPTIMIZERS[config.kind]
+    groups = parameter_groups(named_parameters, config, by_role=entry.matrix_state is not None)
+    optimizer: torch.optim.Optimizer = entry.load()(groups, config)
     return optimizer
 
 
-def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
+def parameter_groups(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig, by_role: bool = False
+) -> list[Group]:
     """One group for each pair of weight decay and learning-rate scale that the trained parameters declare.
 
     `scale` multiplies a group's scheduled learning rate. (The authors of TAPE decay everything but norms and parameters with
-    "bias" in their names: TAPE's gains and FIRE's two scalars too, but not T5's tables.)"""
-    members: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for _, parameter in named_parameters:
-        if not parameter.requires_grad:
-            continue
-        declared = settings(parameter)
-        members.setdefault((not declared.decay, declared.lr_scale), []).append(parameter)
+    "bias" in their names: TAPE's gains and FIRE's two scalars too, but not T5's tables.)
+
+    Args:
+        named_parameters: all parameters of the model, by name.
+        config: learning rate and weight decay.
+        by_role: whether weights of different roles are in different groups, whose `role` says which. It is None otherwise.
+    """
+    members: dict[tuple[bool, float, str], dict[str, nn.Parameter]] = {}
+    for name, parameter in named_parameters:
+        if parameter.requires_grad:
+            declared = settings(parameter)
+            key = not declared.decay, declared.lr_scale, declared.role if by_role else ""
+            members.setdefault(key, {})[name] = parameter
     return [
         {
-            "params": parameters,
+            "params": list(parameters.values()),
+            "names": list(parameters),
             "lr": config.learning_rate,
             "weight_decay": 0.0 if undecayed else config.weight_decay,
             "scale": scale,
+            "role": role or None,
         }
-        for (undecayed, scale), parameters in sorted(members.items(), key=lambda group: group[0])
+        for (undecayed, scale, role), parameters in sorted(members.items(), key=lambda group: group[0])
     ]

@@ -1,7 +1,8 @@
 """Learning-rate schedules: a linear warm-up, then a decay from megatape/registry.py.
 
-A decay maps `progress`, the fraction of the steps after the warm-up that are done, to a fraction of the peak: 1 at
-progress 0, `final` at progress 1, which the step after the last one would have.
+A decay maps `progress`, the fraction of the steps after the warm-up that are done, and the section
+of the configuration to a fraction of the peak: 1 at progress 0. The step after the last one would have
+progress 1.
 """
 
 import math
@@ -16,20 +17,22 @@ def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) ->
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    fraction: float = SCHEDULES[config.kind].load()(progress, config.final_fraction)
+    fraction: float = SCHEDULES[config.kind].load()(progress, config)
     return peak * fraction
 
 
-def linear(progress: float, final: float) -> float:
-    """Linear decay to `final`."""
+def linear(progress: float, config: ScheduleConfig) -> float:
+    """Linear decay to `final_fraction`."""
+    final = config.final_fraction
     return final + (1 - final) * (1 - progress)
 
 
-def cosine(progress: float, final: float) -> float:
-    """Cosine decay to `final` (https://arxiv.org/abs/1608.03983, without restarts)."""
+def cosine(progress: float, config: ScheduleConfig) -> float:
+    """Cosine decay to `final_fraction` (https://arxiv.org/abs/1608.03983, without restarts)."""
+    final = config.final_fraction
     return final + (1 - final) * (0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def constant(progress: float, final: float) -> float:
-    """No decay; ignores `final`."""
+def constant(progress: float, config: ScheduleConfig) -> float:
+    """No decay."""
     return 1.0

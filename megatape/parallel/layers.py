@@ -202,7 +202,7 @@ class VocabularyEmbedding(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = parameter((vocab_size, hidden_size), axis, 0)
+        self.weight = parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.axis.size == 1:
@@ -219,7 +219,7 @@ class VocabularyHead(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False) -> None:
         super().__init__()
         self.vocab_size, self.axis = vocab_size, axis
-        self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0)
+        self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary; logits of

@@ -1,12 +1,15 @@
 """Parameters that carry their initialization, decay and learning-rate scale, and how tensor-parallel ranks divide them."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import nn
 
 from megatape.parallel.collectives import all_reduce
 from megatape.parallel.mesh import Axis
+
+Role = Literal["matrix", "vector", "embedding"]
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,14 @@ class Settings:
 
     init: the initial value of every element, or their distribution; None for a normal one with standard deviation
     model.init_std.
-    decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate."""
+    decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate. role: for optimizers that treat
+    weights differently. bounds: lowest and highest value, to which every step of the optimizer clips the master weight."""
 
     init: float | Uniform | None
     decay: bool
     lr_scale: float
+    role: Role = "matrix"
+    bounds: tuple[float, float] | None = None
 
 
 def parameter(
@@ -37,13 +43,16 @@ def parameter(
     init: float | Uniform | None = None,
     decay: bool | None = None,
     lr_scale: float = 1.0,
+    role: Role | None = None,
+    bounds: tuple[float, float] | None = None,
 ) -> nn.Parameter:
     """An uninitialized parameter with its Settings; model/init.py draws its values.
 
     shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an
     equal share, padded where the ranks do not divide it; `global_shape` keeps the whole shape.
     None: every rank holds the whole parameter and uses it on its own tokens or heads, and backward
-    passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not.
+    passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not. role: by default that of its
+    number of dimensions. The rest as in Settings.
 
     A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`:
     without the tags the gradient norm is wrong, and so is clipping. Tags and hook survive
@@ -52,7 +61,14 @@ def parameter(
     if dim is not None:
         local[dim] = -(-shape[dim] // axis.size)
     made = nn.Parameter(torch.empty(local))
-    made.settings = Settings(init, len(shape) > 1 if decay is None else decay, lr_scale)  # type: ignore[attr-defined]
+    is_matrix = len(shape) > 1
+    made.settings = Settings(  # type: ignore[attr-defined]
+        init,
+        is_matrix if decay is None else decay,
+        lr_scale,
+        role or ("matrix" if is_matrix else "vector"),
+        bounds,
+    )
     if dim is not None:
         made.global_shape = shape  # type: ignore[attr-defined]
         if axis.size > 1:

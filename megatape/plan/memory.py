@@ -1,13 +1,17 @@
 """Bytes that one rank holds at the peak of a training step, by part."""
 
 from dataclasses import dataclass, replace
+from math import prod
+
+from torch import nn
 
 from megatape.attention.operation import Backends, by_preference, check, choose, load
 from megatape.config import Config
-from megatape.model.accounting import count_parameters
+from megatape.model.accounting import count_parameters, meta_model
 from megatape.model.attention import attention_needs, layer_sizes
-from megatape.model.trainable import count_trainable
+from megatape.model.trainable import freeze
 from megatape.parallel.loss import CHUNK_ELEMENTS
+from megatape.parallel.parameters import settings, whole_shape
 from megatape.plan.trace import PLAIN, Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
@@ -44,7 +48,7 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
         "gradients": (divided if zero.stage >= 2 else held) * GRADIENT_BYTES,
         # Stage 0 updates the weights themselves.
         "master weights": state * 4 if zero.stage else 0,
-        "moments": state * OPTIMIZERS[config.optimizer.kind].state_bytes,
+        "moments": _optimizer_state(config, trained, world_size),
     }
     if zero.stage in (1, 2):
         device["flattened gradients"] = divided * GRADIENT_BYTES
@@ -67,9 +71,27 @@ def checkpoint_bytes(config: Config) -> int:
     """The tensors of a checkpoint: float32 weights, and the optimizer's state of those that are trained.
 
     What a run with training.init_from freezes counts as left out, as if `init_from` held all of it."""
-    trained = count_trainable(config.model, config.training.trainable, config.training.frozen)
-    held = count_parameters(config.model).total if config.training.init_from is None else trained
-    return 4 * held + OPTIMIZERS[config.optimizer.kind].state_bytes * trained
+    model = meta_model(config.model)
+    freeze(model, config.training.trainable, config.training.frozen)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    held = count_parameters(config.model).total if config.training.init_from is None else elements(trained)
+    return 4 * held + 4 * sum(_state_elements(config, parameter) for parameter in trained)
+
+
+def _optimizer_state(config: Config, trained: list[nn.Parameter], world_size: int) -> float:
+    """Bytes on a rank: of weights' elements where their master weights are, of whole matrices on one of all ranks each."""
+    entry, ranks = OPTIMIZERS[config.optimizer.kind], config.data_ranks(world_size)
+    matrices = [parameter for parameter in trained if entry.matrix_state and settings(parameter).role == "matrix"]
+    others = [parameter for parameter in trained if not entry.matrix_state or settings(parameter).role != "matrix"]
+    held = padded(others, ranks) / ranks if config.zero.stage else elements(others)
+    whole = sum(_state_elements(config, parameter) for parameter in matrices)
+    return 4 * (len(entry.state) * held + whole / world_size)
+
+
+def _state_elements(config: Config, parameter: nn.Parameter) -> int:
+    """Elements of the optimizer's state for a whole parameter."""
+    shape, role = whole_shape(parameter, tuple(parameter.shape)), settings(parameter).role
+    return sum(prod(of_state) for of_state in OPTIMIZERS[config.optimizer.kind].state_shapes(shape, role).values())
 
 
 def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:

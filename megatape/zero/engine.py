@@ -10,18 +10,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
+from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.parallel.mesh import Axis, Mesh
+from megatape.parallel.parameters import settings
 from megatape.registry import OPTIMIZERS
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.gate import GatedOptimizer
 from megatape.zero.internals import gradient_norm, local_numel, trim_zero3_hooks
+from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
 from megatape.zero.replicas import find_differences, replicated_over_tensor_axis
 from megatape.zero.settings import deepspeed_config
-from megatape.zero.state import ZeroState
+from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
 
 Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
@@ -93,29 +96,34 @@ class Engine:
         mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
         self._clips = config.zero.stage == 0  # there DeepSpeed clips in float32 without reporting the norm
-        settings = deepspeed_config(config, topology.world_size)
+        ds_config = deepspeed_config(config, topology.world_size)
         # No dtype here: on a CPU zero.Init takes any explicit one, even float32, as bfloat16. From
         # the settings it takes the right one.
         sharded = deepspeed.zero.Init(
-            data_parallel_group=mesh["replicate"].group, mpu=mpu, config_dict_or_path=settings, enabled=config.zero.stage == 3
+            data_parallel_group=mesh["replicate"].group, mpu=mpu, config_dict_or_path=ds_config, enabled=config.zero.stage == 3
         )
         with sharded:
             module = build_module(mesh["tensor"])
         # DeepSpeed allocates buckets whole, however little there is to reduce.
         trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
         most = sum(map(local_numel, trained))
-        settings["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
-        optimizer = GatedOptimizer(build_optimizer(module.named_parameters(), config.optimizer), self._admits_update)
+        ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
+        inner = build_optimizer(module.named_parameters(), config.optimizer)
+        optimizer = GatedOptimizer(inner, self._admits_update, self._apply_bounds)
         self.deepspeed, *_ = deepspeed.initialize(
             model=module,
             optimizer=optimizer,
             mpu=mpu,
-            config=settings,
+            config=ds_config,
         )
         if config.zero.stage == 3:
             trim_zero3_hooks(module)
         self.device = torch.device(self.deepspeed.device)
         self.state = ZeroState(self.deepspeed, optimizer, topology, mesh, OPTIMIZERS[config.optimizer.kind])
+        if isinstance(optimizer.inner, MatrixOptimizer):
+            optimizer.inner.matrices = WholeMatrices(self.state)
+        declared = {name: settings(parameter).bounds for name, parameter in self.state.parameters.items()}
+        self._bounds = {name: bounds for name, bounds in declared.items() if bounds}
         self._nonfinite = torch.zeros((), dtype=torch.bool, device=self.device)  # in a replicated gradient of this step
         self._update: Update | None = None  # in progress
         self._watch_replicated()
@@ -190,6 +198,11 @@ class Engine:
             norm = gradient_norm(self.deepspeed.optimizer)
             update.decide(norm if norm >= 0 else math.nan)
         return not update.skipped
+
+    def _apply_bounds(self) -> None:
+        """Clip the master weights that declare bounds."""
+        for name, (low, high) in self._bounds.items():
+            self.state.piece(name, WEIGHT).values.clamp_(low, high)
 
     def _watch_replicated(self) -> None:
         """Note gradients that are not finite among those that every tensor-parallel rank has: DeepSpeed's norm has those of the

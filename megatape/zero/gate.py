@@ -19,14 +19,17 @@ class GatedOptimizer(Optimizer):
     Args:
         inner: the optimizer that updates weights.
         admits: asked before each update, whether the step is to be taken.
+        finish: called after each update.
     """
 
-    def __init__(self, inner: Optimizer, admits: Callable[[], bool]) -> None:
-        self.inner, self.admits = inner, admits
+    def __init__(self, inner: Optimizer, admits: Callable[[], bool], finish: Callable[[], None]) -> None:
+        self.inner, self.admits, self.finish = inner, admits, finish
 
-    def step(self, *arguments: Any, **options: Any) -> Any:
+    def step(self, *arguments: Any, **options: Any) -> None:  # type: ignore[override]
         """Update weights if the step is to be taken."""
-        return self.inner.step(*arguments, **options) if self.admits() else None
+        if self.admits():
+            self.inner.step(*arguments, **options)
+            self.finish()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

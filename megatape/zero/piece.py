@@ -1,5 +1,6 @@
-"""What a rank contributes to a whole parameter."""
+"""A contiguous shard of a parameter, or of state that is kept for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +12,14 @@ from megatape.parallel.parameters import Share, matrix
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of elements of a rank's share of a parameter, flat.
+    """A run of elements of a rank's share of a whole tensor.
 
-    shape: of the whole parameter. share: the rank's rows and columns of it. start: the first element's place in the share.
-    values: none where another rank contributes the same."""
+    Attributes:
+        shape: of the whole tensor.
+        share: the rank's rows and columns of it.
+        start: index of the first element in the share.
+        values: the elements, flat; none where the rank holds nothing or another contributes the same.
+    """
 
     shape: tuple[int, ...]
     share: Share
@@ -27,10 +32,27 @@ class Piece:
         start, share, size = self.start, self.share, self.values.numel()
         whole = torch.zeros(matrix(self.shape), dtype=torch.float32, device=device)
         if size:
-            first, last = start // share.width, -(-(start + size) // share.width)
+            first, last = self._rows()
             block = torch.zeros((last - first) * share.width, dtype=torch.float32, device=device)
             block[start - first * share.width :][:size].copy_(self.values)
             target = whole[share.rows.start + first : share.rows.start + last, share.columns]
             target += block.view(-1, share.width)[: target.shape[0]]  # rows beyond the whole are padding
         dist.reduce(whole, destination, group=group)  # every element is zero on all ranks except its owner
         return whole.view(self.shape) if dist.get_rank() == destination else None
+
+    def cut(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
+        """The elements of this run, flat, from what `read` returns for rows and columns of a whole tensor; padding is zero."""
+        share, size = self.share, self.values.numel()
+        if not size:
+            return torch.empty(0)
+        first, last = self._rows()
+        rows = slice(share.rows.start + first, min(share.rows.start + last, self.shape[0]))
+        block = torch.zeros(last - first, share.width)
+        if rows.start < rows.stop:
+            block[: rows.stop - rows.start] = read(rows, share.columns)
+        return block.view(-1)[self.start - first * share.width :][:size]
+
+    def _rows(self) -> tuple[int, int]:
+        """First row of the share with an element of this run, and the one after the last."""
+        width = self.share.width
+        return self.start // width, -(-(self.start + self.values.numel()) // width)

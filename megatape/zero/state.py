@@ -7,6 +7,7 @@ Where a stage keeps that run is in zero/layouts.py.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import deepspeed
@@ -14,16 +15,17 @@ import torch
 from torch import Tensor
 
 from megatape.parallel.mesh import Mesh
-from megatape.parallel.parameters import Share, share_of, whole_shape
+from megatape.parallel.parameters import Share, matrix, settings, share_of, whole_shape
 from megatape.registry import OptimizerEntry
 from megatape.runtime.topology import Topology
-from megatape.zero.internals import local_shape
+from megatape.zero.internals import Fragment, local_shape
 from megatape.zero.layouts import LAYOUTS
+from megatape.zero.matrix_state import MatrixState
 from megatape.zero.piece import Piece
 
 WEIGHT = "weight"
 
-# Reads some rows and columns of a whole parameter: (kind, name, shape, rows, columns) -> float32 [rows, columns].
+# Reads some rows and columns of a whole tensor: (kind, name, shape, rows, columns) -> float32 [rows, columns].
 Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
 
 
@@ -31,9 +33,15 @@ class ZeroState:
     """Access to the master weights and optimizer state of an initialized DeepSpeed engine. Missing
     optimizer state is created as zeros.
 
-    tensors: the names of parameters by kind, WEIGHT or a tensor that the optimizer keeps for each weight. A frozen parameter
-    has no optimizer state and no master weight: its compute weight counts as that, and the data axis divides it at stage 3
-    only. group: over which `gather` exchanges, None for that of training."""
+    A frozen parameter has no optimizer state and no master weight: its compute weight counts as that,
+    and the data axis divides it at stage 3 only.
+
+    Attributes:
+        parameters: the module's, by name.
+        tensors: names of parameters by kind: WEIGHT, or a tensor that the optimizer keeps for each.
+        matrix_state: what the optimizer keeps for whole matrices, if it updates any.
+        group: over which `gather` exchanges; None for that of training.
+    """
 
     group = None
 
@@ -49,28 +57,41 @@ class ZeroState:
         self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
         # Any: DeepSpeed attaches its bookkeeping to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
-        trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
-        self.tensors = {WEIGHT: list(self.parameters)} | dict.fromkeys(entry.state, trained)
+        self._trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
+        roles = {name: settings(self.parameters[name]).role for name in self._trained}
+        matrices = [name for name in self._trained if entry.matrix_state and roles[name] == "matrix"]
+        shapes = {name: self._shape(name) for name in matrices}
+        self.matrix_state = MatrixState(shapes, entry, topology, torch.device(engine.device))
+        others = [name for name in self._trained if name not in shapes]
+        self.tensors = {WEIGHT: list(self.parameters)} | dict.fromkeys(entry.state, others) | self.matrix_state.kinds()
         self.counts_steps = entry.counts_steps
+        updated_whole = {id(held.flat) for name in matrices if (held := self.fragment(name))}
         for flat in self._layout.flats():
             state = optimizer.state[flat]
-            if not state:
+            if not state and id(flat) not in updated_whole:
                 state |= {kind: torch.zeros_like(flat) for kind in entry.state}
                 if entry.counts_steps:
                     state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of the whole parameter, even if this rank holds only a share."""
-        return whole_shape(self.parameters[name], local_shape(self.parameters[name]))
+    def shape(self, name: str, kind: str = WEIGHT) -> tuple[int, ...]:
+        """The shape of the whole parameter, even if this rank holds only a share, or of a tensor that is kept for it."""
+        return self.matrix_state.shape(name, kind) or self._shape(name)
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""
         return self.contribution(name, kind).gather(destination, self.engine.device, self.group)
 
     def contribution(self, name: str, kind: str) -> Piece:
-        """What this rank adds to the whole tensor."""
-        start, values = self.piece(name, kind)
-        return Piece(self.shape(name), self._share(name), start, values if self._contributes(name) else values[:0])
+        """This rank's piece; without values where another rank holds the same."""
+        piece = self.piece(name, kind)
+        if self.matrix_state.shape(name, kind) or self.contributes(name):
+            return piece
+        return Piece(piece.shape, piece.share, piece.start, piece.values[:0])
+
+    def contributes(self, name: str) -> bool:
+        """Whether this rank's piece of a parameter counts: where several ranks hold the same one, that of the first does."""
+        first_replica = not self.is_replicated(name) or self.mesh["replicate"].rank == 0
+        return first_replica and (self.is_divided(name) or self.mesh["tensor"].rank == 0)
 
     def load(self, read: Reader, step: int) -> None:
         """Overwrite master weights, optimizer state and compute weights with what `read` returns for this rank's pieces.
@@ -78,44 +99,50 @@ class ZeroState:
         step: the optimizer's step count."""
         for kind, names in self.tensors.items():
             for name in names:
-                start, piece = self.piece(name, kind)
-                if piece.numel():
-                    piece.copy_(self._read(read, kind, name, start, piece.numel()))
+                piece = self.piece(name, kind)
+                if piece.values.numel():
+                    piece.values.copy_(piece.cut(partial(read, kind, name, piece.shape)))
         if self.counts_steps:
             for state in self.optimizer.state.values():
                 state["step"].fill_(step)
-        self._layout.publish([self.parameters[name] for name in self.tensors[WEIGHT] if self.parameters[name].requires_grad])
+        self._layout.publish([self.parameters[name] for name in self._trained])
 
-    def _read(self, read: Reader, kind: str, name: str, start: int, size: int) -> Tensor:
-        """`size` elements of this rank's share from `start` on, as a flat tensor; padding is zero."""
-        shape, share = self.shape(name), self._share(name)
-        first, last = start // share.width, -(-(start + size) // share.width)
-        rows = slice(share.rows.start + first, min(share.rows.start + last, shape[0]))
-        block = torch.zeros(last - first, share.width)
-        if rows.start < rows.stop:
-            block[: rows.stop - rows.start] = read(kind, name, shape, rows, share.columns)
-        return block.view(-1)[start - first * share.width :][:size]
+    def piece(self, name: str, kind: str) -> Piece:
+        """This rank's run of elements, with writable values."""
+        if shape := self.matrix_state.shape(name, kind):
+            rows, columns = matrix(shape)
+            return Piece(shape, Share(slice(0, rows), slice(0, columns)), 0, self.matrix_state.values(name, kind))
+        held = self.fragment(name)
+        if held is None:
+            return Piece(self._shape(name), self._share(name), 0, torch.empty(0))
+        source = held.flat.data if kind == WEIGHT else self.optimizer.state[held.flat][kind]
+        return Piece(self._shape(name), self._share(name), held.start, source.view(-1).narrow(0, held.offset, held.size))
+
+    def gradient_piece(self, name: str) -> Piece:
+        """This rank's run of elements of the gradient, inside a step of the optimizer; without values where another rank holds
+        the same."""
+        held = self.fragment(name)
+        if held is None or not self.contributes(name):
+            return Piece(self._shape(name), self._share(name), 0, torch.empty(0))
+        assert held.flat.grad is not None, f"no gradient of {name}"
+        return Piece(
+            self._shape(name), self._share(name), held.start, held.flat.grad.view(-1).narrow(0, held.offset, held.size)
+        )
+
+    def fragment(self, name: str) -> Fragment | None:
+        """Where this rank keeps its part of a parameter; None if it has no part."""
+        return self._layout.fragment(self.parameters[name])
 
     def is_divided(self, name: str) -> bool:
         """Whether the tensor-parallel ranks divide the parameter; if not, each holds all of it."""
         return hasattr(self.parameters[name], "partition_dim")
 
-    def piece(self, name: str, kind: str) -> tuple[int, Tensor]:
-        """This rank's run of elements of its share: its start, and a writable view."""
-        held = self._layout.fragment(self.parameters[name])
-        if held is None:
-            return 0, torch.empty(0)
-        source = held.flat.data if kind == WEIGHT else self.optimizer.state[held.flat][kind]
-        return held.start, source.view(-1).narrow(0, held.offset, held.size)
-
     def is_replicated(self, name: str) -> bool:
         """Whether every data-parallel rank holds the same piece of the parameter."""
         return self._layout.is_replicated(self.parameters[name])
 
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return whole_shape(self.parameters[name], local_shape(self.parameters[name]))
+
     def _share(self, name: str) -> Share:
         return share_of(self.parameters[name], local_shape(self.parameters[name]), self.mesh["tensor"])
-
-    def _contributes(self, name: str) -> bool:
-        """Whether this rank's piece counts: where several ranks hold the same one, that of the first does."""
-        first_replica = not self.is_replicated(name) or self.mesh["replicate"].rank == 0
-        return first_replica and (self.is_divided(name) or self.mesh["tensor"].rank == 0)

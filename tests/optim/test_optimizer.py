@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.config import OptimizerConfig
+from megatape.optim.adamw import AdamWOptions
 from megatape.optim.optimizer import build_optimizer
 from tests.model.builder import random_model
 
@@ -11,7 +11,7 @@ def test_groups() -> None:
     """Matrices decay; norms, gains and the unused last position update do not; gains learn L times faster."""
     model = random_model(num_kv_heads=2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
+    config = AdamWOptions(learning_rate=1e-3, weight_decay=0.1)
     groups = build_optimizer(model.named_parameters(), config).param_groups
     decayed, kept, gains = ([names[id(parameter)] for parameter in group["params"]] for group in groups)
     assert len(decayed) + len(kept) + len(gains) == len(names)
@@ -38,7 +38,7 @@ def test_groups_of_the_encodings(encoding: str, decayed: list[str], gain_scale: 
     """Matrices that an encoding adds decay; its gains, biases, scalars and T5's tables do not."""
     model = random_model(encoding=encoding)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    config = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1)
+    config = AdamWOptions(learning_rate=1e-3, weight_decay=0.1)
     groups = build_optimizer(model.named_parameters(), config).param_groups
     assert sum(len(group["params"]) for group in groups) == len(names)
     found = [names[id(parameter)] for parameter in groups[0]["params"]]

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape import registry
 from megatape.config import OptimizerConfig
+from megatape.config.section import Compared
 from megatape.optim.optimizer import Group
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
@@ -24,17 +26,25 @@ from tests.workers import run_workers
 STAGES = (0, 1, 2, 3)
 
 
-def momentum(groups: list[Group], config: OptimizerConfig) -> torch.optim.Optimizer:
+class MomentumOptions(OptimizerConfig):
+    """SGD with momentum."""
+
+    momentum: Compared[float] = Field(0.9, ge=0, lt=1, description="decay of the momentum")
+
+
+def momentum(groups: list[Group], options: MomentumOptions) -> torch.optim.Optimizer:
     """SGD with momentum: one tensor of state per weight, and no step count."""
-    return torch.optim.SGD(groups, momentum=config.beta1)
+    return torch.optim.SGD(groups, momentum=options.momentum)
 
 
-ENTRY = registry.OptimizerEntry("tests.optim.test_second:momentum", "momentum", state=("momentum_buffer",))
+ENTRY = registry.OptimizerEntry(
+    "tests.optim.test_second:momentum", "momentum", "tests.optim.test_second:MomentumOptions", state=("momentum_buffer",)
+)
 
 
 def train_momentum(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)  # type: ignore[arg-type]
+        patch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)
         return train_cases(payload, topology)
 
 
@@ -73,7 +83,7 @@ def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path:
 
 def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has half the state of AdamW."""
-    monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.OPTIMIZERS, "momentum", ENTRY)
     moments = {}
     for kind in ("adamw", "momentum"):
         config = configure(raw_config, "x", {"optimizer.kind": kind})

@@ -128,7 +128,7 @@ def _once(number: float) -> Callable[[Tensor], Tensor]:
 def _numbers(run: Run) -> list[Tensor]:
     """This rank's weights and optimizer state, and what the forward pass computes with."""
     state = run.engine.state
-    masters = [state.piece(name, kind)[1].clone() for kind, names in state.tensors.items() for name in names]
+    masters = [state.piece(name, kind).values.clone() for kind, names in state.tensors.items() for name in names]
     counts = [values["step"].clone() for values in state.optimizer.state.values()]
     computed = [getattr(parameter, "ds_tensor", parameter).data.clone() for parameter in state.parameters.values()]
     return masters + counts + computed

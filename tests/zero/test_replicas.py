@@ -48,7 +48,7 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     print(f"case {name}", flush=True)
     run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
     if topology.rank == victim:
-        piece = run.engine.state.piece(parameter, kind)[1]
+        piece = run.engine.state.piece(parameter, kind).values
         piece.copy_(piece * 1.5 + (kind != WEIGHT))
     try:
         train(run)

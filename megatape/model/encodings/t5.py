@@ -33,7 +33,7 @@ class T5Bias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.table = parameter((num_heads, NUM_BUCKETS), axis, 0, decay=False)
+        self.table = parameter((num_heads, NUM_BUCKETS), axis, 0, decay=False, role="embedding")
 
     def forward(self, q: Tensor) -> tuple[Tensor, ...]:
         return (self.table.float()[:, buckets(q.shape[1], q.device)],)

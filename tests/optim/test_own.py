@@ -1,0 +1,105 @@
+"""An optimizer that works on whole matrices, and a schedule with a parameter, each in one file and one registry line."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from torch import Tensor
+
+from megatape import registry
+from megatape.checkpoint.reader import verified_checkpoint
+from megatape.config import parse_config
+from megatape.model.transformer import Transformer
+from megatape.optim.schedules import learning_rate
+from megatape.parallel import parameters
+from megatape.plan.memory import checkpoint_bytes, plan_memory
+from megatape.plan.trace import run_pass
+from megatape.runtime.topology import Topology
+from tests import bounds
+from tests.bounds import assert_close
+from tests.optim.own import SPECTRAL, STAIRS
+from tests.plan.cases import configure
+from tests.training.cases import train_cases
+from tests.workers import run_workers
+
+HIGHEST = 0.9  # the bound of norms, whose weights start at 1
+# Name of a run -> ranks, tensor-parallel ranks, stage.
+RUNS = {"plain": (1, 1, 0)} | {f"stage {stage}, T {t}": (2 * t, t, stage) for t in (1, 2) for stage in range(4)}
+
+
+def train_spectral(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
+    declare = parameters.Settings
+
+    def bounded(init: Any, decay: bool, lr_scale: float, role: Any, _: Any) -> Any:
+        return declare(init, decay, lr_scale, role, (0.0, HIGHEST) if init == 1.0 else None)
+
+    with (
+        patch.dict(registry.OPTIMIZERS, {"spectral": SPECTRAL}),
+        patch.dict(registry.SCHEDULES, {"stairs": STAIRS}),
+        patch.object(parameters, "Settings", bounded),
+    ):
+        return train_cases(payload, topology)
+
+
+@pytest.mark.parametrize(
+    "names", [["stage 2, T 1", "stage 3, T 2"], pytest.param([*RUNS][1:], marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_whole_matrices_at_every_stage_and_topology(raw_config: dict[str, Any], tmp_path: Path, names: list[str]) -> None:
+    """Weights and states of any shape equal those of one process after three steps, and after a resume on other ranks."""
+    raw_config["run"]["directory"] = str(tmp_path)
+    raw_config["training"] |= {"steps": 3, "micro_batch_size": 1}
+    raw_config["optimizer"] = {"kind": "spectral", "learning_rate": 0.01, "momentum": 0.5}
+    raw_config["schedule"] = {"kind": "stairs", "stairs": 3, "warmup_fraction": 0.0}
+    raw_config["checkpoint"] = {"interval": 2, "keep": 5}
+    resumed = {"resume": str(tmp_path / "plain" / "checkpoints" / "step-00000002")}
+    for name in ("plain", *names):
+        ranks, tensor, stage = RUNS[name]
+        cases = [{"name": name, "set": {"zero.stage": stage, "parallel.tp": tensor}}]
+        cases += [cases[0] | resumed | {"name": f"{name} resumed"}]
+        found = run_workers(
+            "tests.optim.test_own:train_spectral", ranks, {"config": raw_config, "cases": cases}, tmp_path / name / "workers"
+        )
+        assert not any("error" in result for result in found[0]), found[0]
+    expected = _tensors(tmp_path / "plain")
+    assert expected["norms blocks.0.attention.query.weight"].shape == (32,)
+    assert float(expected["count blocks.0.mlp.down.weight"]) == 3
+    assert "momentum embedding.weight" not in expected and "average embedding.weight" in expected
+    norms = [tensor for name, tensor in expected.items() if name.startswith("weight") and name.endswith("norm.weight")]
+    assert norms and all(float(norm.max()) == pytest.approx(HIGHEST) for norm in norms)
+    for name in names:
+        for run in (name, f"{name} resumed"):
+            tensors = _tensors(tmp_path / run)
+            assert tensors.keys() == expected.keys()
+            for key, plain in expected.items():
+                assert_close(tensors[key], plain, bounds.TRAINED, floor=1e-3, what=(run, key))
+
+
+def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.OPTIMIZERS, "spectral", SPECTRAL)
+    monkeypatch.setitem(registry.SCHEDULES, "stairs", STAIRS)
+    raw = raw_config | {"optimizer": {"kind": "spectral", "learning_rate": 0.01, "beta1": 0.5}, "schedule": {"kind": "stairs"}}
+    with pytest.raises(ValueError, match=r"optimizer.beta1: unknown key; .*allowed: kind, .*momentum, others"):
+        parse_config(raw, "test")
+    raw["optimizer"] = {"kind": "adamw", "learning_rate": 0.01, "momentum": 0.5}
+    with pytest.raises(ValueError, match=r"optimizer.momentum: unknown key; .*allowed: kind, .*beta1, beta2, eps"):
+        parse_config(raw, "test")
+    config = configure(raw_config, "x", {"optimizer.kind": "spectral", "optimizer.momentum": 0.5, "schedule.kind": "stairs"})
+    assert parse_config(config.model_dump(), "saved") == config
+    assert [learning_rate(step, 8, 1.0, config.schedule.model_copy(update={"warmup_fraction": 0.0})) for step in (0, 2, 7)] == [
+        1.0,
+        0.75,
+        0.25,
+    ]
+    weights = {name: weight for name, weight in Transformer(config.model).named_parameters()}
+    matrices = [w for w in weights.values() if parameters.settings(w).role == "matrix"]
+    others = [w for w in weights.values() if parameters.settings(w).role != "matrix"]
+    state = 4 * (sum(w.numel() + w.shape[0] + 1 for w in matrices) + sum(w.numel() for w in others))
+    assert checkpoint_bytes(config) == state + 4 * sum(w.numel() for w in weights.values())
+    assert plan_memory(config, 1, run_pass(config), on_gpu=False).device["moments"] == state
+
+
+def _tensors(run: Path) -> dict[str, Tensor]:
+    checkpoint = verified_checkpoint(run / "checkpoints" / "step-00000003")
+    kinds = checkpoint.manifest["tensors"].items()
+    return {f"{kind} {name}": checkpoint._file(kind, name).get_tensor(name) for kind, names in kinds for name in names}
