@@ -4,6 +4,7 @@ import argparse
 import random
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from tests.soak.launch import Failure
@@ -21,8 +22,10 @@ def main() -> int:
     output = args.output or Path(tempfile.mkdtemp(prefix="soak-"))
     try:
         soak(args.minutes * 60, args.seed, output, args.first)
-    except Failure as failure:
-        print(f"{failure}\nfound with --seed {args.seed}; journal, logs and runs are in {output}", file=sys.stderr)
+    except BaseException as error:
+        if not isinstance(error, Failure):
+            traceback.print_exc()
+        print(f"{error}\nfound with --seed {args.seed}; journal, logs and runs are in {output}", file=sys.stderr)
         return 1
     return 0
 
