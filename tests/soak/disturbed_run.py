@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from megatape.checkpoint.reader import verified_checkpoint
-from megatape.run_folder import ASIDE, RunFolder, named_step, read_metrics
+from megatape.run_folder import CORRUPTED, RunFolder, named_step, read_metrics
 from tests.soak.corruption import corrupt
 from tests.soak.disk import Disk
 from tests.soak.faults import KINDS, act
@@ -119,8 +119,8 @@ class DisturbedRun:
 
     def _check_checkpoints(self) -> None:
         """Nothing but what this soak has corrupted is corrupted or was set aside."""
-        aside = [path for path in self.folder.checkpoints.glob(f"*{ASIDE}")]
-        names = {path.name.removesuffix(ASIDE) for path in aside}
+        aside = [path for path in self.folder.checkpoints.glob(f"*{CORRUPTED}")]
+        names = {path.name.removesuffix(CORRUPTED) for path in aside}
         if unknown := names - self._corrupted:
             raise Failure(f"checkpoints that were set aside although nothing had happened to them: {sorted(unknown)}")
         for path in aside:
