@@ -59,8 +59,8 @@ def write_checkpoint(
 
     lease: of the run, which partial folders are named after. rng: this rank's generators (rng_snapshot). state: JSON object
     for state.json, with `step` and `updates`. tokenizer: content of its files, by name. base: frozen weights that stay where
-    they are, and are left out. spared: picks from the steps of complete checkpoints. A rank holds one gathered tensor on the device that gathers and one file's content in host
-    memory. Returns the folder, which exists only when all of its files do.
+    they are, and are left out. spared: picks from the steps of complete checkpoints. A rank holds one gathered tensor on the
+    device that gathers and one file's content in host memory. Returns the folder, which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could
     not write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another

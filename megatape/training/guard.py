@@ -1,5 +1,6 @@
 """What becomes of steps that went wrong, or that were found to lead there."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,9 +45,9 @@ class Guard:
     def may_go_back(self, samples: int) -> bool:
         """Whether to go back after a spike, `samples` having been seen.
 
-        Not within CALM_STEPS steps of a rewind's samples: it did not help, and another might be followed by the next for ever."""
-        since = samples - (self.left_out[-1][1] + 1) if self.left_out else samples
-        return not self.left_out or since > CALM_STEPS * self._config.global_batch_size
+        Not within CALM_STEPS steps after the samples of a rewind, which did not help: the next would follow at every step."""
+        end = self.left_out[-1][1] + 1 if self.left_out else -math.inf
+        return samples - end > CALM_STEPS * self._config.global_batch_size
 
     def calm(self, checkpoints: Iterable[int], step: int) -> list[int]:
         """Those of the checkpoints, by step, that CALM_STEPS steps without a spike or a fault have followed at `step`. The
