@@ -47,5 +47,5 @@ class StepMetrics:
     @classmethod
     def parse(cls, record: dict[str, Any]) -> Self:
         """The metrics in a line of metrics.jsonl, without a validation. Raises KeyError if an earlier version wrote it."""
-        numbers = {name: math.nan if record[name] is None else record[name] for name in NUMBERS}
+        numbers: dict[str, Any] = {name: math.nan if record[name] is None else record[name] for name in NUMBERS}
         return cls(**numbers, validation=None, corpora=record.get("corpora", {}), skipped=record.get("skipped", ""))
