@@ -6,9 +6,9 @@ metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
 positions/              step-00000100.safetensors and so on (megatape/training/position_view.py)
 tensorboard/            the same metrics for TensorBoard
-checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py)
+checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py); beside them those that were set aside:
+                        step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  the checkpoint that was last written, or that the run continued from
-calm                    with training.on_spike rewind, the newest checkpoint that calm steps followed
 profile/                rank0.json and so on, traces of profiled steps
 hangs/                  rank0.txt and so on: where the threads of a rank were each time the run ended because one hung
 logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
@@ -24,7 +24,9 @@ from typing import Any
 
 from megatape.files import write_atomically
 
-ASIDE = ".corrupted"  # suffix of a checkpoint that failed verification; earlier versions wrote .damaged
+# Suffixes of checkpoints that were set aside.
+CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
+REWOUND = ".rewound"  # the run went back before it after a spike
 
 
 @dataclass(frozen=True)
@@ -153,22 +155,10 @@ class RunFolder:
         """Record the checkpoint that was last written, or that the run continued from."""
         write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
 
-    def mark_calm(self, checkpoint: Path) -> None:
-        """Record the newest checkpoint that calm steps followed."""
-        write_atomically(self.directory / "calm", f"{checkpoint.name}\n".encode())
-
-    def read_calm(self) -> Path | None:
-        """The newest checkpoint that calm steps followed, None if there is none."""
-        try:
-            name = (self.directory / "calm").read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return None
-        return next((path for path in self.list_checkpoints() if path.name == name), None)
-
     def _check_nothing_lost(self) -> None:
         """Raise ValueError if there are no checkpoints here but something shows that there were."""
         advice = f"choose another run.directory, or remove {self.directory} to start again"
-        aside = [path for suffix in (ASIDE, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
+        aside = [path for suffix in (CORRUPTED, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
         if aside:
             raise ValueError(
                 f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as "

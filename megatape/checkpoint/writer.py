@@ -26,7 +26,7 @@ from megatape.checkpoint.manifest import (
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import StoredWeights
 from megatape.files import sync
-from megatape.run_folder import RunFolder
+from megatape.run_folder import REWOUND, RunFolder, named_step
 from megatape.runtime.exchange import device_of, exchange, on_main
 from megatape.runtime.holder import NONCE_DIGITS
 from megatape.runtime.lease import Lease, LeaseLost
@@ -52,15 +52,15 @@ def write_checkpoint(
     tokenizer: Mapping[str, bytes],
     keep: int,
     base: StoredWeights | None = None,
-    spared: Callable[[], Path | None] = lambda: None,
+    spared: Callable[[list[int]], Collection[int]] = lambda checkpoints: (),
 ) -> Path:
-    """Write checkpoint `step` into the run's folder and remove all but the newest `keep`, and the one that is `spared`.
+    """Write checkpoint `step` into the run's folder and remove all but the newest `keep`, and those that `spared` picks.
     Collective over all ranks, by the process group of `zero` alone.
 
     lease: of the run, which partial folders are named after. rng: this rank's generators (rng_snapshot). state: JSON object
     for state.json, with `step` and `updates`. tokenizer: content of its files, by name. base: frozen weights that stay where
-    they are, and are left out. A rank holds one gathered tensor on the device that gathers and one file's content in host
-    memory. Returns the folder, which exists only when all of its files do.
+    they are, and are left out. spared: picks from the steps of complete checkpoints. A rank holds one gathered tensor on the
+    device that gathers and one file's content in host memory. Returns the folder, which exists only when all of its files do.
 
     Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could
     not write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another
@@ -135,7 +135,7 @@ def write_checkpoint(
             folder.mark_latest(final)
             if replaced:
                 shutil.rmtree(replaced)
-            _prune(folder, keep, (final, spared()), lease)
+            _prune(folder, keep, final, spared, lease)
         except OSError as error:
             print(f"warning: after writing {final}: {error}", file=sys.stderr, flush=True)
 
@@ -170,7 +170,7 @@ def _is_abandoned(partial: Path, now: float) -> bool:
     """Whether nobody writes a partial folder any more: whoever did with a lease has none, since this run has one.
 
     Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for ABANDONED."""
-    if re.fullmatch(rf"step-\d+\.(\w+\.)?[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
+    if re.fullmatch(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
         return True
     return now - _changed(partial) > ABANDONED
 
@@ -205,9 +205,9 @@ def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
             raise error
 
 
-def _prune(folder: RunFolder, keep: int, spared: Collection[Path | None], lease: Lease) -> None:
-    """Remove all but the `keep` newest complete checkpoints and those that are spared; a corrupted one does not count as kept,
-    nor does it displace one."""
+def _prune(folder: RunFolder, keep: int, final: Path, spared: Callable[[list[int]], Collection[int]], lease: Lease) -> None:
+    """Remove all but the `keep` newest complete checkpoints, `final` and those that `spared` picks; a corrupted one does not
+    count as kept, nor does it displace one. Those that a rewind set aside are removed too: `final` is in their place."""
     complete = []
     for path in folder.list_checkpoints():
         try:
@@ -215,11 +215,14 @@ def _prune(folder: RunFolder, keep: int, spared: Collection[Path | None], lease:
             complete.append(path)
         except (OSError, ValueError):
             continue
-    for old in complete[keep:]:
-        if old not in spared:
-            hidden = _hide(old, lease)
-            if hidden:
-                shutil.rmtree(hidden)
+    kept = {named_step(final), *spared([named_step(path) for path in complete])}
+    for old in [
+        *(path for path in complete[keep:] if named_step(path) not in kept),
+        *folder.checkpoints.glob(f"step-*{REWOUND}"),
+    ]:
+        hidden = _hide(old, lease)
+        if hidden:
+            shutil.rmtree(hidden)
 
 
 def _plan(zero: ZeroState | Snapshot, left_out: Collection[str]) -> list[tuple[str, str, list[str]]]:

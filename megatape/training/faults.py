@@ -26,6 +26,7 @@ class Faults:
         self.saves.settle()
         origin = self.run.rewind()
         if origin is None:
+            self.metrics.warn("there is no checkpoint to go back to: the run continues without the step")
             return False
         first, last = self.run.guard.left_out[-1]
         self.metrics.go_back(self.run.step)

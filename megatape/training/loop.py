@@ -1,14 +1,16 @@
 """The training loop."""
 
 import time
+from dataclasses import replace
 
 from megatape.optim.schedules import learning_rate
+from megatape.training.evaluation import Validation
 from megatape.training.faults import Faults
 from megatape.training.hardware import peak_memory
 from megatape.training.interrupt import Interrupt
 from megatape.training.metrics import Metrics
 from megatape.training.profile import Profile
-from megatape.training.run import Run
+from megatape.training.run import DataUnreadable, Run
 from megatape.training.saves import Saves
 from megatape.training.step import StepMetrics
 
@@ -37,6 +39,13 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             """Whether a signal reached any rank. Collective, so that all stop at the same step."""
             return run.engine.sum_over_ranks(interrupt.requested)[0] > 0
 
+        def evaluation_due() -> bool:
+            return run.step == steps or run.step % config.evaluation.interval == 0
+
+        def evaluate() -> Validation:
+            run.pace.enter("evaluation", f"the evaluation after step {run.step}")
+            return run.evaluate()
+
         ranks = f"{run.topology.world_size} rank{'s' * (run.topology.world_size > 1)} on {run.engine.device.type}"
         metrics.begin(ranks, run.origin)
         if run.step >= steps:
@@ -44,6 +53,11 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
                 f"already at step {run.step} of training.steps {steps}: nothing to do; raise training.steps to continue"
             )
         stop = asked()
+        if not stop and evaluation_due() and (unevaluated := metrics.unevaluated()):  # a stop came before its evaluation
+            unevaluated = replace(unevaluated, validation=evaluate())
+            run.lease.check()
+            metrics.write(unevaluated)
+            stop = asked()
         while run.step < steps and not stop:
             run.pace.enter("step", f"step {run.step + 1}", run.sequence_length)
             with run.pace.waiting("the writing of the profile"):
@@ -60,11 +74,14 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             if faults.went_back(made, lr):
                 continue
 
-            validation = None
-            if run.step == steps or (not stop and run.step % config.evaluation.interval == 0):
-                run.pace.enter("evaluation", f"the evaluation after step {run.step}")
-                validation = run.evaluate()
-                stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
+            validation = unreadable = None
+            if evaluation_due() and (not stop or run.step == steps):
+                try:
+                    validation = evaluate()
+                except DataUnreadable as error:
+                    unreadable = error  # the step has been made all the same, and is about to be saved
+                else:
+                    stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
             with run.pace.waiting(f"the metrics of step {run.step}"):
                 run.lease.check()
                 metrics.write(
@@ -83,6 +100,8 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
                         made.digest,
                     )
                 )
+            if unreadable:
+                raise unreadable
             faults.count(made, lr)
 
             if run.step % config.training.replica_check_interval == 0:

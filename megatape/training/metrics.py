@@ -1,20 +1,22 @@
 """Everything a run reports about itself, from one place."""
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from megatape.config import Config
 from megatape.run_folder import RunFolder, read_metrics
+from megatape.runtime.exchange import on_main
 from megatape.runtime.topology import Topology
 from megatape.training.events import Event, append_event
 from megatape.training.output import say
 from megatape.training.sinks import Console, JsonLines, PositionViews, Sink, TensorBoard
 from megatape.training.speed import Speed
-from megatape.training.step import StepMetrics
+from megatape.training.step import NUMBERS, StepMetrics
 
 
 class Metrics:
@@ -24,14 +26,14 @@ class Metrics:
     A sink that does not take every step gets those of logging.interval, those with a validation loss, and the first."""
 
     def __init__(self, config: Config, folder: RunFolder, topology: Topology, start_step: int, unigram_entropy: float) -> None:
-        self._is_main = topology.is_main
-        self._interval, self._first_step = config.logging.interval, start_step + 1
+        self._topology, self._is_main = topology, topology.is_main
+        self._interval = config.logging.interval
         self._speed = Speed(config, topology.world_size)
         self._sinks: list[Sink] = []
         self._warned: set[str] = set()
-        self._folder, self._step = folder, start_step
+        self._folder = folder
         self._steps, self._unigram_entropy = config.training.steps, unigram_entropy
-        self._open()
+        self._open(start_step)
 
     def __enter__(self) -> Self:
         return self
@@ -44,8 +46,7 @@ class Metrics:
     def go_back(self, step: int) -> None:
         """Continue after an earlier step: what was written since is removed with the next one."""
         self._close()
-        self._step = step
-        self._open()
+        self._open(step)
 
     def write(self, metrics: StepMetrics) -> None:
         """Report one step."""
@@ -77,10 +78,22 @@ class Metrics:
         if self._is_main:
             say(f"warning: {text}", sys.stderr)
 
-    def _open(self) -> None:
+    def unevaluated(self) -> StepMetrics | None:
+        """The metrics of the step that the run continues from, if they were recorded without a validation. Collective."""
+
+        def find() -> dict[str, Any]:
+            record: dict[str, Any] = {}
+            self._try(lambda: record.update(json.loads(read_metrics(self._folder.metrics).get(self._step, "{}"))))
+            return record
+
+        record = on_main(find, self._topology)
+        return StepMetrics.parse(record) if record.keys() >= set(NUMBERS) and "validation_loss" not in record else None
+
+    def _open(self, step: int) -> None:
+        self._step, self._first_step = step, step + 1
         if self._is_main:
-            self._try(lambda: self._sinks.append(JsonLines(self._folder.metrics, self._step)))
-            self._try(lambda: self._sinks.append(PositionViews(self._folder, self._step)))
+            self._try(lambda: self._sinks.append(JsonLines(self._folder.metrics)))
+            self._try(lambda: self._sinks.append(PositionViews(self._folder)))
             self._try(lambda: self._sinks.append(TensorBoard(self._folder.tensorboard, self._speed)))
             self._try(lambda: self._sinks.append(Console(self._steps, self._unigram_entropy, self._speed)))
 

@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from megatape.checkpoint.base import BaseFault
 from megatape.checkpoint.manifest import UnknownFormat
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.files import patiently
-from megatape.run_folder import ASIDE, RunFolder
+from megatape.files import patiently, sync
+from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
@@ -24,18 +24,23 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
     checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
-    corrupted: list[Path] = []
-    for directory in (folder.checkpoints / name for name in names):
-        reader = _open_verified(directory, topology, base)
-        if reader is not None:
-            return reader, corrupted
-        corrupted.append(directory)
-    if corrupted:
+    reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
+    if corrupted and reader is None:
         raise ValueError(
             f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
             "choose another run.directory"
         )
-    return None, []
+    return reader, corrupted
+
+
+def first_valid(directories: list[Path], topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
+    """The first of these checkpoints whose files all have their size and hash, None if none has, and those before it.
+    Collective. base: as CheckpointReader takes it. Raises on all ranks as `newest_valid` does for one that cannot be judged."""
+    for number, directory in enumerate(directories):
+        reader = _open_verified(directory, topology, base)
+        if reader is not None:
+            return reader, directories[:number]
+    return None, directories
 
 
 def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
@@ -51,13 +56,14 @@ def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> C
     return reader
 
 
-def set_aside(corrupted: list[Path]) -> None:
-    """Rename checkpoints that failed verification: the run will write its own there, and keeping must not count them."""
-    for path in filter(Path.exists, corrupted):
-        aside = path.with_name(path.name + ASIDE)
-        while aside.exists():  # the same step was corrupted before
-            aside = aside.with_name(aside.name + ASIDE)
+def set_aside(checkpoints: list[Path], suffix: str) -> None:
+    """Rename checkpoints that the run does not continue from: it will write its own there, and keeping must not count them."""
+    for path in filter(Path.exists, checkpoints):
+        aside = path.with_name(path.name + suffix)
+        while aside.exists():  # the same step was set aside before
+            aside = aside.with_name(aside.name + suffix)
         path.rename(aside)
+        sync(path.parent)
         print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
 
 

@@ -31,7 +31,7 @@ from megatape.model.trainable import check_trainable, freeze
 from megatape.model.transformer import Transformer
 from megatape.model.update_trial import update_plainly
 from megatape.parallel.mesh import Axis, make_mesh
-from megatape.run_folder import RunFolder, named_step
+from megatape.run_folder import CORRUPTED, REWOUND, RunFolder, named_step
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, unlimited
@@ -44,7 +44,7 @@ from megatape.training.fp8 import working_product
 from megatape.training.guard import Guard
 from megatape.training.interrupt import Interrupt
 from megatape.training.ledger import check_order
-from megatape.training.resume import newest_valid, open_checkpoint, set_aside
+from megatape.training.resume import first_valid, newest_valid, open_checkpoint, set_aside
 from megatape.training.start import first_state
 from megatape.training.status import StepStatus
 from megatape.zero.distributed import own_device
@@ -135,7 +135,6 @@ class Run:
         self.updates = 0  # steps that were taken, which the optimizer counts: some may have been left out
         self.last_step: dict[str, int] = {}  # its samples and their digest
         self.guard = Guard(config.training)
-        self._calm: Path | None = None  # a checkpoint that calm steps have followed, which is not yet recorded
         self.background = Background() if config.checkpoint.background else None
         self.save_ended = False  # the one in flight on all ranks, as they told each other in the last step
         self._base_given = base
@@ -181,9 +180,7 @@ class Run:
                 loss, grad_norm, fault, seconds = self._compute(supply, num_targets, learning_rate, interrupt)
                 if (loss, grad_norm) != first:
                     spike += f"; computed again, they are {loss:.4g} and {grad_norm:.4g}: a transient fault"
-            self._calm = self.guard.made(self.step + 1, loss, grad_norm, fault) or self._calm
-        if not self.saving:  # which may be about to remove this one, having looked which one to spare
-            self._mark_calm()
+            self.guard.made(self.step + 1, loss, grad_norm, fault)
         self.save_ended = self.status.num_saves_ended == self.topology.world_size
         self.last_step = {"first": samples[0], "last": samples[-1], "digest": digest}
         self.step, self.samples = self.step + 1, samples.stop
@@ -215,19 +212,33 @@ class Run:
         return loss, update.grad_norm, update.skipped, gradients.forward.seconds()
 
     def rewind(self) -> Path | None:
-        """After a spike: go back to the newest checkpoint that calm steps followed, and leave out the samples of the steps that
-        led here. Collective. Returns the checkpoint; None, and does nothing, if there is none. No save is in flight."""
-        self._mark_calm()
-        name = on_main(lambda: patiently(lambda: found.name if (found := self.folder.read_calm()) else None), self.topology)
-        if name is None:
+        """After a spike: go back to the newest valid checkpoint that calm steps followed, set newer ones aside, and leave out
+        the samples of the steps that led here. Collective. No save is in flight.
+
+        Returns the checkpoint; None if there is none, or the run has only just gone back."""
+        if not self.guard.may_go_back(self.samples):
             return None
-        checkpoint = self.folder.checkpoints / name
-        with self.pace.waiting(f"the return to {name}"):
-            reader = open_checkpoint(checkpoint, self.topology, self._base_given)
-            samples = range(reader.samples, self.samples)
+
+        def calm() -> list[str]:
+            names = {named_step(path): path.name for path in self.folder.list_checkpoints()}
+            return [names[step] for step in self.guard.calm(names, self.step)]
+
+        with self.pace.waiting("the return to a checkpoint"):
+            found = [self.folder.checkpoints / name for name in on_main(lambda: patiently(calm), self.topology)]
+            reader, corrupted = first_valid(found, self.topology, self._base_given)
+            on_main(lambda: patiently(lambda: set_aside(corrupted, CORRUPTED)), self.topology)
+            if reader is None:
+                return None
+            samples, left_out = range(reader.samples, self.samples), self.guard.left_out
             self._continue(reader)
-        self.guard.went_back(reader.state["guard"], samples)
-        return checkpoint
+            self.guard.went_back(left_out, samples)
+            on_main(lambda: patiently(lambda: self._abandon(reader)), self.topology)
+        return reader.directory
+
+    def _abandon(self, origin: CheckpointReader) -> None:
+        """Set checkpoints newer than the run aside: a resume that took one would continue what was undone."""
+        set_aside([path for path in self.folder.list_checkpoints() if named_step(path) > origin.step], REWOUND)
+        self.folder.mark_latest(origin.directory)
 
     def _local_status(self, consumed: int, interrupt: Interrupt, gradients: Gradients | None = None) -> StepStatus:
         """What this rank tells the others after a step, of which it has these gradients, and before that after `consumed`
@@ -330,7 +341,6 @@ class Run:
         return self._saved(self.background.finish())
 
     def _saved(self, checkpoint: Path) -> Path:
-        self.guard.saved(checkpoint)
         self.saved = named_step(checkpoint)
         return checkpoint
 
@@ -365,15 +375,8 @@ class Run:
             self.data.tokenizer.files,
             self.config.checkpoint.keep,
             self.base,
-            spared=self.folder.read_calm,
+            spared=lambda checkpoints: self.guard.spared(checkpoints, step),
         )
-
-    def _mark_calm(self) -> None:
-        """Record the checkpoint that calm steps have followed, if there is a new one."""
-        if self._calm and self.topology.is_main:
-            with suppress(OSError):  # then an older one remains the one to go back to
-                self.folder.mark_calm(self._calm)
-        self._calm = None
 
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
@@ -419,9 +422,8 @@ class Run:
         check_annealing(reader.directory, reader.config, self.config, reader.tokens)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)
         self._continue(reader)
-        self.guard.saved(reader.directory)
         self.origin = reader.directory
-        on_main(lambda: patiently(lambda: set_aside(corrupted)), self.topology)
+        on_main(lambda: patiently(lambda: set_aside(corrupted, CORRUPTED)), self.topology)
         if self.topology.is_main:
             print(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen", flush=True)
             before = reader.state.get("attention", self.attention)  # older checkpoints do not tell

@@ -37,13 +37,15 @@ class JsonLines:
 
     every_step = True
 
-    def __init__(self, path: Path, start_step: int) -> None:
-        """Continue the file after `start_step`, with the first step that is written."""
-        self._path, self._start_step = path, start_step
+    def __init__(self, path: Path) -> None:
+        """Continue the file with the first step that is written, which replaces its own line and those of later steps."""
+        self._path = path
+        self._first_step: int | None = None
         self._file: io.FileIO | None = None
         self._rest = b""  # what is not written yet, from where the disk was full
 
     def write(self, metrics: StepMetrics) -> None:
+        self._first_step = self._first_step or metrics.step
         self._rest += json.dumps(metrics.record()).encode() + b"\n"
         self._write()
 
@@ -64,11 +66,11 @@ class JsonLines:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def _open(self) -> io.FileIO:
-        """Remove what a run wrote after its checkpoint, which will be written again, and lines that are not metrics."""
-        kept = [line for step, line in read_metrics(self._path).items() if step <= self._start_step]
-        content = "".join(f"{line}\n" for line in kept).encode()
-        if self._path.exists() and self._path.read_bytes() != content:
-            write_atomically(self._path, content)
+        """Replace lines of steps that are written again, at once so that a kill loses none, and remove what is no metrics."""
+        assert self._first_step is not None
+        kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
+        write_atomically(self._path, "".join(f"{line}\n" for line in kept).encode() + self._rest)
+        self._rest = b""
         return io.FileIO(self._path, "a")  # unbuffered: it is known how much of a line a full disk has taken
 
 
@@ -77,15 +79,15 @@ class PositionViews:
 
     every_step = False
 
-    def __init__(self, folder: RunFolder, start_step: int) -> None:
-        """Continue after `start_step`, with the first step that is written."""
-        self._folder, self._start_step = folder, start_step
+    def __init__(self, folder: RunFolder) -> None:
+        """Continue with the first step that is written: files of that step and later ones are removed."""
+        self._folder = folder
         self._begun = False
 
     def write(self, metrics: StepMetrics) -> None:
-        if not self._begun:  # remove what a run wrote after its checkpoint
+        if not self._begun:
             for step, path in self._folder.list_position_views().items():
-                if step > self._start_step:
+                if step >= metrics.step:
                     path.unlink()
             self._begun = True
         if metrics.validation and metrics.validation.positions:

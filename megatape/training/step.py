@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from megatape.training.evaluation import Validation
+
+NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")  # of each step
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,7 @@ class StepMetrics:
 
     def record(self) -> dict[str, Any]:
         """The line of metrics.jsonl. Numbers that are not finite are null."""
-        names = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")
-        numbers = {name: getattr(self, name) for name in names}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         record: dict[str, Any] = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
         if self.corpora:
             record["corpora"] = self.corpora
@@ -42,3 +43,9 @@ class StepMetrics:
         if self.skipped:
             record["skipped"] = self.skipped
         return record
+
+    @classmethod
+    def parse(cls, record: dict[str, Any]) -> Self:
+        """The metrics in a line of metrics.jsonl, without a validation. Raises KeyError if an earlier version wrote it."""
+        numbers: dict[str, Any] = {name: math.nan if record[name] is None else record[name] for name in NUMBERS}
+        return cls(**numbers, validation=None, corpora=record.get("corpora", {}), skipped=record.get("skipped", ""))

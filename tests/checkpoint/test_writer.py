@@ -30,15 +30,16 @@ def test_parameters_are_grouped_into_files(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
-    """A corrupted one is neither counted nor removed."""
+    """A corrupted one is neither counted nor removed. Of the others one may be spared, but none that a rewind set aside."""
     folder = RunFolder(tmp_path)
     for step in range(1, 6):
         directory = folder.checkpoint(step)
         directory.mkdir(parents=True)
         save_manifest(directory, {"file": write_file(directory / "file", [b"%d" % step])}, {})
     (folder.checkpoint(4) / "file").write_text("longer")
-    writer._prune(folder, 2, (folder.checkpoint(5),), Lease(folder.lease))
-    assert folder.list_checkpoints() == [folder.checkpoint(step) for step in (5, 4, 3)]
+    folder.checkpoint(2).with_name("step-00000002.rewound").mkdir()
+    writer._prune(folder, 2, folder.checkpoint(5), lambda found: [found[-1]], Lease(folder.lease))
+    assert sorted(folder.checkpoints.iterdir()) == [folder.checkpoint(step) for step in (1, 3, 4, 5)]
 
 
 def test_the_one_just_written_stays(tmp_path: Path) -> None:
@@ -47,5 +48,5 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         folder.checkpoint(step).mkdir(parents=True)
         save_manifest(folder.checkpoint(step), {}, {})
-    writer._prune(folder, 1, (folder.checkpoint(1),), Lease(folder.lease))
+    writer._prune(folder, 1, folder.checkpoint(1), lambda _: [], Lease(folder.lease))
     assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]

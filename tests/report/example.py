@@ -29,7 +29,7 @@ def make_run(
     config, folder = parse_config(raw, "test"), RunFolder(directory)
     directory.mkdir(parents=True)
     save_config(config, folder.config)
-    sinks: list[Sink] = [JsonLines(folder.metrics, 0), PositionViews(folder, 0)]
+    sinks: list[Sink] = [JsonLines(folder.metrics), PositionViews(folder)]
     append_event(folder.events, "started", 0, "1 rank on cpu")
     for step in range(1, steps + 1):
         loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)

@@ -4,6 +4,7 @@ import argparse
 import random
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from tests.soak.launch import Failure
@@ -22,9 +23,13 @@ def main() -> int:
     try:
         soak(args.minutes * 60, args.seed, output, args.first)
     except Failure as failure:
-        print(f"{failure}\nfound with --seed {args.seed}; journal, logs and runs are in {output}", file=sys.stderr)
-        return 1
-    return 0
+        print(failure, file=sys.stderr)
+    except Exception:  # noqa: BLE001 (of the soak itself: shown in full)
+        traceback.print_exc()
+    else:
+        return 0
+    print(f"found with --seed {args.seed}; journal, logs and runs are in {output}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

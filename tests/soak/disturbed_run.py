@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from megatape.checkpoint.reader import verified_checkpoint
-from megatape.run_folder import ASIDE, RunFolder, named_step, read_metrics
+from megatape.run_folder import CORRUPTED, RunFolder, named_step, read_metrics
 from tests.soak.corruption import corrupt
 from tests.soak.disk import Disk
 from tests.soak.faults import KINDS, act
@@ -38,6 +38,14 @@ class DisturbedRun:
 
         Raises Failure if it does not go on, ends with another status than it should, leaves processes, loses a checkpoint or
         does not continue from the newest valid one."""
+        try:
+            self._finish(deadline)
+        except BaseException:
+            if self._starts:
+                self._start.kill()  # nothing of it writes into the folder while that is copied
+            raise
+
+    def _finish(self, deadline: float) -> None:
         draw = random.Random(self.plan.number)
         running = False
         for fault in self.plan.faults:
@@ -61,9 +69,9 @@ class DisturbedRun:
         valid = self._valid()
         self._progress = Progress(self.folder, valid[0] if valid else None)
         words = ["--config", str(self.config), "--resume", "auto", "--set", f"parallel.tp={tensor}"]
-        self._starts += 1
         self._allowed, self._saves = set(), False
-        self._start = STARTS[launcher](words, data * tensor, self.logs / f"start-{self._starts:02d}")
+        self._start = STARTS[launcher](words, data * tensor, self.logs / f"start-{self._starts + 1:02d}")
+        self._starts += 1
         origin = valid[0].name if valid else None
         self.journal.write(event="start", round=self.plan.number, launcher=launcher, data=data, tensor=tensor, origin=origin)
 
@@ -111,8 +119,8 @@ class DisturbedRun:
 
     def _check_checkpoints(self) -> None:
         """Nothing but what this soak has corrupted is corrupted or was set aside."""
-        aside = [path for path in self.folder.checkpoints.glob(f"*{ASIDE}")]
-        names = {path.name.removesuffix(ASIDE) for path in aside}
+        aside = [path for path in self.folder.checkpoints.glob(f"*{CORRUPTED}")]
+        names = {path.name.removesuffix(CORRUPTED) for path in aside}
         if unknown := names - self._corrupted:
             raise Failure(f"checkpoints that were set aside although nothing had happened to them: {sorted(unknown)}")
         for path in aside:

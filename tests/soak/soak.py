@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+import traceback
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ STEPS = 64
 
 
 def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
-    """Disturb runs for so long, beginning with round `first`. output: new folder, which keeps the logs, and a run that failed.
+    """Disturb runs for so long, beginning with round `first`. output: new folder, which keeps the logs, and the folder of a run
+    that was not finished.
 
-    Raises Failure."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what runs in the background ignore it
+    Raises Failure; like any other exception, it is in the journal and leaves no process of a run."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # shells let what runs in the background ignore the first
+        signal.signal(number, signal.default_int_handler)
     output.mkdir(parents=True, exist_ok=True)
     (output / "words").mkdir()
     data = prepare_words(output / "words")
@@ -35,18 +38,20 @@ def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
             folder = output / "disk" / f"run-{plan.number}"
             config = output / f"config-{plan.number}.json"
             config.write_text(json.dumps(_config(plan, data, folder)))
-            undisturbed = _undisturbed(plan, data, output)
-            facts = {"stage": plan.stage, "background": plan.background, "data": plan.data, "tensor": plan.tensor}
-            journal.write(event="round", round=plan.number, resizes=plan.resizes, **facts)
-            began = time.monotonic()
             try:
+                undisturbed = _undisturbed(plan, data, output)
+                facts = {"stage": plan.stage, "background": plan.background, "data": plan.data, "tensor": plan.tensor}
+                journal.write(event="round", round=plan.number, resizes=plan.resizes, **facts)
+                began = time.monotonic()
                 run = DisturbedRun(plan, config, RunFolder(folder), output / f"logs-{plan.number}", disk, journal)
                 run.finish(began + seconds)
                 full = any("full disk" in fault.kind for fault in plan.faults)
                 differences = compare(RunFolder(folder), undisturbed, fixed=not plan.resizes, all_views=not full)
-            except Failure as failure:
-                journal.write(event="failure", text=str(failure).splitlines()[0])
-                shutil.copytree(folder, output / folder.name, dirs_exist_ok=True)  # from the small disk, which goes
+            except BaseException as error:
+                text = "".join(traceback.format_exception_only(error)).splitlines()[0]
+                journal.write(event="failure", kind=type(error).__name__, text=text)
+                if folder.exists():  # on the small disk, which is unmounted
+                    shutil.copytree(folder, output / folder.name, symlinks=True)
                 raise
             journal.write(event="equal", round=plan.number, differences=differences)
             shutil.rmtree(folder)

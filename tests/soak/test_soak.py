@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from megatape.run_folder import RunFolder
+from tests.soak.__main__ import main
+from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
 from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
 from tests.soak.soak import soak
@@ -43,9 +47,37 @@ def test_the_seed_gives_the_schedule() -> None:
         assert len(ranks) == 5 if plan.resizes else ranks == {(plan.data, plan.tensor)}
 
 
+def test_an_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal has an error of the soak itself, which neither loses the run's folder nor leaves the small disk mounted."""
+    folder = tmp_path / "soak"
+
+    def finish(run: DisturbedRun, deadline: float) -> None:
+        run.folder.directory.mkdir()
+        run.folder.metrics.write_text("kept")
+        raise KeyError("validation_loss")
+
+    monkeypatch.setattr(DisturbedRun, "_finish", finish)
+    monkeypatch.setattr("tests.soak.soak.prepare_words", lambda _: tmp_path)
+    monkeypatch.setattr("tests.soak.soak._undisturbed", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["soak", "--minutes", "1", "--seed", "1", "--output", str(folder)])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert main() == 1
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    last = json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["kind"]) == ("failure", "KeyError") and "validation_loss" in last["text"]
+    assert (folder / "run-1" / "metrics.jsonl").read_text() == "kept" and not (folder / "disk").is_mount()
+
+
 def lose_a_step(run: RunFolder) -> None:
     lines = run.metrics.read_text().splitlines()
     run.metrics.write_text("\n".join(lines[:1] + lines[2:]))
+
+
+def lose_an_evaluation(run: RunFolder) -> None:
+    entries = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    del entries[3]["validation_loss"]
+    run.metrics.write_text("\n".join(map(json.dumps, entries)))
 
 
 def change_step(name: str, factor: float) -> Callable[[RunFolder], None]:
@@ -63,6 +95,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], Any], str, str]] = {
     "lost step": (lose_a_step, "lines were lost", "lines were lost"),
     "other samples": (change_step("digest", 2), "the digest", "the digest"),
     "other loss": (change_step("loss", 1.1), "loss: difference", "metrics of step 3"),
+    "lost evaluation": (lose_an_evaluation, "steps with validation_loss", "metrics of step 4"),
     "other rounding": (change_step("loss", 1 + 1e-7), "", "metrics of step 3"),
     "other rate": (change_step("lr", 1 + 1e-7), "metrics of step 3", "metrics of step 3"),
     "corrupted weight": (

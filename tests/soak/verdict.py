@@ -65,7 +65,9 @@ def _compare_metrics(found: dict[int, Any], expected: dict[int, Any], fixed: boo
             raise Failure(f"metrics of step {step}: {exact[0]}, undisturbed {exact[1]}")
     differences = {}
     for name in rounded:
-        steps = [step for step, other in expected.items() if other.get(name) is not None]
+        steps, measured = ([step for step, entry in run.items() if entry.get(name) is not None] for run in (expected, found))
+        if steps != measured:
+            raise Failure(f"steps with {name}: {measured}, undisturbed {steps}")
         ours, theirs = (torch.tensor([entries[step][name] for step in steps]) for entries in (found, expected))
         differences[name] = relative_difference(ours, theirs)
         try:

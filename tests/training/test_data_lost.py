@@ -95,4 +95,5 @@ def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Pa
         else:
             step = 4 if kind == "removed" else 2
             assert checkpoints == [f"step-{step:08d}"] and f"checkpoint {root / kind}/checkpoints/{checkpoints[0]}" in error
+            assert list(read_metrics(root / kind / "metrics.jsonl")) == list(range(1, step + 1)), "no step is lost"
             assert not RunFolder(root / kind).lease.exists()

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megatape.config import parse_config
 from megatape.data.splits import open_data
@@ -21,6 +23,7 @@ from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import UNFINISHED
+from megatape.training.ledger import prove
 from megatape.training.loop import train
 from megatape.training.metrics import Metrics
 from megatape.training.run import Run
@@ -97,6 +100,42 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
     root = Path(raw_config["run"]["directory"])
     saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__init__", "save", "evaluate")}
     assert saved == {"__init__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
+
+
+def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A signal in a step that is to be evaluated, and another at the start that follows: in the end metrics.jsonl, TensorBoard
+    and the position views have the evaluation as if nobody had asked."""
+    raw_config["training"]["steps"] = 6
+    raw_config["evaluation"]["interval"] = 2
+    for results in run_workers("tests.training.test_interrupt:ask_in_steps", 2, raw_config, tmp_path / "workers"):
+        assert results == {"stopped": [[True, 2], [True, 2], [True, 4], [False, 6]], "straight": [[False, 6]]}
+    folders = [RunFolder(Path(raw_config["run"]["directory"]) / name) for name in ("stopped", "straight")]
+    stopped, straight = ([entry for _, entry in read_lines(folder.metrics)] for folder in folders)
+    for entry in stopped + straight:
+        del entry["seconds"], entry["peak_memory"]
+    assert stopped == straight and [entry["step"] for entry in straight if "validation_loss" in entry] == [2, 4, 6]
+    views = [[path.read_bytes() for path in folder.list_position_views().values()] for folder in folders]
+    assert views[0] == views[1] and len(views[0]) == 3
+    board = EventAccumulator(str(folders[0].tensorboard))
+    board.Reload()
+    assert [event.step for event in board.Scalars("loss/validation")] == [2, 4, 6]
+    assert "steps:     1 to 6, samples 0 to 47, none missing" in list(prove(folders[0].directory))
+
+
+def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]]:
+    """For each start of two runs: whether it is to be started again, and how far it came."""
+    results: dict[str, list[Any]] = {}
+    for name, steps in {"stopped": [2, 2, 4, 0], "straight": [0]}.items():
+        config = parse_config(raw | {"run": {"directory": f"{raw['run']['directory']}/{name}"}}, name)
+        for step in steps:  # in which one rank gets a signal; before the first one, if that step has been made
+            run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), "auto")
+            ask = signalling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
+            hook = partial(lambda run, step, ask, *_: run.step + 1 == step and ask() or None, run, step, ask)
+            run.engine.deepspeed.module.register_forward_pre_hook(hook)
+            begin = signalling(Metrics.begin, signal.SIGTERM, topology.rank == 1 and run.step == step > 0)
+            with patch.object(Metrics, "begin", begin):
+                results.setdefault(name, []).append([train(run), run.step])
+    return results
 
 
 def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:

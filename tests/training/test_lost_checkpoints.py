@@ -192,7 +192,7 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
 def test_corrupted_metrics(tmp_path: Path, content: bytes, kept: list[int]) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
-    sink = JsonLines(path, start_step=2)
+    sink = JsonLines(path)
     sink.write(StepMetrics(3, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
     sink.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]

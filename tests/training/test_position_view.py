@@ -81,7 +81,7 @@ def test_files_of_repeated_steps_are_replaced(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         some_view(scale=step).save(folder, step)
     (folder.positions / "step-x.safetensors").touch()
-    sink = PositionViews(folder, start_step=20)
+    sink = PositionViews(folder)
     for step, view in ((21, None), (25, some_view(scale=25))):
         sink.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, view)))
         assert list(folder.list_position_views()) == [10, 20] + [25] * (step == 25)

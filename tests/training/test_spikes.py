@@ -1,22 +1,28 @@
 """Steps whose loss jumps: taken, left out, or left out together with those that led there."""
 
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import verified_checkpoint
-from megatape.config import parse_config
+from megatape.config import Config, parse_config
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training import guard, spikes
+from megatape.training.guard import Guard
 from megatape.training.loop import train
+from megatape.training.metrics import Metrics
 from megatape.training.run import Run
 from megatape.training.spikes import Spikes
+from megatape.training.step import StepMetrics
 from tests.workers import run_workers
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
@@ -61,7 +67,6 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     # Calm steps have followed that of step 8, not that of step 12.
     (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rewound"]
     assert went[0] == 8 and "step-00000008; samples 88 to 111 will be left out" in went[1]
-    assert runs["rewind"].read_calm() is not None
 
 
 def train_runs(raw: dict[str, Any], topology: Topology) -> None:
@@ -74,18 +79,105 @@ def train_runs(raw: dict[str, Any], topology: Topology) -> None:
         _train(Run(config, open_data(config), topology, Lease(folder.lease), resume), times)
 
 
-def _train(run: Run, times: int) -> None:
+def _train(
+    run: Run, times: int, spikes: Collection[int] = (SPIKE,), before: Callable[[Run], object] = lambda run: None
+) -> None:
+    """Train. spikes: steps whose loss jumps, `times` times. before: called before each loss that jumps."""
     left = times
 
     def jump(module: Any, inputs: Any, output: Any) -> Any:
         nonlocal left
-        if left and module.training and run.step + 1 == SPIKE:
+        if left and module.training and run.step + 1 in spikes:
             left -= 1
+            before(run)
             return output * 20
         return output
 
     run.engine.deepspeed.module.register_forward_hook(jump)
     train(run)
+
+
+# Name of a run -> its changes of sections, and the steps whose loss jumps. All of them go back, if they can.
+REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
+    "plain": ({}, ()),
+    "led there": ({"training": {"skip_samples": [[88, 111]]}}, ()),
+    "often": ({"checkpoint": {"interval": 1, "keep": 1}}, (14,)),
+    "older": ({}, (14,)),
+    "killed": ({}, (14,)),
+}
+MORE_REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
+    "led there": REWINDS["led there"],
+    "led there twice": ({"training": {"skip_samples": [[88, 111], [128, 151]]}}, ()),
+    "skip": ({"training": {"on_spike": "skip"}}, (14,)),
+    "in the background": ({"checkpoint": {"interval": 1, "keep": 1, "background": True}}, (14,)),
+    "none": ({}, (14,)),
+    "twice": ({"checkpoint": {"interval": 8}}, (14, 19)),
+    "for ever": ({}, range(14, 21)),
+}
+# Name of a run -> the steps to which it went back, and the run that it equals.
+GONE_BACK = {
+    "often": ([9], "led there"),
+    "in the background": ([9], "led there"),
+    "older": ([4], "led there"),
+    "none": ([], "skip"),
+    "killed": ([8], "plain"),  # it goes back, is killed, and meets no spike again
+    "twice": ([8, 8], "led there twice"),
+    "for ever": ([8], None),
+}
+
+
+@pytest.mark.parametrize("cases", ["REWINDS", pytest.param("MORE_REWINDS", marks=pytest.mark.slow)])
+def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None:
+    """A run goes back however few checkpoints it keeps, to a valid one, or leaves the step out; a kill does not bring back what
+    was undone."""
+    raw_config["training"] |= {"steps": 20, "on_spike": "rewind"}
+    raw_config["zero"] = {"stage": 1}
+    raw_config["checkpoint"] = {"interval": 4, "keep": 4}
+    raw_config["evaluation"]["interval"] = 100
+    payload = {"config": raw_config, "cases": cases}
+    run_workers("tests.training.test_spikes:train_rewinds", 1, payload, tmp_path / "workers")
+    runs = {name: RunFolder(tmp_path / "run" / name) for name in globals()[cases]}
+    left = {name: sorted(path.name for path in folder.checkpoints.iterdir()) for name, folder in runs.items()}
+    for name in runs.keys() & GONE_BACK:
+        steps, equal = GONE_BACK[name]
+        assert [step for event, step, _ in _events(runs[name]) if event == "rewound"] == steps, name
+        if equal:
+            assert _equal(_end(runs[name]), _end(runs[equal])), name
+            assert _metrics(runs[name]) == _metrics(runs[equal]), name
+        aside = {"older": ["step-00000008.corrupted"], "none": [f"step-0000000{step}.corrupted" for step in (4, 8)]}
+        assert [path for path in left[name] if "." in path] == aside.get(name, []), name
+    for name in left.keys() & {"often", "in the background"}:
+        assert len(left[name]) == 3, "the one that is kept, the calm one, and the next"
+
+
+def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
+    spikes.WINDOW, spikes.FEWEST, guard.CALM_STEPS = 16, 8, 3
+    raw = payload["config"]
+    for name, (changes, jumps) in globals()[payload["cases"]].items():
+        folder = RunFolder(Path(raw["run"]["directory"]) / name)
+        sections = {section: raw[section] | values for section, values in changes.items()}
+        config = parse_config(raw | sections | {"run": {"directory": str(folder.directory)}}, name)
+
+        def begin(config: Config = config, folder: RunFolder = folder) -> Run:
+            return Run(config, open_data(config), topology, Lease(folder.lease), "auto")
+
+        def corrupt(run: Run, steps: tuple[int, ...] = {"older": (8,), "none": (4, 8)}.get(name, ())) -> None:
+            for step in steps if run.step + 1 == SPIKE else ():
+                (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
+
+        written: list[int] = []
+
+        def write(metrics: Metrics, step: StepMetrics, write: Any = Metrics.write, written: list[int] = written) -> None:
+            write(metrics, step)
+            written.append(step.step)
+            if written.count(9) == 2:
+                raise ZeroDivisionError("kill -9")
+
+        if name == "killed":
+            with patch.object(Metrics, "write", write), pytest.raises(ZeroDivisionError):
+                _train(begin(), 99, jumps)
+            jumps = ()
+        _train(begin(), 99, jumps, corrupt)
 
 
 def _end(folder: RunFolder) -> dict[str, torch.Tensor]:
@@ -122,6 +214,19 @@ def test_what_is_a_spike() -> None:
     for _ in range(spikes.WINDOW):  # a level that lasts is no spike
         found.add(4.0 + 0.1 * (_ % 2), 1.0)
     assert found.find(4.1, 1.0) == "" and "the loss" in found.find(5.0, 1.0)
+
+
+def test_checkpoints_for_a_rewind(raw_config: dict[str, Any]) -> None:
+    """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
+    raw_config["training"]["on_spike"] = "rewind"
+    config = parse_config(raw_config, "test").training
+    before, found = Guard(config), Guard(config)
+    before.made(70, 1.0, 1.0, "the loss is nan")
+    found.load(json.loads(json.dumps(before.state())))
+    assert found.calm([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.calm([80, 70, 6, 5, 0], 134) == [70, 5, 0]
+    assert found.spared([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.spared([90, 80], 100) == [80]
+    assert found.spared([200, 100, 80], 200) == [100, 200]
+    assert Guard(config.model_copy(update={"on_spike": "skip"})).spared([90, 80], 100) == []
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])
