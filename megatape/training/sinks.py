@@ -67,9 +67,18 @@ class JsonLines:
         """Remove what a run wrote after its checkpoint, which will be written again, and lines that are not metrics."""
         kept = [line for step, line in read_metrics(self._path).items() if step <= self._start_step]
         content = "".join(f"{line}\n" for line in kept).encode()
-        if self._path.exists() and self._path.read_bytes() != content:
+        if not _holds(self._path, content):
             write_atomically(self._path, content)
         return io.FileIO(self._path, "a")  # unbuffered: it is known how much of a line a full disk has taken
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether this is the content of a file, of which no more is read; a file that does not exist is empty."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(content) + 1) == content
+    except FileNotFoundError:
+        return not content
 
 
 class PositionViews:
