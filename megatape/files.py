@@ -80,17 +80,31 @@ def new_folder(output: Path) -> Iterator[Path]:
         raise
 
 
-def patiently(work: Callable[[], Result]) -> Result:
-    """What `work` returns, after waiting and trying again while the file system reports an error that may pass.
+def is_transient(error: OSError) -> bool:
+    """Whether the file system reports an error that may pass."""
+    return error.errno in TRANSIENT
+
+
+def to_errors(text: str) -> None:
+    """Print a line to the errors."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def patiently(
+    work: Callable[[], Result],
+    may_pass: Callable[[OSError], bool] = is_transient,
+    warn: Callable[[str], object] = to_errors,
+) -> Result:
+    """What `work` returns, after waiting and trying again while it raises an OSError that `may_pass`. warn: prints a line.
 
     Raises the last OSError: what remains after all WAITS is no short disturbance."""
     for wait in WAITS:
         try:
             return work()
         except OSError as error:
-            if error.errno not in TRANSIENT:
+            if not may_pass(error):
                 raise
-            print(f"{error}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+            warn(f"{error}; trying again in {wait:.0f} s")
             time.sleep(wait)
     return work()
 

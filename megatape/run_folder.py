@@ -18,12 +18,14 @@ outcome.json            its results; outcome+yarn.json: the same with scaled fre
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatape.files import write_atomically
 
+MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
 # Suffixes of checkpoints that were set aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
 REWOUND = ".rewound"  # the run went back before it after a spike
@@ -179,7 +181,7 @@ class RunFolder:
     def _records_no_save(self) -> bool:
         """Whether events.jsonl shows that a run began here and never completed a checkpoint: it was killed between the step and
         its save, or made more steps while the first save was written in the background."""
-        events = {event.get("event") for _, event in read_lines(self.events)}
+        events = [event.get("event") for _, event in read_lines(self.events)]
         return "started" in events and "checkpoint" not in events
 
     def _first_save(self) -> int:
@@ -205,14 +207,17 @@ def read_metrics(path: Path) -> dict[int, str]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every line of a file that is a JSON object, and the object; no file, no lines."""
-    if not path.exists():
-        return
-    for line in path.read_bytes().splitlines():
-        try:
-            text = line.decode("utf-8")
-            entry = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict):
-            yield text, entry
+    """Every line of a file that is a JSON object of at most MAX_LINE_BYTES, and the object; no file, no lines."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        begins = True  # a line, not the next part of one that is too long
+        while part := file.readline(MAX_LINE_BYTES):
+            whole, begins = begins and len(part) < MAX_LINE_BYTES, part.endswith(b"\n")
+            if not whole:
+                continue
+            try:
+                text = part.decode("utf-8").rstrip("\r\n")
+                entry = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(entry, dict):
+                yield text, entry

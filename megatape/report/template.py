@@ -14,17 +14,20 @@ PAGE = "index.html"
 
 
 def fill(template: str, scripts: tuple[str, ...] = (), **values: Any) -> str:
-    """The page of a template, with these scripts. values: what the template shows; as text, never as HTML."""
+    """The page of a template, with these scripts. values: what the template shows; as text, never as HTML.
+
+    Surrogates, which stand for bytes of file names that are not UTF-8, become escapes: the page can be encoded."""
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["short"] = short
-    return environment.get_template(template).render(
+    text = environment.get_template(template).render(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         style=Markup(asset("page.css")),
         scripts=[Markup(asset(script)) for script in scripts],
         **values,
     )
+    return text.encode(errors="backslashreplace").decode()
 
 
 def asset(name: str) -> str:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +78,48 @@ class Lease:
         self._thread.start()
         return True
 
+    @property
+    def is_late(self) -> bool:
+        """Whether heartbeats fail at present, as they do while the file server is away."""
+        return self._thread is not None and self._silent > 2 * self.limits.period
+
+    @property
+    def _silent(self) -> float:
+        """Seconds since the last heartbeat."""
+        return time.clock_gettime(CLOCK) - self._renewed
+
     def check(self) -> None:
         """Call before writing into the folder. Looks at the file only when heartbeats are late.
 
-        Raises LeaseLost if another run has taken the lease, OSError if that cannot be seen."""
-        if self._thread is None:
-            return
-        if time.clock_gettime(CLOCK) - self._renewed > 2 * self.limits.period:
-            self._renew()
+        Raises LeaseLost if another run has taken the lease. Raises OSError if the file cannot be read and another run may take
+        the lease before a write that begins now has ended."""
+        if self.is_late:
+            try:
+                self._renew()
+            except OSError:
+                if self._silent > self.limits.silence - 2 * self.limits.period:
+                    raise
         if self._lost:
             raise LeaseLost(self._lost)
+
+    def wait(self, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
+        """`check`, and wait as long as it raises OSError, unless somebody has `requested` an end. warn: prints a line.
+
+        Raises LeaseLost if another run has taken the lease."""
+        warned = False
+        while True:
+            try:
+                return self.check()
+            except OSError as error:
+                if requested():
+                    return
+                if not warned:
+                    warn(
+                        f"run.directory {self.path.parent} has not answered for {self._silent:.0f} s ({error}), so another run "
+                        "may have taken it over: training waits until it answers"
+                    )
+                warned = True
+                time.sleep(self.limits.poll)
 
     def release(self) -> None:
         """Remove the lease if it is held."""
@@ -202,6 +234,7 @@ class Lease:
                 if now - self._renewed < self.limits.silence and self._create():
                     self._renewed = now
                     return
+                self.path.parent.stat()  # raises OSError: a file system that is not mounted shows nothing
                 by = "another process"
             self._lost = (
                 f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host "

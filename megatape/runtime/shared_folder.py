@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from megatape.runtime.exchange import exchange
@@ -14,7 +15,7 @@ PATIENCE = 75.0  # seconds; NFS clients cache for up to 60 that a file does not 
 def appears(path: Path, patience: float = PATIENCE) -> bool:
     """Whether `path`, which another host created, becomes visible here within `patience` seconds."""
     deadline = time.monotonic() + patience
-    while not path.exists():
+    while not os.path.exists(path):  # False, too, while the file system reports errors: all ranks end this alike
         if time.monotonic() > deadline:
             return False
         for folder in reversed(path.parents[:3]):
@@ -40,7 +41,8 @@ def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE
     seen = not fault and appears(token, patience)
     blind = [host for host in exchange("" if seen else socket.gethostname(), topology) if host]
     if topology.is_main and not fault:
-        token.unlink()
+        with suppress(OSError):  # an empty file more, and no rank that ends alone
+            token.unlink()
     if blind:
         reason = fault or f"a file of the main rank is not visible on {', '.join(sorted(set(blind)))}"
         raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")

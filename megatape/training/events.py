@@ -1,5 +1,6 @@
 """events.jsonl: what happened to a run, each time it was started. Nothing is ever removed from it."""
 
+import errno
 import json
 import os
 import time
@@ -21,11 +22,16 @@ Event = Literal[
 ]
 
 
-def append_event(path: Path, event: Event, step: int, detail: str) -> None:
-    """Add a line: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`. Raises OSError."""
-    line = json.dumps({"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}).encode() + b"\n"
+def event_line(event: Event, step: int, detail: str) -> bytes:
+    """A line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
+    return json.dumps({"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}).encode() + b"\n"
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line. Raises OSError if it is not written whole."""
     with path.open("ab+", buffering=0) as file:
         if file.tell():  # a line that a full disk truncated must not spoil this one
             file.seek(-1, os.SEEK_END)
             line = line if file.read(1) == b"\n" else b"\n" + line
-        file.write(line)
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -19,17 +19,18 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
     """Run to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
 
     profiled_steps: how many steps to trace, once (training/profile.py).
-    A checkpoint that cannot be written is tried again at the next interval (training/saves.py). A step whose loss or gradient
-    is not finite is left out (training/faults.py).
+    A checkpoint that cannot be written is tried again at the next interval (training/saves.py). While the run's folder cannot
+    be reached training continues, until another run may have taken it over: then it waits (runtime/lease.py). A step whose
+    loss or gradient is not finite is left out (training/faults.py).
     Returns whether a scheduler stopped it before its end, so that it should be started again. Raises TrainingDiverged when too
-    many steps in a row were left out."""
+    many steps in a row were left out, NotSaved when the last checkpoint could not be written, LeaseLost or ValueError when
+    another run has taken the folder."""
     config, steps = run.config, run.config.training.steps
     save_due = False
     with (
         Interrupt() as interrupt,
-        Metrics(config, run.folder, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
+        Metrics(config, run.folder, run.lease, run.topology, run.step, run.data.train.unigram_entropy) as metrics,
         Profile(profiled_steps, run.folder.trace(run.topology.rank), run.engine, metrics.say) as profile,
-        run.saved_without_data(),
         Saves(run, metrics) as saves,
         run.feed,
     ):
@@ -83,7 +84,7 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
                 else:
                     stop = asked()  # evaluations and saves take long: a signal meanwhile must not cost another step
             with run.pace.waiting(f"the metrics of step {run.step}"):
-                run.lease.check()
+                run.lease.wait(lambda: interrupt.requested, metrics.warn)
                 metrics.write(
                     StepMetrics(
                         run.step,
@@ -111,8 +112,7 @@ def train(run: Run, profiled_steps: int = 0) -> bool:
             save_due = save_due or run.step % config.checkpoint.interval == 0
             # While steps are left out nothing is gained, and weights that make all of them fail must not replace older ones.
             if stop or run.step == steps or (save_due and not made.fault):
-                save_due = False
-                saves.write(last=stop or run.step == steps)
+                save_due = not saves.write(last=stop or run.step == steps)
                 stop = asked()
         saves.settle()
         if run.step > run.saved:  # the signal came when the step's own save had begun, and that failed

@@ -9,6 +9,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
+from megatape.errors import ExitStatus
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
@@ -19,6 +20,7 @@ from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
 from megatape.training.output import say
 from megatape.training.run import Run
+from megatape.training.saves import NotSaved
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
 
@@ -34,8 +36,8 @@ def pretrain(
     """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes, base: as `Run` takes them. limits:
     of the watch over the ranks.
 
-    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a signal that came
-    not from a user at the keyboard ended it early."""
+    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, NOT_SAVED when the last checkpoint
+    could not be written, or UNFINISHED when a signal that came not from a user at the keyboard ended it early."""
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
     prefix = "error"
     try:
@@ -70,6 +72,9 @@ def pretrain(
         if topology.local_rank == 0:  # all ranks know it: one of each host tells
             say(f"error: {error}", sys.stderr)
         return 2
+    except NotSaved as error:
+        say(f"{prefix}: {error}", sys.stderr)
+        return ExitStatus.NOT_SAVED
     except (ValueError, OSError, TrainingDiverged) as error:
         say(f"{prefix}: {error}", sys.stderr)
         return 2

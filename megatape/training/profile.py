@@ -73,9 +73,13 @@ class Profile:
 
     def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
         steps = min(self.steps, self.begun - WARM_UP)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        recorder.export_chrome_trace(str(self.path))
-        self.say(_summary(recorder, traffic, steps) + f"\ntrace {self.path} (and its siblings of other ranks)")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            recorder.export_chrome_trace(str(self.path))
+            trace = f"trace {self.path} (and its siblings of other ranks)"
+        except OSError as error:
+            trace = f"no trace: {error}"
+        self.say(f"{_summary(recorder, traffic, steps)}\n{trace}")
 
 
 def _name_ranges(module: nn.Module, name: str) -> Callable[[], None]:

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -297,19 +297,6 @@ class Run:
         carries = encoding_of(self.config.model).carries_state
         views = view_positions(self.engine, self._inputs(viewed[0]), self.data.tokenizer.decode) if carries else None
         return Validation(loss, views, losses if self.config.data.mixture else {})
-
-    @contextmanager
-    def saved_without_data(self) -> Iterator[None]:
-        """Around training: when data cannot be read, the steps since the last checkpoint are saved before the run ends."""
-        try:
-            yield
-        except DataUnreadable as error:
-            self.pace.enter("save", f"the save after step {self.step}")
-            try:
-                saved = f"checkpoint {self.save()}" if self.step > self.saved else "nothing to save"
-            except OSError as failure:
-                saved = str(failure)
-            raise DataUnreadable(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
 
     def _give_up(self, fault: str) -> NoReturn:
         """End the run because a rank cannot read its samples. fault: why this one cannot, or ""."""

@@ -25,13 +25,18 @@ RETRY = 600.0  # seconds without TensorBoard after it could not be written
 class Sink(Protocol):
     """Takes the metrics of steps, in order. every_step: of all of them, not only of those that logging.interval picks."""
 
-    every_step: bool
+    every_step = False
 
     def write(self, metrics: StepMetrics) -> None: ...
-    def close(self) -> None: ...
+
+    def flush(self) -> None:
+        """Write what could not be written before."""
+
+    def close(self) -> None:
+        self.flush()
 
 
-class JsonLines:
+class JsonLines(Sink):
     """One object per step, StepMetrics.record. Lines that cannot be written, as on a full disk, are written with a later one: a
     step that is missing would look like samples that the run has not seen."""
 
@@ -41,66 +46,82 @@ class JsonLines:
         """Continue the file with the first step that is written, which replaces its own line and those of later steps."""
         self._path = path
         self._first_step: int | None = None
+        self._begun = False
         self._file: io.FileIO | None = None
         self._rest = b""  # what is not written yet, from where the disk was full
 
     def write(self, metrics: StepMetrics) -> None:
         self._first_step = self._first_step or metrics.step
         self._rest += json.dumps(metrics.record()).encode() + b"\n"
-        self._write()
+        self.flush()
 
-    def close(self) -> None:
-        try:
-            if self._rest:
-                self._write()
-        finally:
-            if self._file is not None:
-                self._file.close()
-
-    def _write(self) -> None:
+    def flush(self) -> None:
+        if not self._rest:
+            return
         if self._file is None:
             self._file = self._open()
-        written = self._file.write(self._rest)
+        if not self._rest:
+            return
+        try:
+            written = self._file.write(self._rest)
+        except OSError:  # after some errors of a file server this open file never works again
+            self._close_file()
+            raise
         self._rest = self._rest[written:]
         if self._rest:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
     def _open(self) -> io.FileIO:
-        """Replace lines of steps that are written again, at once so that a kill loses none, and remove what is no metrics."""
-        assert self._first_step is not None
-        kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
-        write_atomically(self._path, "".join(f"{line}\n" for line in kept).encode() + self._rest)
-        self._rest = b""
+        """The file. The first time, replace lines of steps that are written again, at once so that a kill loses none, and
+        remove what is no metrics."""
+        if not self._begun:
+            assert self._first_step is not None
+            kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
+            write_atomically(self._path, "".join(f"{line}\n" for line in kept).encode() + self._rest)
+            self._rest, self._begun = b"", True
         return io.FileIO(self._path, "a")  # unbuffered: it is known how much of a line a full disk has taken
 
 
-class PositionViews:
+class PositionViews(Sink):
     """A file for each evaluation, of encodings whose blocks change a position tensor."""
-
-    every_step = False
 
     def __init__(self, folder: RunFolder) -> None:
         """Continue with the first step that is written: files of that step and later ones are removed."""
         self._folder = folder
         self._begun = False
+        self._rest: dict[int, PositionView] = {}  # by step, what is not written yet
 
     def write(self, metrics: StepMetrics) -> None:
-        if not self._begun:
+        if metrics.validation and metrics.validation.positions:
+            self._rest[metrics.step] = metrics.validation.positions
+        if not self._begun:  # remove what a run wrote after its checkpoint
             for step, path in self._folder.list_position_views().items():
                 if step >= metrics.step:
                     path.unlink()
             self._begun = True
-        if metrics.validation and metrics.validation.positions:
-            metrics.validation.positions.save(self._folder, metrics.step)
+        self.flush()
 
-    def close(self) -> None:
-        """There is nothing to close."""
+    def flush(self) -> None:
+        while self._begun and self._rest:
+            step = min(self._rest)
+            self._rest[step].save(self._folder, step)
+            del self._rest[step]
 
 
-class TensorBoard:
+class TensorBoard(Sink):
     """Losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
-
-    every_step = False
 
     def __init__(self, folder: Path, speed: Speed) -> None:
         self._folder, self._speed = folder, speed
@@ -154,10 +175,8 @@ def _add_positions(writer: SummaryWriter, view: PositionView, step: int) -> None
     writer.add_image("position tensor/dot products by layer", view.picture(), step, dataformats="HWC")
 
 
-class Console:
+class Console(Sink):
     """One line: progress, loss, gradient norm, mean speed since this process started, and the time that is left."""
-
-    every_step = False
 
     def __init__(self, steps: int, unigram_entropy: float, speed: Speed) -> None:
         self._steps, self._unigram_entropy, self._speed = steps, unigram_entropy, speed
@@ -179,9 +198,6 @@ class Console:
             parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self._unigram_entropy:.4f})")
             parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.corpora.items()]
         say("  ".join(parts), sys.stdout)
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 def _short(value: float) -> str:

@@ -10,7 +10,7 @@ from megatape.config import parse_config, save_config
 from megatape.run_folder import RunFolder
 from megatape.tasks.task import Measure
 from megatape.training.evaluation import Validation
-from megatape.training.events import append_event
+from megatape.training.events import append_line, event_line
 from megatape.training.sinks import JsonLines, PositionViews, Sink
 from megatape.training.step import StepMetrics
 from tests.conftest import small_config
@@ -30,7 +30,7 @@ def make_run(
     directory.mkdir(parents=True)
     save_config(config, folder.config)
     sinks: list[Sink] = [JsonLines(folder.metrics), PositionViews(folder)]
-    append_event(folder.events, "started", 0, "1 rank on cpu")
+    append_line(folder.events, event_line("started", 0, "1 rank on cpu"))
     for step in range(1, steps + 1):
         loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
         view = (
@@ -41,7 +41,7 @@ def make_run(
         for sink in sinks:
             sink.write(metrics)
         if validation:
-            append_event(folder.events, "checkpoint", step, f"step-{step:08d}")
+            append_line(folder.events, event_line("checkpoint", step, f"step-{step:08d}"))
     for sink in sinks:
         sink.close()
     return folder

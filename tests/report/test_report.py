@@ -103,7 +103,8 @@ def test_twenty_runs(command: Command, data_directory: Path, tmp_path: Path) -> 
 
 
 def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """A line that is being written, a loss that is NaN, numbers that are none; and a run before its first step."""
+    """A line that is being written, a loss that is NaN, numbers that are none, a file name that is not UTF-8; and a run before
+    its first step."""
     run = make_run(tmp_path / HOSTILE.replace("/", ""), data_directory)
     odd = [
         {"step": 21, "loss": float("nan")},
@@ -116,14 +117,15 @@ def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path
     with run.metrics.open("a") as file:
         file.write("".join(f"{json.dumps(line)}\n" for line in odd) + '{"step": 23, "lo')
     with run.events.open("a") as file:
-        file.write(f'{{"time": 1e99, "event": "failed", "step": 22, "detail": {json.dumps(HOSTILE)}}}\n{{"time": 3}}\n{{"ti')
+        detail = json.dumps(HOSTILE + "f\udcfcr")  # of a file name in Latin-1
+        file.write(f'{{"time": 1e99, "event": "failed", "step": 22, "detail": {detail}}}\n{{"time": 3}}\n{{"ti')
     new = make_run(tmp_path / "new", data_directory, steps=1)
     for path in (new.metrics, new.events):
         path.unlink()
     text, content, _ = page_of(command, tmp_path / "out", run.directory, new.directory)
     assert curve(content, "Loss", 0)["x"] == list(range(1, 21))
     assert cells(text, "steps") == ["22 of 20", "0 of 1"] and "No events were recorded" in text
-    assert "<img" not in text and "&lt;img src=x" in text and "\\u003cimg src=x" in text
+    assert "<img" not in text and "&lt;img src=x" in text and "f\\udcfcr" in text and "\\u003cimg src=x" in text
 
 
 def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> None:

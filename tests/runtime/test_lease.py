@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.runtime.lease import Lease, LeaseLost, Limits
+from megatape.runtime.lease import CLOCK, Lease, LeaseLost, Limits
 from tests.workers import ROOT
 
 LIMITS = Limits(period=0.1, silence=0.6, watched=0.3, settle=0.05, poll=0.02)
@@ -202,3 +202,28 @@ def test_one_of_many_wins(path: Path, dead: bool) -> None:
     held[0].check()
     held[0].release()
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
+    """Neither before nor after another run may have taken over; then it is waited for, until somebody asks for the end."""
+    lease, warnings = take(path), list[str]()
+    assert not lease.is_late
+    aside = path.parent.rename(path.parent.with_name("aside"))
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    lease._renewed = time.clock_gettime(CLOCK) - 3 * LIMITS.period
+    assert lease.is_late
+    lease.check()
+    lease._renewed -= 3600
+    with pytest.raises(OSError, match=f"No such file or directory: '{path.parent}'"):
+        lease.check()
+    lease.wait(lambda: True, warnings.append)
+    assert warnings == []
+    threading.Timer(0.1, lambda: aside.rename(path.parent)).start()
+    deadline = time.monotonic() + 5
+    lease.wait(lambda: time.monotonic() > deadline, warnings.append)
+    assert len(warnings) == 1 and f"run.directory {path.parent} has not answered for 3600 s" in warnings[0]
+    assert not lease.is_late
+    lease.release()
+    assert not path.exists()

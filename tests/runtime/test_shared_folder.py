@@ -1,10 +1,14 @@
 """Folders that appear late on other hosts, or not at all."""
 
+import errno
+import os
 import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from megatape.runtime.shared_folder import appears, check_shared
 from megatape.runtime.topology import Topology
@@ -28,6 +32,19 @@ def test_appears_late(tmp_path: Path) -> None:
 
 def test_never_appears(tmp_path: Path) -> None:
     assert not appears(tmp_path / "file", patience=0.5)
+
+
+def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors must not end a rank alone, while the others wait for it in a collective."""
+    stat, errors = os.stat, [OSError(errno.EIO, os.strerror(errno.EIO))] * 2
+
+    def disturbed(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if path == tmp_path and errors:
+            raise errors.pop()
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", disturbed)
+    assert appears(tmp_path, patience=20) and not errors
 
 
 def check_folders(payload: list[str], topology: Topology) -> str:

@@ -91,7 +91,8 @@ def _unreadable(count: int) -> Iterator[None]:
 def _unsaved(count: int) -> Iterator[None]:
     """The main rank cannot write the generators' state."""
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), RNG)
-    with patch.object(writer, "save_tensors", _times(count, error, writer.save_tensors, lambda _, path: path.name == RNG)):
+    failing = _times(count, error, writer.save_tensors, lambda _, path: path.name == RNG)
+    with patch.object(writer, "save_tensors", failing), patch.object(files, "WAITS", (0.01, 0.01)):
         yield
 
 

@@ -145,7 +145,9 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
     cases: list[dict[str, Any]] = [
         {"name": "not finite", "resume": "auto", "set": keep | {"optimizer.eps": 1e-46, "training.steps": 6}},
         {"name": "large", "set": keep | {"optimizer.learning_rate": 1e39, "schedule.warmup_fraction": 0.0}},
-        {"name": "thrice", "fault": ["unsaved", 3]},
+        {"name": "always", "fault": ["unsaved", 6]},
+        {"name": "last", "fault": ["unsaved", 3], "set": {"checkpoint.interval": 100}},
+        {"name": "thrice", "fault": ["unsaved", 5]},
         {"name": "twice", "fault": ["unsaved", 2]},
         {"name": "folders", "resume": "auto", "set": keep | {"training.steps": 5}},
         {"name": "logging", "fault": ["full disk", 2]},
@@ -153,14 +155,17 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
         {"name": "data", "set": {"data.path": str(data)}, "only_save": True, "remove": str(data)},
     ]
     both = run_workers(CASES, 2, {"config": finished, "cases": cases}, tmp_path / "workers")
-    for not_finite, large, thrice, *rest in both:
+    for not_finite, large, always, last, *rest in both:
         assert "TrainingDiverged" in not_finite["error"] and "step-00000005 was not written: weight of" in not_finite["error"]
         assert "TrainingDiverged" in large["error"]  # in the background a validation loss may be the first to be seen
         assert "would not be finite" in large["error"] or background
-        assert "OSError" in thrice["error"] and "No space left" in thrice["error"]
-        assert [result.get("step") for result in rest] == [0, 4, 0, 4, 0], rest
+        assert "NotSaved" in always["error"] and "No space left" in always["error"]
+        assert f"steps 1 to {3 + background} are not saved" in always["error"]
+        assert "NotSaved" in last["error"] and "steps 1 to 4 are not saved" in last["error"]
+        assert [result.get("step") for result in rest] == [0, 0, 4, 0, 4, 0], rest
     assert _names(root / "not finite") == NAMES, "nothing is pruned, though keep is 1"
-    assert _names(root / "large") == _names(root / "thrice") == [], "and no partial folder stays"
+    assert _names(root / "large") == _names(root / "always") == _names(root / "last") == [], "and no partial folder stays"
+    assert _names(root / "thrice") == NAMES[background:], "the third failure is seen in step 4 if it is in the background"
     assert _names(root / "twice") == NAMES
     assert _names(root / "folders") == ["step-00000002.somebody.tmp", "step-00000005", "step-9.tmp"]
     assert (linked / "manifest.json").exists(), "only the link to it is pruned"

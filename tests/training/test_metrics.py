@@ -17,7 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters
 from megatape.plan.report import report
-from megatape.run_folder import RunFolder, read_lines
+from megatape.run_folder import RunFolder, read_lines, read_metrics
+from megatape.runtime.lease import Lease, LeaseLost
 from megatape.runtime.topology import Topology
 from megatape.training import sinks
 from megatape.training.evaluation import Validation
@@ -83,7 +84,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
     folder.directory.mkdir()
     reader, writer = os.pipe()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with patch.object(sinks, "RETRY", 0.0), Metrics(config, folder, topology, 0, 1.0) as metrics:
+    with patch.object(sinks, "RETRY", 0.0), Metrics(config, folder, Lease(folder.lease), topology, 0, 1.0) as metrics:
         for number in (1, 2):
             os.dup2(writer, number)
         for step in range(1, 10):
@@ -92,6 +93,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
             if step == 7:
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
             metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, some_view())))
+            metrics.record("spike")
             (board,) = (sink for sink in metrics._sinks if isinstance(sink, sinks.TensorBoard))
             if board._writer:
                 with suppress(OSError):
@@ -101,13 +103,14 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
 
 
 def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Training goes on with one warning. As soon as there is room it logs again, also the steps meanwhile, which the proof of
-    `megatape ledger` needs."""
+    """Training goes on with one warning. As soon as there is room it logs again, also the events, views and steps meanwhile, of
+    which the proof of `megatape ledger` needs the last."""
     target = "tests.training.test_metrics:log_on_a_full_disk"
     (printed,) = run_workers(target, 1, {"config": raw_config}, tmp_path / "workers")
     run = RunFolder(Path(raw_config["run"]["directory"]))
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == list(range(1, 10))
-    assert list(run.list_position_views()) == [1, 2, 3, 7, 8, 9]
+    assert list(run.list_position_views()) == list(range(1, 10))
+    assert [event["step"] for _, event in read_lines(run.events)] == list(range(1, 10))
     assert all(PositionView.load(path).tokens for path in run.list_position_views().values())
     board = EventAccumulator(str(run.tensorboard))
     board.Reload()
@@ -148,7 +151,7 @@ def test_events(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
-    with pytest.raises(TrainingDiverged), Metrics(config, folder, Topology(0, 1, 0), 7, 1.0) as metrics:
+    with pytest.raises(TrainingDiverged), Metrics(config, folder, Lease(folder.lease), Topology(0, 1, 0), 7, 1.0) as metrics:
         folder.metrics.write_text('{"step": 9}\n')
         metrics.begin("1 rank", Path("step-00000007"))
         assert "1 rank, from step-00000007, steps 8 to 9 are made again" in folder.events.read_text()
@@ -176,3 +179,31 @@ def test_dry_run(raw_config: dict[str, Any]) -> None:
     raw_config["training"]["micro_batch_size"] = 3
     with pytest.raises(ValueError, match="accumulation 2.667"):
         report(parse_config(raw_config, "test"))
+
+
+def test_nothing_is_written_that_another_run_has(raw_config: dict[str, Any]) -> None:
+    """Neither metrics, events nor what ended the run."""
+    config = parse_config(raw_config, "test")
+    folder = RunFolder(Path(config.run.directory))
+    lease = Lease(folder.lease)
+    assert lease.attempt()
+    with pytest.raises(LeaseLost), Metrics(config, folder, lease, Topology(0, 1, 0), 0, 1.0) as metrics:
+        folder.lease.write_text("another")
+        lease._renewed -= 3600
+        metrics.write(StepMetrics(1, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
+    assert [path.name for path in folder.directory.iterdir()] == ["lease.json"]
+    lease.release()
+
+
+def test_an_open_file_that_is_stale(tmp_path: Path) -> None:
+    """A file server has been started again: the file is opened again, and neither a step is lost nor the steps before."""
+    sink = sinks.JsonLines(tmp_path / "metrics.jsonl", 0)
+    for step in range(1, 5):
+        if step == 3:
+            assert sink._file
+            with open(os.devnull, "rb") as unwritable:
+                os.dup2(unwritable.fileno(), sink._file.fileno())
+        with suppress(OSError):
+            sink.write(StepMetrics(step, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
+    sink.close()
+    assert list(read_metrics(tmp_path / "metrics.jsonl")) == [1, 2, 3, 4]

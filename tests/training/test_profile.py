@@ -9,7 +9,8 @@ import pytest
 from megatape.config import parse_config
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import plan_traffic
-from megatape.training.profile import WARM_UP
+from megatape.training import profile as profile_module
+from megatape.training.profile import WARM_UP, Profile
 from megatape.units import size
 from tests.workers import run_workers
 
@@ -21,6 +22,16 @@ COLLECTIVES = {
     "reduce-scatter (data ranks)",
     "all-gather (data ranks)",
 }
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends no run; the summary is told."""
+    (tmp_path / "profile").write_text("no folder")
+    monkeypatch.setattr(profile_module, "_summary", lambda *_: "summary")
+    said: list[str] = []
+    nothing: Any = None
+    Profile(1, tmp_path / "profile" / "rank0.json", nothing, said.append)._finish(nothing, nothing)
+    assert len(said) == 1 and said[0].startswith("summary\nno trace: [Errno 17]")
 
 
 @pytest.mark.slow

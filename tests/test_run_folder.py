@@ -1,0 +1,46 @@
+"""Files of a run's folder that nobody meant."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from megatape.run_folder import MAX_LINE_BYTES, RunFolder, read_lines, read_metrics
+from megatape.training.sinks import JsonLines
+from megatape.training.step import StepMetrics
+
+
+@pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "torn"])
+def test_a_huge_line_takes_little_memory(tmp_path: Path, end: bytes) -> None:
+    """Neither when it is read nor when the run resumes, which removes it."""
+    path, line = tmp_path / "metrics.jsonl", b'{"step": 2, "loss": "' + b"x" * 2**24 + b'"}'
+    path.write_bytes(b'{"step": 1}\r\n' + line + end + (b'{"step": 3}\n' if end else b""))
+    tracemalloc.start()
+    try:
+        kept = read_metrics(path)
+        sink = JsonLines(path, start_step=3)
+        sink.write(StepMetrics(4, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
+        sink.close()
+        assert tracemalloc.get_traced_memory()[1] < 8 * MAX_LINE_BYTES < len(line)
+    finally:
+        tracemalloc.stop()
+    assert kept == ({1: '{"step": 1}', 3: '{"step": 3}'} if end else {1: '{"step": 1}'})
+    assert list(read_metrics(path)) == [*kept, 4]
+
+
+@pytest.mark.parametrize("length", range(MAX_LINE_BYTES - 2, MAX_LINE_BYTES + 3))
+def test_the_longest_line(tmp_path: Path, length: int) -> None:
+    """No part of a line that is too long is taken for a line."""
+    path, line = tmp_path / "events.jsonl", json.dumps({"event": "failed", "detail": ""})
+    line = line.replace('""', f'"{"x" * (length - len(line) - 1)}"') + "\n"
+    assert len(line) == length
+    path.write_text(f'{line}{{"event": "a"}}\n{" " * (MAX_LINE_BYTES + 5)}{{"event": "part"}}\n{{"event": "b"}}\n')
+    found = [event["event"] for _, event in read_lines(path)]
+    assert found == [*(["failed"] if length < MAX_LINE_BYTES else []), "a", "b"]
+
+
+def test_events_of_a_wrong_type(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.events.write_text('{"event": []}\n{"event": "started"}\n')
+    assert folder._records_no_save()
