@@ -9,6 +9,7 @@ from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
 from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
+from megatape.training.trainer import Start
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,7 +22,7 @@ def main(folder: Path, *changes: str) -> int:
         prepare(Corpus(source, validation_share=0.1, tokenizer=None, vocab_size=1024), data)
     here = [f"data.path={data}", f"run.directory={run}", "model.vocab_size=1024", "zero.stage=1", "training.steps=20"]
     config = load_config(ROOT / "configs/tape_tiny.json", [*here, *changes])
-    status = pretrain(config, resume="auto")  # started by `deepspeed` or `torchrun`, it trains on all their ranks
+    status = pretrain(config, Start(resume="auto"))  # started by `deepspeed` or `torchrun`, it trains on all their ranks
     for line in (run / "metrics.jsonl").read_text().splitlines()[-3:]:
         step = json.loads(line)
         print(f"step {step['step']}: loss {step['loss']:.3f} nats")

@@ -181,6 +181,22 @@ SCHEDULES: dict[str, ScheduleEntry] = {
 }
 
 
+# What follows a run, subclasses of megatape.training.callbacks.callback.Callback. The first three follow every run.
+CALLBACKS: dict[str, Entry] = {
+    "metrics": Entry("megatape.training.callbacks.metrics:Metrics", "passes metrics on to the sinks"),
+    "position_views": Entry("megatape.training.callbacks.position_views:PositionViews", "files of the position tensors"),
+    "profile": Entry("megatape.training.callbacks.profile:Profile", "a trace of some steps, with --profile"),
+}
+
+# Receivers of metrics, subclasses of megatape.training.callbacks.callback.Sink.
+SINKS: dict[str, Entry] = {
+    "jsonl": Entry("megatape.training.sinks.json_lines:JsonLines", "metrics.jsonl in the run's folder"),
+    "tensorboard": Entry("megatape.training.sinks.tensorboard:TensorBoard", "TensorBoard, in the run's folder"),
+    "console": Entry("megatape.training.sinks.console:Console", "a line on the terminal"),
+    "wandb": Entry("megatape.training.sinks.wandb:WeightsAndBiases", "Weights & Biases (package wandb)"),
+    "trackio": Entry("megatape.training.sinks.trackio:Trackio", "Trackio (package trackio)"),
+}
+
 # Attention backends in order of preference: with training.attention "auto", the first that supports the model and works runs.
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {

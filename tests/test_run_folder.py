@@ -3,23 +3,27 @@
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from megatape.config import parse_config
 from megatape.run_folder import MAX_LINE_BYTES, RunFolder, read_lines, read_metrics
-from megatape.training.sinks import JsonLines
+from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
+from tests.training.context import make_context
 
 
 @pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "torn"])
-def test_a_huge_line_takes_little_memory(tmp_path: Path, end: bytes) -> None:
+def test_a_huge_line_takes_little_memory(raw_config: dict[str, Any], tmp_path: Path, end: bytes) -> None:
     """Neither when it is read nor when the run resumes, which removes it."""
     path, line = tmp_path / "metrics.jsonl", b'{"step": 2, "loss": "' + b"x" * 2**24 + b'"}'
     path.write_bytes(b'{"step": 1}\r\n' + line + end + (b'{"step": 3}\n' if end else b""))
+    context = make_context(parse_config(raw_config, "test"), RunFolder(tmp_path))
     tracemalloc.start()
     try:
         kept = read_metrics(path)
-        sink = JsonLines(path, start_step=3)
+        sink = JsonLines(context)
         sink.write(StepMetrics(4, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
         sink.close()
         assert tracemalloc.get_traced_memory()[1] < 8 * MAX_LINE_BYTES < len(line)

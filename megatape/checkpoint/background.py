@@ -11,7 +11,7 @@ from megatape.runtime.watch import ASIDE
 from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 
-SHARED = (OSError, ValueError, TrainingDiverged)  # errors of a save, or of training, that find the other ranks able to go on
+COLLECTIVE_ERRORS = (OSError, ValueError, TrainingDiverged)  # of a save or of training: raised on all ranks alike
 
 
 class Background:
@@ -35,7 +35,7 @@ class Background:
         if self._saving is None or not self._saving.done():
             return False
         error = self._saving.exception()
-        if error and not isinstance(error, SHARED):
+        if error and not isinstance(error, COLLECTIVE_ERRORS):
             raise error
         return True
 

@@ -4,9 +4,10 @@ import os
 import re
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +38,58 @@ from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState
 
 PARTIAL = ".tmp"  # suffix of a folder that is not complete
-ABANDONED = 3600.0  # seconds without a change after which a partial folder is no longer being written
+STALE_SECONDS = 3600.0  # seconds without a change after which a partial folder is no longer being written
 FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this size: a rank's buffer
 
 
-def write_checkpoint(
-    folder: RunFolder,
-    lease: Lease,
-    step: int,
-    zero: ZeroState | Snapshot,
-    rng: Tensor,
-    topology: Topology,
-    state: dict[str, Any],
-    tokenizer: Mapping[str, bytes],
-    keep: int,
-    base: StoredWeights | None = None,
-    spared: Callable[[list[int]], Collection[int]] = lambda checkpoints: (),
-) -> Path:
-    """Write checkpoint `step` into the run's folder and remove all but the newest `keep`, and those that `spared` picks.
-    Collective over all ranks, by the process group of `zero` alone.
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run keeps its checkpoints, and which ranks write them.
 
-    lease: of the run, which partial folders are named after. rng: this rank's generators (rng_snapshot). state: JSON object
-    for state.json, with `step` and `updates`. tokenizer: content of its files, by name. base: frozen weights that stay where
-    they are, and are left out. spared: picks from the steps of complete checkpoints. A rank holds one gathered tensor on the
-    device that gathers and one file's content in host memory. Returns the folder, which exists only when all of its files do.
+    Attributes:
+        folder: the run's folder.
+        lease: of the folder; partial checkpoints are named after it.
+        topology: all ranks.
+    """
 
-    Raises on every rank TrainingDiverged if a weight or the optimizer's state is not finite, and OSError if one of them could
-    not write. Neither leaves anything of this checkpoint, nor removes an older one. Raises ValueError on every rank if another
-    run has taken the lease."""
-    final = folder.checkpoint(step)
+    folder: RunFolder
+    lease: Lease
+    topology: Topology
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds.
+
+    Attributes:
+        state: JSON object for state.json, with `step` and `updates`.
+        zero: master weights and optimizer state.
+        rng: this rank's generators (rng_snapshot).
+        tokenizer: content of its files, by name.
+        base: frozen weights that stay where they are, and are left out.
+    """
+
+    state: dict[str, Any]
+    zero: ZeroState | Snapshot
+    rng: Tensor
+    tokenizer: Mapping[str, bytes]
+    base: StoredWeights | None = None
+
+
+def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
+    """Write a checkpoint into the run's folder. Collective over all ranks, by the process group of `contents.zero` alone.
+
+    A rank holds one gathered tensor on the device that gathers and one file's content in host memory. Returns the folder,
+    which exists only when all of its files do.
+
+    Raises on every rank:
+        TrainingDiverged: a weight or the optimizer's state is not finite.
+        OSError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
+        LeaseLost: another run has taken the lease.
+    """
+    folder, lease, topology = place.folder, place.lease, place.topology
+    state, zero, base = contents.state, contents.zero, contents.base
+    final = folder.checkpoint(state["step"])
     partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology, zero.group))
     files: dict[str, dict[str, Any]] = {}
     faults = [] if appears(partial) else ["what the main rank made is not seen here"]
@@ -78,23 +102,23 @@ def write_checkpoint(
             tensors[kind] |= dict.fromkeys(names, file)
             if topology.rank == owner:
                 _wait(writing, faults)  # one file in memory: the last one is on disk before the next is gathered
-            content = {}
+            gathered = {}
             for name in names:
                 tensor = zero.gather(name, kind, owner)
                 if tensor is not None:
-                    content[name] = tensor.cpu()
+                    gathered[name] = tensor.cpu()
                     if not torch.isfinite(tensor).all():
                         not_finite.append(f"{kind} of {name}")
             if topology.rank == owner:
-                writing.append(pool.submit(_save, partial / file, content, files))
+                writing.append(pool.submit(_save, partial / file, gathered, files))
         _wait(writing, faults)
-    generators = _gather_rng(rng, topology, zero.group)
+    generators = _gather_rng(contents.rng, topology, zero.group)
     if topology.is_main:
         try:
             files[RNG] = save_tensors(generators, partial / RNG)
             files[STATE] = write_file(partial / STATE, [as_json(state)])
-            for name in tokenizer:
-                files[name] = write_file(partial / name, [tokenizer[name]])
+            for name, content in contents.tokenizer.items():
+                files[name] = write_file(partial / name, [content])
         except OSError as error:
             faults.append(str(error))
 
@@ -122,7 +146,7 @@ def write_checkpoint(
             save_manifest(partial, written, tensors, describe_base(base, final) if base else None, all_taken)
             sync(partial)
             lease.check()  # gathering took long
-            replaced = _hide(final, lease) if os.path.lexists(final) else None
+            replaced = _move_aside(final, lease) if os.path.lexists(final) else None
             partial.rename(final)
             sync(folder.checkpoints)
         except OSError as error:
@@ -131,13 +155,9 @@ def write_checkpoint(
         except LeaseLost:
             _discard(partial)
             raise
-        try:  # the checkpoint is complete, whatever becomes of these
-            folder.mark_latest(final)
-            if replaced:
+        if replaced:
+            with suppress(OSError):  # the checkpoint is complete all the same
                 shutil.rmtree(replaced)
-            _prune(folder, keep, final, spared, lease)
-        except OSError as error:
-            print(f"warning: after writing {final}: {error}", file=sys.stderr, flush=True)
 
     on_main(complete, topology, zero.group)
     return final
@@ -169,10 +189,10 @@ def _partial_name(checkpoint: Path, lease: Lease) -> Path:
 def _is_abandoned(partial: Path, now: float) -> bool:
     """Whether nobody writes a partial folder any more: whoever did with a lease has none, since this run has one.
 
-    Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for ABANDONED."""
+    Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for STALE_SECONDS."""
     if re.fullmatch(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
         return True
-    return now - _changed(partial) > ABANDONED
+    return now - _changed(partial) > STALE_SECONDS
 
 
 def _changed(directory: Path) -> float:
@@ -185,7 +205,7 @@ def _discard(partial: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _hide(checkpoint: Path, lease: Lease) -> Path | None:
+def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     """Take a checkpoint's name away before it is removed, so that no half of it looks like a checkpoint; returns the new name.
 
     Of a symbolic link only the link is removed."""
@@ -205,24 +225,33 @@ def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
             raise error
 
 
-def _prune(folder: RunFolder, keep: int, final: Path, spared: Callable[[list[int]], Collection[int]], lease: Lease) -> None:
-    """Remove all but the `keep` newest complete checkpoints, `final` and those that `spared` picks; a corrupted one does not
-    count as kept, nor does it displace one. Those that a rewind set aside are removed too: `final` is in their place."""
+def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]) -> None:
+    """Remove older checkpoints of a run. A corrupted one does not count as kept, nor does it displace one.
+
+    Those that a rollback set aside are removed too: `newest` is in their place.
+
+    Args:
+        place: of the run.
+        newest: the checkpoint that was just written.
+        keep: number of complete checkpoints to keep, newest first.
+        protected: picks some more from the steps of complete checkpoints at the step of `newest`.
+    """
     complete = []
-    for path in folder.list_checkpoints():
+    for path in place.folder.list_checkpoints():
         try:
             load_manifest(path)
             complete.append(path)
         except (OSError, ValueError):
             continue
-    kept = {named_step(final), *spared([named_step(path) for path in complete])}
+    step = named_step(newest)
+    kept = {step, *protected([named_step(path) for path in complete], step)}
     for old in [
         *(path for path in complete[keep:] if named_step(path) not in kept),
-        *folder.checkpoints.glob(f"step-*{REWOUND}"),
+        *place.folder.checkpoints.glob(f"step-*{REWOUND}"),
     ]:
-        hidden = _hide(old, lease)
-        if hidden:
-            shutil.rmtree(hidden)
+        aside = _move_aside(old, place.lease)
+        if aside:
+            shutil.rmtree(aside)
 
 
 def _plan(zero: ZeroState | Snapshot, left_out: Collection[str]) -> list[tuple[str, str, list[str]]]:

@@ -39,5 +39,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.verbose:
         options.silence_deepspeed()
     from megatape.training.pretrain import pretrain
+    from megatape.training.trainer import Start
 
-    return pretrain(config, args.resume, args.profile, args.allow_changes, base=args.base)
+    return pretrain(config, Start(args.resume, args.allow_changes, args.base, args.profile))

@@ -1,8 +1,11 @@
 """The sections around training: where a run writes, and how often it evaluates, saves and logs."""
 
-from pydantic import Field, PositiveInt
+from typing import Annotated
 
-from megatape.config.section import Compared, Free, Section
+from pydantic import AfterValidator, Field, PositiveInt, field_validator
+
+from megatape.config.section import Compared, Free, Registered, Section
+from megatape.registry import CALLBACKS, SINKS
 
 
 class RunConfig(Section):
@@ -30,9 +33,28 @@ class CheckpointConfig(Section):
     )
 
 
+CallbackName = Annotated[str, AfterValidator(Registered(CALLBACKS))]
+SinkName = Annotated[str, AfterValidator(Registered(SINKS))]
+
+
 class LoggingConfig(Section):
-    """How often metrics are logged."""
+    """How often metrics are logged, and where."""
 
     interval: Free[PositiveInt] = Field(
-        10, description="steps between console and TensorBoard entries; metrics.jsonl has every step"
+        10, description="steps between entries of all sinks but metrics.jsonl, which has every step"
     )
+    sinks: Free[tuple[SinkName, ...]] = Field(
+        ("jsonl", "tensorboard", "console"),
+        strict=False,  # JSON has lists
+        description="where the main rank's metrics go; jsonl is always among them",
+    )
+    callbacks: Free[tuple[CallbackName, ...]] = Field(
+        (), strict=False, description="what follows the run beside its metrics: names of callbacks of your own"
+    )
+
+    @field_validator("sinks")
+    @classmethod
+    def _keep_the_record(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        if "jsonl" not in sinks:
+            raise ValueError('jsonl is missing, the record by which a run resumes and is audited: add "jsonl"')
+        return sinks

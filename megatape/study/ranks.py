@@ -20,7 +20,7 @@ from megatape.plan.trace import run_pass
 from megatape.runtime.launchers import discover
 from megatape.study.models import PAPER_SHAPE
 from megatape.training.hardware import peak_memory
-from megatape.training.start import fresh_state
+from megatape.training.initial_state import fresh_state
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine
 

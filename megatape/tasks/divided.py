@@ -30,7 +30,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import matrix, share_of, whole_shape
-from megatape.training.start import CheckpointWeights, Source, check_fits
+from megatape.training.initial_state import CheckpointWeights, Source, check_fits
 from megatape.zero.state import WEIGHT
 
 

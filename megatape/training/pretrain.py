@@ -3,9 +3,11 @@
 import gc
 import sys
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError
 
+from megatape.checkpoint.manager import NotSaved
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
@@ -14,31 +16,29 @@ from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
 from megatape.runtime.lease import hold
+from megatape.runtime.output import say
 from megatape.runtime.watch import STATUS, Limits, RankFailed, Watch, limits_of_environment
 from megatape.training.agreement import CannotBegin, open_together
 from megatape.training.interrupt import UNFINISHED
-from megatape.training.loop import train
-from megatape.training.output import say
-from megatape.training.run import Run
-from megatape.training.saves import NotSaved
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
 
 
-def pretrain(
-    config: Config,
-    resume: str | None,
-    profiled_steps: int = 0,
-    allow_changes: bool = False,
-    limits: Limits | None = None,
-    base: Path | None = None,
-) -> int:
-    """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes, base: as `Run` takes them. limits:
-    of the watch over the ranks.
+def pretrain(config: Config, start: Start | None = None, limits: Limits | None = None) -> int:
+    """Train as configured on this process's rank.
 
-    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, NOT_SAVED when the last checkpoint
-    could not be written, or UNFINISHED when a signal that came not from a user at the keyboard ended it early."""
+    Args:
+        config: of the run.
+        start: where it begins, by default with a new run.
+        limits: of the watch over the ranks, by default those of the environment.
+
+    Returns:
+        The exit status: DONE, USER_ERROR after saying what is wrong, DIED when another rank failed, NOT_SAVED when the last
+        checkpoint could not be written, or UNFINISHED when a signal that came not from a user at the keyboard ended it early.
+    """
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
+    start = start or Start()
     prefix = "error"
     try:
         topology = discover()
@@ -48,18 +48,12 @@ def pretrain(
         initialize_distributed(topology, limits.collectives)
         folder = RunFolder(Path(config.run.directory))
         with Watch(topology, limits, folder.stacks(topology.rank)) as watch:
-            arguments = {
-                "--resume": resume,
-                "--base": str(base) if base else None,
-                "--profile": profiled_steps,
-                "--allow-changes": allow_changes,
-            }
-            data = open_together(config, arguments, topology)
+            data = open_together(config, start_arguments(start), topology)
             with hold(folder.lease, topology) as lease:
-                run = Run(config, data, topology, lease, resume, allow_changes, base, watch.pace)
+                trainer = Trainer(config, data, topology, lease, start, watch.pace)
                 if topology.is_main:
-                    print(introduction(run), flush=True)
-                unfinished = train(run, profiled_steps)
+                    print(introduction(trainer), flush=True)
+                unfinished = trainer.train()
         return UNFINISHED if unfinished else 0
     except (DistNetworkError, DistStoreError) as error:
         say(
@@ -85,7 +79,17 @@ def pretrain(
         shut_down()
 
 
-def introduction(run: Run) -> str:
+def start_arguments(start: Start) -> dict[str, Any]:
+    """What all ranks must be given alike beside the configuration, by option."""
+    return {
+        "--resume": start.resume,
+        "--base": str(start.base) if start.base else None,
+        "--profile": start.profiled_steps,
+        "--allow-changes": start.allow_changes,
+    }
+
+
+def introduction(run: Trainer) -> str:
     """What is about to be trained, in a few lines."""
     config, model, data = run.config, run.config.model, run.data.train
     count, samples = count_parameters(model), config.training.steps * config.training.global_batch_size
@@ -102,8 +106,8 @@ def introduction(run: Run) -> str:
             *([f"samples are {data.filled:.2%} full, the rest is padding"] if isinstance(data, BestFitDataset) else []),
             *([f"mixture: {data.describe(samples)}"] if isinstance(data, Mixture) else []),
             (
-                f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a loss above it has learned "
-                "no context)"
+                f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a model above this loss "
+                "uses no context)"
             ),
             (
                 f"ZeRO stage {config.zero.stage} over {run.mesh['data'].size} x {run.mesh['tensor'].size} (data x tensor) "

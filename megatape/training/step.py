@@ -1,21 +1,73 @@
-"""The metrics of one optimizer step."""
+"""The result of one optimizer step, and its metrics."""
 
 import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from megatape.training.evaluation import Validation
+from megatape.training.spike_policy import Decision, Take
 
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")  # of each step
 
 
 @dataclass(frozen=True)
+class StepOutput:
+    """Result of one optimizer step.
+
+    Attributes:
+        step: its number, from 1.
+        samples: which it saw: how many came before each.
+        learning_rate: scheduled rate, before the scale of each parameter group.
+        digest: of the samples (order.samples_digest).
+        loss: mean over its targets, nats; NaN if it was not computed.
+        grad_norm: before clipping; NaN if it is not finite.
+        skipped: why weights and optimizer state are as before, bit for bit, or "".
+        is_planned: it was skipped without being computed.
+        decision: of the spike policy.
+        remark: what is unusual about it, or "".
+        stop_requested: whether any rank was asked to stop.
+        num_saves_ended: ranks whose share of the save in flight is written.
+        local_busy_seconds: in which this rank read samples or made forward passes, which at ZeRO stages 0 to 2 without tensor
+            parallelism wait for no other rank.
+    """
+
+    step: int
+    samples: range
+    learning_rate: float
+    digest: int
+    loss: float = math.nan
+    grad_norm: float = math.nan
+    skipped: str = ""
+    is_planned: bool = False
+    decision: Decision = field(default_factory=Take)
+    remark: str = ""
+    stop_requested: bool = False
+    num_saves_ended: float = 0.0
+    local_busy_seconds: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """Which step this is, for messages."""
+        return f"step {self.step} (learning rate {self.learning_rate:.2e}, samples {self.samples[0]} to {self.samples[-1]})"
+
+
+@dataclass(frozen=True)
 class StepMetrics:
-    """step: its number, from 1. loss: mean over its targets, nats. grad_norm: before clipping. lr: learning rate. tokens,
-    samples: since the beginning of the run, those of steps that were left out included. seconds: of this step. peak_memory:
-    bytes that the main rank's process has used at most, as `hardware.peak_memory` counts. validation: None where the step was
-    not evaluated. corpora: of the samples, those of each corpus of a mixture. skipped: why the step was left out, or "".
-    digest: of its samples (order.samples_digest)."""
+    """What a run reports about a step.
+
+    Attributes:
+        step: its number, from 1.
+        loss: mean over its targets, nats.
+        grad_norm: before clipping.
+        lr: scheduled learning rate.
+        tokens, samples: since the beginning of the run, those of skipped steps included.
+        seconds: duration of this step.
+        peak_memory: most bytes that the main rank's process has used, see hardware.peak_memory.
+        validation: None where the step was not evaluated.
+        corpora: samples of each corpus of a mixture.
+        skipped: why the step was skipped, or "".
+        digest: of its samples (order.samples_digest).
+    """
 
     step: int
     loss: float
@@ -29,6 +81,21 @@ class StepMetrics:
     corpora: dict[str, int] = field(default_factory=dict)
     skipped: str = ""
     digest: int = 0
+
+    def values(self) -> dict[str, float]:
+        """Numbers for a sink that draws curves, by name."""
+        values = {
+            "loss/train": self.loss,
+            "gradient norm": self.grad_norm,
+            "learning rate": self.lr,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "memory/peak GiB": self.peak_memory / 2**30,
+        }
+        if self.validation:
+            values["loss/validation"] = self.validation.loss
+            values |= {f"loss/validation of {name}": loss for name, loss in self.validation.corpora.items()}
+        return values
 
     def record(self) -> dict[str, Any]:
         """The line of metrics.jsonl. Numbers that are not finite are null."""

@@ -8,8 +8,10 @@ import pytest
 
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import save_manifest, write_file
+from megatape.checkpoint.writer import RunPlace, prune
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
+from megatape.runtime.topology import Topology
 from megatape.zero.state import ZeroState
 
 
@@ -38,7 +40,7 @@ def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
         save_manifest(directory, {"file": write_file(directory / "file", [b"%d" % step])}, {})
     (folder.checkpoint(4) / "file").write_text("longer")
     folder.checkpoint(2).with_name("step-00000002.rewound").mkdir()
-    writer._prune(folder, 2, folder.checkpoint(5), lambda found: [found[-1]], Lease(folder.lease))
+    prune(_place(folder), folder.checkpoint(5), 2, lambda found, step: [min(found)] if step == 5 else [])
     assert sorted(folder.checkpoints.iterdir()) == [folder.checkpoint(step) for step in (1, 3, 4, 5)]
 
 
@@ -48,5 +50,9 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         folder.checkpoint(step).mkdir(parents=True)
         save_manifest(folder.checkpoint(step), {}, {})
-    writer._prune(folder, 1, folder.checkpoint(1), lambda _: [], Lease(folder.lease))
+    prune(_place(folder), folder.checkpoint(1), 1, lambda *_: [])
     assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]
+
+
+def _place(folder: RunFolder) -> RunPlace:
+    return RunPlace(folder, Lease(folder.lease), Topology(0, 1, 0))

@@ -11,7 +11,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import Interrupt
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 
 WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches
 
@@ -33,9 +33,9 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
-    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     for _ in range(WARM_UP if config.zero.stage == 3 else 1):
-        run.train_step(1e-3, Interrupt())
+        run.train_step(Interrupt())
     with CountTraffic(run.mesh["tensor"], run.mesh["data"]) as counted:
-        run.train_step(1e-3, Interrupt())
+        run.train_step(Interrupt())
     return {group: dict(sent) for group, sent in counted.sent.items()} | {"beside": {"tensor": counted.beside["tensor"]}}

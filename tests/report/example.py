@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import parse_config, save_config
+from megatape.config.run import LoggingConfig
 from megatape.run_folder import RunFolder
+from megatape.runtime.run_log import append_line, event_line
 from megatape.tasks.task import Measure
 from megatape.training.evaluation import Validation
-from megatape.training.events import append_line, event_line
-from megatape.training.sinks import JsonLines, PositionViews, Sink
 from megatape.training.step import StepMetrics
 from tests.conftest import small_config
+from tests.training.context import make_callbacks, make_context
 from tests.training.test_position_view import some_view
 
 HOSTILE = '<img src=x onerror="document.title=1">'
@@ -29,21 +30,19 @@ def make_run(
     config, folder = parse_config(raw, "test"), RunFolder(directory)
     directory.mkdir(parents=True)
     save_config(config, folder.config)
-    sinks: list[Sink] = [JsonLines(folder.metrics), PositionViews(folder)]
+    context = make_context(config.model_copy(update={"logging": LoggingConfig(sinks=("jsonl",))}), folder)
     append_line(folder.events, event_line("started", 0, "1 rank on cpu"))
-    for step in range(1, steps + 1):
-        loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
-        view = (
-            some_view(config.model.num_layers, 16, config.model.num_heads, scale=step / steps) if encoding == "tape" else None
-        )
-        validation = Validation(loss + 0.2, view) if step % evaluated == 0 else None
-        metrics = StepMetrics(step, loss, 1 + 1 / step, 1e-3, 256 * step, 8 * step, 0.1, 2**30, validation)
-        for sink in sinks:
-            sink.write(metrics)
-        if validation:
-            append_line(folder.events, event_line("checkpoint", step, f"step-{step:08d}"))
-    for sink in sinks:
-        sink.close()
+    with make_callbacks(context) as callbacks:
+        for step in range(1, steps + 1):
+            loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
+            view = None
+            if encoding == "tape":
+                view = some_view(config.model.num_layers, 16, config.model.num_heads, scale=step / steps)
+            validation = Validation(loss + 0.2, view) if step % evaluated == 0 else None
+            metrics = StepMetrics(step, loss, 1 + 1 / step, 1e-3, 256 * step, 8 * step, 0.1, 2**30, validation)
+            callbacks.on_step(metrics)
+            if validation:
+                append_line(folder.events, event_line("checkpoint", step, f"step-{step:08d}"))
     return folder
 
 

@@ -21,9 +21,8 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training.loop import train
-from megatape.training.run import Run
-from megatape.training.sinks import JsonLines
+from megatape.training.sinks.json_lines import JsonLines
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import TrainingDiverged
 
 
@@ -49,19 +48,20 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         fault = FAULTS[case["fault"][0]](case["fault"][1]) if "fault" in case else nullcontext()
         with fault, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
             where = Path(case["base"]) if "base" in case else None
-            run = Run(config, open_data(config), topology, lease, case.get("resume"), case.get("allow_changes", False), where)
-            start = {"step": run.step, "samples": run.samples}
+            start = Start(case.get("resume"), case.get("allow_changes", False), where, case.get("profile", 0))
+            run = Trainer(config, open_data(config), topology, lease, start)
+            begun = {"step": run.state.step, "samples": run.state.samples}
             if "remove" in case:
                 dist.barrier()
                 if topology.is_main:
                     shutil.rmtree(case["remove"])
             if case.get("only_save"):
-                run.save()
+                run.checkpoints.save_last()
             else:
-                train(run, case.get("profile", 0))
+                run.train()
     except (ValueError, OSError, TrainingDiverged) as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    return start
+    return begun
 
 
 def _times(count: int, error: Exception, function: Callable[..., Any], concerns: Callable[..., bool]) -> Callable[..., Any]:

@@ -82,4 +82,4 @@ def test_one_rank_cannot_open_its_data(raw_config: dict[str, Any], tmp_path: Pat
 def start(payload: dict[str, Any], topology: Topology) -> None:
     if topology.rank == payload["victim"]:
         payload["config"]["data"]["path"] = "/nowhere"
-    os._exit(pretrain(parse_config(payload["config"], "test"), None))
+    os._exit(pretrain(parse_config(payload["config"], "test")))

@@ -22,7 +22,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.backends import updates_by_kernel, working_backends
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from tests.workers import run_workers
 
 CPU = torch.device("cpu")
@@ -138,10 +138,10 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             patch.dict(BACKENDS, backends, clear=True),
             hold(RunFolder(Path(config.run.directory)).lease, topology) as lease,
         ):
-            run = Run(config, open_data(config), topology, lease, resume)
+            run = Trainer(config, open_data(config), topology, lease, Start(resume))
             chosen.append(run.backends[:1])
             if resume is None:
-                run.save()
+                run.checkpoints.save_last()
     raw["model"]["encoding"] = "tape"
     with patch.dict(BACKENDS, FRAGILE), patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)):
         return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology, ("fragile",))]

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,15 +13,15 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from megatape.checkpoint import manager
 from megatape.checkpoint.manifest import MANIFEST, STATE
+from megatape.checkpoint.writer import Contents, RunPlace
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training import run as run_module
-from megatape.training.loop import train
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import TrainingDiverged
 from tests.workers import Workers, run_workers
 
@@ -77,13 +77,13 @@ def test_ends_while_a_save_is_in_flight(raw_config: dict[str, Any], tmp_path: Pa
 
 
 def end_in_every_way(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
-    def interrupt(run: Run) -> None:
+    def interrupt(run: Trainer) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def interrupt_later(run: Run) -> None:
+    def interrupt_later(run: Trainer) -> None:
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: interrupt(run))
 
-    def spoil(run: Run) -> None:
+    def spoil(run: Trainer) -> None:
         run.engine.deepspeed.module.register_forward_hook(lambda *told: told[-1] * torch.nan)
 
     ways = {"signal": interrupt, "failure": interrupt, "error": spoil, "later signal": interrupt_later}
@@ -122,8 +122,8 @@ def train_until_killed(raw: dict[str, Any], topology: Topology) -> None:
     """Of the second checkpoint only the first file is written."""
     raw = raw | {"training": raw["training"] | {"steps": 1000}}
 
-    def stick(run: Run) -> None:
-        if run.step == 4:
+    def stick(run: Trainer) -> None:
+        if run.state.step == 4:
             patch("megatape.checkpoint.writer._gather_rng", lambda *_: time.sleep(600)).start()
 
     _train(raw, topology, "killed", True, before_begin=stick, held=False)
@@ -138,8 +138,8 @@ def _train(
     topology: Topology,
     name: str,
     background: bool,
-    before_begin: Callable[[Run], None] = lambda run: None,
-    after_begin: Callable[[Run], None] = lambda run: None,
+    before_begin: Callable[[Trainer], None] = lambda run: None,
+    after_begin: Callable[[Trainer], None] = lambda run: None,
     failing: bool = False,
     held: bool = True,
     resume: str | None = None,
@@ -152,38 +152,41 @@ def _train(
     config = parse_config(raw | {"checkpoint": raw["checkpoint"] | {"background": background}}, name)
     print(f"case {name}", flush=True)
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease, _writing_late(held, failing):
-        run = Run(config, open_data(config), topology, lease, resume)
+        run = Trainer(config, open_data(config), topology, lease, Start(resume))
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)
-        begin = run.begin_save
+        saving = run.checkpoints._background
+        begin = saving.start if saving else None
 
-        def begin_save() -> None:
+        def start(write: Callable[[], Path]) -> None:
+            assert begin is not None
             before_begin(run)
-            begin()
+            begin(write)
             after_begin(run)
 
         try:
-            with patch.object(run, "begin_save", begin_save):
-                return str(train(run))
+            with patch.object(saving, "start", start) if saving else nullcontext():
+                return str(run.train())
         except TrainingDiverged as error:
             return str(error)
 
 
-RUNNING: list[Run] = []
+RUNNING: list[Trainer] = []
 
 
 @contextmanager
 def _writing_late(held: bool, failing: bool) -> Iterator[None]:
-    write, failures = run_module.write_checkpoint, [OSError("disk")] if failing else []
+    write, failures = manager.write_checkpoint, [OSError("disk")] if failing else []
 
-    def written(folder: RunFolder, lease: Any, step: int, *arguments: Any, **options: Any) -> Path:
-        deadline = time.monotonic() + 2
-        while held and RUNNING[0].saving and RUNNING[0].step == step and time.monotonic() < deadline:
+    def written(place: RunPlace, contents: Contents) -> Path:
+        deadline, step = time.monotonic() + 2, contents.state["step"]
+        background = RUNNING[0].checkpoints._background
+        while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)
         if failures:
             raise failures.pop()
-        return write(folder, lease, step, *arguments, **options)
+        return write(place, contents)
 
-    with patch.object(run_module, "write_checkpoint", written):
+    with patch.object(manager, "write_checkpoint", written):
         yield

@@ -12,7 +12,7 @@ from megatape.model.block import Block
 from megatape.model.compiled import compile_blocks
 from megatape.model.transformer import Transformer
 from megatape.runtime.topology import Topology
-from megatape.training import run
+from megatape.training import trainer
 from tests.training.cases import train_cases
 from tests.training.test_stages import compare
 from tests.workers import run_workers
@@ -42,7 +42,7 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
 
-    with patch.object(run, "compile_blocks", partial(compile_blocks, backend="aot_eager_decomp_partition")):
+    with patch.object(trainer, "compile_blocks", partial(compile_blocks, backend="aot_eager_decomp_partition")):
         results = train_cases(payload, topology)
     assert not any("error" in result for result in results), results
     with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):

@@ -17,8 +17,7 @@ from megatape.runtime.lease import Lease, Limits, hold
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import Limits as WatchLimits
 from megatape.runtime.watch import RankFailed, Watch
-from megatape.training.loop import train
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from tests.workers import run_workers
 
 WATCHED = WatchLimits(period=0.1)
@@ -61,7 +60,7 @@ def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
             # Its keys in the store are there once: only the last kind uses it.
             watch = Watch(topology, WATCHED) if kind == "taken over" else nullcontext()
             with patched, watch, hold(path, topology, Limits(period=0.01)) as lease:
-                train(Run(config, open_data(config), topology, lease, None))
+                Trainer(config, open_data(config), topology, lease).train()
             errors.append("none")
         except (ValueError, RankFailed) as error:
             errors.append(f"{type(error).__name__}: {error}")

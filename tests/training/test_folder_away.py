@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from megatape import files
+from megatape.checkpoint.manager import NotSaved
 from megatape.config import parse_config
 from megatape.data.loader import Loader
 from megatape.data.splits import open_data
@@ -24,10 +26,8 @@ from megatape.run_folder import RunFolder, read_lines, read_metrics
 from megatape.runtime.lease import Lease, Limits, hold
 from megatape.runtime.topology import Topology
 from megatape.training import pretrain as pretrain_module
-from megatape.training.loop import train
 from megatape.training.pretrain import pretrain
-from megatape.training.run import Run
-from megatape.training.saves import NotSaved
+from megatape.training.trainer import Trainer
 from tests.workers import Workers, run_workers
 
 LIMITS = Limits(period=10.0, silence=90.0, poll=0.02)
@@ -78,7 +78,7 @@ def train_without_folder(payload: dict[str, Any], topology: Topology) -> list[st
                 patch.object(files, "WAITS", (0.01, 0.02)),
                 hold(folder.lease, topology, LIMITS) as lease,
             ):
-                ends.append(f"unfinished: {train(Run(config, open_data(config), topology, lease, None))}")
+                ends.append(f"unfinished: {Trainer(config, open_data(config), topology, lease).train()}")
         except (ValueError, OSError) as error:
             ends.append(f"{type(error).__name__}: {error}")
     return ends
@@ -167,7 +167,7 @@ def test_status_of_a_run_that_is_not_saved(
     monkeypatch.setattr(pretrain_module, "initialize_distributed", lambda *_: None)
     monkeypatch.setattr(pretrain_module, "shut_down", lambda: None)
     monkeypatch.setattr(pretrain_module, "open_together", fail)
-    assert pretrain(parse_config(raw_config, "test"), None) == ExitStatus.NOT_SAVED
+    assert pretrain(parse_config(raw_config, "test")) == ExitStatus.NOT_SAVED
     assert capfd.readouterr().err == "error: checkpoint step-4 could not be written\n"
 
 
@@ -183,7 +183,7 @@ def test_a_full_disk_at_the_end(raw_config: dict[str, Any], tmp_path: Path) -> N
     begun = 0
     for number, status in enumerate((ExitStatus.UNFINISHED, ExitStatus.NOT_SAVED)):
         with Workers(words, 2, tmp_path / f"start{number}") as workers:
-            workers.wait(lambda last=begun: max(read_metrics(folder.metrics), default=0) > last, "a step", 90)
+            workers.wait(partial(_has_passed, folder, begun), "a step", 90)
             _limit_files(workers, 100_000)  # bytes: less than the tensors of a checkpoint, more than logs
             workers.signal(signal.SIGTERM)
             workers.wait(lambda: "trying again in 2 s" in workers.logs() or not workers.running(), "a failed attempt", 90)
@@ -196,6 +196,10 @@ def test_a_full_disk_at_the_end(raw_config: dict[str, Any], tmp_path: Path) -> N
     with Workers([*words, "--set", f"training.steps={saved[0] + 4}"], 2, tmp_path / "last") as workers:
         assert workers.statuses() == [0, 0], workers.logs()
     assert list(read_metrics(folder.metrics)) == list(range(1, saved[0] + 5))
+
+
+def _has_passed(folder: RunFolder, step: int) -> bool:
+    return max(read_metrics(folder.metrics), default=0) > step
 
 
 def _limit_files(workers: Workers, size: int) -> None:

@@ -20,7 +20,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import Limits, Watch
 from megatape.training.pretrain import pretrain
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from megatape.zero.engine import Engine
 from tests.workers import Workers
 
@@ -45,14 +45,14 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
     if topology.rank == victim:
         HANGS[payload["hang"]]()
     limits = Limits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
-    os._exit(pretrain(parse_config(payload["config"], "test"), None, limits=limits))
+    os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
 
 
 def hang_in_data() -> None:
-    look_ahead = Run._local_status
+    look_ahead = Trainer._exchange_status
 
-    def hang(run: Run, consumed: int, *arguments: Any) -> Any:
-        if run.step == 2:
+    def hang(run: Trainer, consumed: int, *arguments: Any) -> Any:
+        if run.state.step == 2:
             timeouts = [
                 group._get_backend(torch.device("cpu")).options._timeout
                 for group in _world.pg_map
@@ -62,7 +62,7 @@ def hang_in_data() -> None:
             time.sleep(3600)
         return look_ahead(run, consumed, *arguments)
 
-    Run._local_status = hang  # type: ignore[method-assign, assignment]
+    Trainer._exchange_status = hang  # type: ignore[method-assign, assignment]
 
 
 def hang_in_backward() -> None:

@@ -17,16 +17,16 @@ from unittest.mock import patch
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from megatape.checkpoint.manager import CheckpointManager
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
+from megatape.training.callbacks.callback import Callbacks
 from megatape.training.interrupt import UNFINISHED
 from megatape.training.ledger import prove
-from megatape.training.loop import train
-from megatape.training.metrics import Metrics
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from tests.workers import ROOT, Workers, free_port, run_workers
 
 START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
@@ -96,10 +96,10 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
     raw_config["checkpoint"] = {"interval": 4}
     raw_config["evaluation"]["interval"] = 3
     for results in run_workers("tests.training.test_interrupt:ask_in", 2, raw_config, tmp_path / "workers"):
-        assert results == {"__init__": [True, 0], "save": [True, 4], "evaluate": [True, 3], "nohup": [False, 9]}
+        assert results == {"__enter__": [True, 0], "save": [True, 4], "evaluate": [True, 3], "nohup": [False, 9]}
     root = Path(raw_config["run"]["directory"])
-    saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__init__", "save", "evaluate")}
-    assert saved == {"__init__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
+    saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__enter__", "save", "evaluate")}
+    assert saved == {"__enter__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
 
 
 def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -128,28 +128,31 @@ def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]
     for name, steps in {"stopped": [2, 2, 4, 0], "straight": [0]}.items():
         config = parse_config(raw | {"run": {"directory": f"{raw['run']['directory']}/{name}"}}, name)
         for step in steps:  # in which one rank gets a signal; before the first one, if that step has been made
-            run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), "auto")
+            run = Trainer(
+                config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
+            )
             ask = signalling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
-            hook = partial(lambda run, step, ask, *_: run.step + 1 == step and ask() or None, run, step, ask)
+            hook = partial(lambda run, step, ask, *_: run.state.step + 1 == step and ask() or None, run, step, ask)
             run.engine.deepspeed.module.register_forward_pre_hook(hook)
-            begin = signalling(Metrics.begin, signal.SIGTERM, topology.rank == 1 and run.step == step > 0)
-            with patch.object(Metrics, "begin", begin):
-                results.setdefault(name, []).append([train(run), run.step])
+            begin = signalling(Callbacks.on_start, signal.SIGTERM, topology.rank == 1 and run.state.step == step > 0)
+            with patch.object(Callbacks, "on_start", begin):
+                results.setdefault(name, []).append([run.train(), run.state.step])
     return results
 
 
 def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     """For each place where a signal comes: whether the run is to be started again, and how far it came."""
     results, root = {}, Path(raw["run"]["directory"])
-    for place, owner in {"__init__": Metrics, "save": Run, "evaluate": Run, "nohup": Run}.items():
+    owners = {"__enter__": Callbacks, "save": CheckpointManager, "evaluate": Trainer, "nohup": CheckpointManager}
+    for place, owner in owners.items():
         raw["run"]["directory"] = str(root / place)
         config = parse_config(raw, place)
-        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+        run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if place == "nohup":
             ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)
         with patch.object(owner, name, signalling(getattr(owner, name), number, topology.rank == 1)):
-            results[place] = [train(run), run.step]
+            results[place] = [run.train(), run.state.step]
     signal.signal(signal.SIGHUP, ignoring)
     return results
 

@@ -19,8 +19,7 @@ from megatape.data.writer import SplitWriter
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training.loop import train
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import Engine
 from tests.conftest import small_config
 from tests.workers import Workers
@@ -42,15 +41,15 @@ def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
     def recorded(engine: Engine, *arguments: Any, **options: Any) -> Any:
         taken = update(engine, *arguments, **options)
         with ledger.open("a") as file:
-            print(json.dumps({"step": run.step + 1, "tokens": seen}), file=file)
-        if run.step + 1 == payload["die"]:
+            print(json.dumps({"step": run.state.step + 1, "tokens": seen}), file=file)
+        if run.state.step + 1 == payload["die"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken
 
     patches = patch.multiple(Engine, forward_backward=noted, update=recorded)
     with patches, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Run(config, open_data(config), topology, lease, "auto")
-        train(run)
+        run = Trainer(config, open_data(config), topology, lease, Start("auto"))
+        run.train()
 
 
 @pytest.mark.slow

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from megatape.config import parse_config
 from megatape.files import write_atomically
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.training.sinks import JsonLines
+from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
 from tests.training.conftest import flip_byte
+from tests.training.context import make_context
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"
@@ -194,10 +196,10 @@ def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_pat
     ],
     ids=["truncated", "binary", "no step", "no object", "empty", "zeros", "duplicated", "no newline"],
 )
-def test_corrupted_metrics(tmp_path: Path, content: bytes, kept: list[int]) -> None:
+def test_corrupted_metrics(raw_config: dict[str, Any], tmp_path: Path, content: bytes, kept: list[int]) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
-    sink = JsonLines(path)
+    sink = JsonLines(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))
     sink.write(StepMetrics(3, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
     sink.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]

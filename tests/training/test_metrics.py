@@ -20,14 +20,15 @@ from megatape.plan.report import report
 from megatape.run_folder import RunFolder, read_lines, read_metrics
 from megatape.runtime.lease import Lease, LeaseLost
 from megatape.runtime.topology import Topology
-from megatape.training import sinks
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_memory
-from megatape.training.metrics import Metrics
 from megatape.training.position_view import PositionView
+from megatape.training.sinks import tensorboard
+from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
 from megatape.zero.engine import TrainingDiverged
 from tests.training.cases import train_cases
+from tests.training.context import make_callbacks, make_context
 from tests.training.test_position_view import some_view
 from tests.workers import run_workers
 
@@ -84,7 +85,9 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
     folder.directory.mkdir()
     reader, writer = os.pipe()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with patch.object(sinks, "RETRY", 0.0), Metrics(config, folder, Lease(folder.lease), topology, 0, 1.0) as metrics:
+    context = make_context(config, folder, topology=topology)
+    with patch.object(tensorboard, "RETRY", 0.0), make_callbacks(context) as callbacks:
+        callbacks.on_start(0)
         for number in (1, 2):
             os.dup2(writer, number)
         for step in range(1, 10):
@@ -92,9 +95,11 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
             if step == 7:
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-            metrics.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, some_view())))
-            metrics.record("spike")
-            (board,) = (sink for sink in metrics._sinks if isinstance(sink, sinks.TensorBoard))
+            context.log.step = step
+            callbacks.on_step(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, some_view())))
+            context.log.record("spike")
+            metrics: Any = callbacks._members["metrics"]
+            (board,) = (sink for sink in metrics._sinks if isinstance(sink, tensorboard.TensorBoard))
             if board._writer:
                 with suppress(OSError):
                     board._writer.flush()  # it would do so every two minutes
@@ -151,13 +156,13 @@ def test_events(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
-    with pytest.raises(TrainingDiverged), Metrics(config, folder, Lease(folder.lease), Topology(0, 1, 0), 7, 1.0) as metrics:
-        folder.metrics.write_text('{"step": 9}\n')
-        metrics.begin("1 rank", Path("step-00000007"))
-        assert "1 rank, from step-00000007, steps 8 to 9 are made again" in folder.events.read_text()
+    context = make_context(config, folder)
+    context.log.step = 7
+    with pytest.raises(TrainingDiverged), make_callbacks(context):
+        context.log.record("resumed", "from step-00000007")
         with folder.events.open("r+b") as file:
             file.truncate(20)
-        metrics.record("checkpoint", "step-00000007")
+        context.log.record("checkpoint", "step-00000007")
         raise TrainingDiverged("the loss is nan")
     events = [event for _, event in read_lines(folder.events)]
     assert [(event["event"], event["step"], event["detail"]) for event in events] == [
@@ -187,17 +192,17 @@ def test_nothing_is_written_that_another_run_has(raw_config: dict[str, Any]) -> 
     folder = RunFolder(Path(config.run.directory))
     lease = Lease(folder.lease)
     assert lease.attempt()
-    with pytest.raises(LeaseLost), Metrics(config, folder, lease, Topology(0, 1, 0), 0, 1.0) as metrics:
+    with pytest.raises(LeaseLost), make_callbacks(make_context(config, folder, lease)) as callbacks:
         folder.lease.write_text("another")
         lease._renewed -= 3600
-        metrics.write(StepMetrics(1, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
+        callbacks.on_step(StepMetrics(1, 1.0, 1.0, 1.0, 1, 1, 1.0, 1, None))
     assert [path.name for path in folder.directory.iterdir()] == ["lease.json"]
     lease.release()
 
 
-def test_an_open_file_that_is_stale(tmp_path: Path) -> None:
+def test_an_open_file_that_is_stale(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """A file server has been started again: the file is opened again, and neither a step is lost nor the steps before."""
-    sink = sinks.JsonLines(tmp_path / "metrics.jsonl", 0)
+    sink = JsonLines(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))
     for step in range(1, 5):
         if step == 3:
             assert sink._file

@@ -9,15 +9,17 @@ import torch
 
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import parse_config
 from megatape.data.dataset import TokenDataset
 from megatape.run_folder import RunFolder
 from megatape.study import probe
+from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.evaluation import Validation
 from megatape.training.position_view import MAX_TOKENS, PositionView
-from megatape.training.sinks import PositionViews
 from megatape.training.step import StepMetrics
 from tests import bounds
 from tests.bounds import assert_close
+from tests.training.context import make_context
 from tests.workers import run_workers
 
 KIB_PER_LAYER = 8.4  # docs/training.md
@@ -76,14 +78,17 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
             assert_close([norm], [float((2 * e.square().mean()).sqrt())], bounds.POSITION_VIEW, what=(name, layer))
 
 
-def test_files_of_repeated_steps_are_replaced(tmp_path: Path) -> None:
+def test_files_of_repeated_steps_are_replaced(raw_config: dict[str, Any], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for step in (10, 20, 30):
         some_view(scale=step).save(folder, step)
     (folder.positions / "step-x.safetensors").touch()
-    sink = PositionViews(folder)
+    views = PositionViews(make_context(parse_config(raw_config, "test"), folder))
+    views.on_start(20)
+    assert list(folder.list_position_views()) == [10, 20, 30], "nothing is removed before a step is made"
     for step, view in ((21, None), (25, some_view(scale=25))):
-        sink.write(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, view)))
+        views.on_evaluate(step, Validation(1.0, view))
+        views.on_step(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, None))
         assert list(folder.list_position_views()) == [10, 20] + [25] * (step == 25)
     assert PositionView.load(folder.position_view(20)).norms[1] == pytest.approx(21**0.5)
 

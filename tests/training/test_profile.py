@@ -9,9 +9,11 @@ import pytest
 from megatape.config import parse_config
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import plan_traffic
-from megatape.training import profile as profile_module
-from megatape.training.profile import WARM_UP, Profile
+from megatape.run_folder import RunFolder
+from megatape.training.callbacks import profile as profile_module
+from megatape.training.callbacks.profile import WARM_UP, Profile
 from megatape.units import size
+from tests.training.context import make_context
 from tests.workers import run_workers
 
 NAMES = {"embedding", "attention", "position update", "MLP", "head and loss"}
@@ -24,14 +26,15 @@ COLLECTIVES = {
 }
 
 
-def test_a_trace_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends no run; the summary is told."""
+def test_a_trace_that_cannot_be_written(
+    raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ends no run; the summary is printed."""
     (tmp_path / "profile").write_text("no folder")
     monkeypatch.setattr(profile_module, "_summary", lambda *_: "summary")
-    said: list[str] = []
     nothing: Any = None
-    Profile(1, tmp_path / "profile" / "rank0.json", nothing, said.append)._finish(nothing, nothing)
-    assert len(said) == 1 and said[0].startswith("summary\nno trace: [Errno 17]")
+    Profile(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))._finish(nothing, nothing)
+    assert capfd.readouterr().out.startswith("summary\nno trace: [Errno 17]")
 
 
 @pytest.mark.slow

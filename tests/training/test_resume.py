@@ -14,7 +14,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from tests import bounds
 from tests.bounds import assert_close
 from tests.workers import run_workers
@@ -62,7 +62,7 @@ def begin_twice(raw: dict[str, Any], topology: Topology) -> list[str]:
     config, states = parse_config(raw, "test"), []
     for seed in range(2):
         torch.manual_seed(seed)
-        Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), "auto")
+        Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto"))
         states.append(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
     return states
 

@@ -13,8 +13,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.loop import train
-from megatape.training.run import Run
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import TrainingDiverged
 from tests.workers import run_workers
 
@@ -79,16 +78,16 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     raw = raw | {"training": raw["training"] | changes, "run": {"directory": str(directory / name)}}
     config = parse_config(raw, name)
     resume = str(RunFolder(directory / "straight").checkpoint(origin)) if origin else None
-    run = Run(config, open_data(config), topology, Lease(RunFolder(directory / name).lease), resume)
+    run = Trainer(config, open_data(config), topology, Lease(RunFolder(directory / name).lease), Start(resume))
     always = len(faulty) == config.training.steps
 
     def fault(module: Any, inputs: Any, output: Any) -> Any:
-        bad = always or (module.training and run.step + 1 in faulty)
+        bad = always or (module.training and run.state.step + 1 in faulty)
         return output * torch.nan if bad else output
 
     run.engine.deepspeed.module.register_forward_hook(fault)
     try:
-        train(run)
+        run.train()
     except TrainingDiverged as error:
         return str(error)
     return ""

@@ -43,4 +43,4 @@ def train(raw_config: dict[str, Any], topology: Topology) -> NoReturn:
     if topology.rank == 1:
         Transformer.forward = slow  # type: ignore[method-assign]
     with patch("megatape.runtime.pace.WINDOW", 8):
-        os._exit(pretrain(parse_config(raw_config, "test"), None, limits=Limits(period=0.1)))
+        os._exit(pretrain(parse_config(raw_config, "test"), limits=Limits(period=0.1)))

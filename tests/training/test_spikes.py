@@ -16,13 +16,11 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training import guard, spikes
-from megatape.training.guard import Guard
-from megatape.training.loop import train
-from megatape.training.metrics import Metrics
-from megatape.training.run import Run
-from megatape.training.spikes import Spikes
+from megatape.training import spike_policy
+from megatape.training.callbacks.metrics import Metrics
+from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 from megatape.training.step import StepMetrics
+from megatape.training.trainer import Start, Trainer
 from tests.workers import run_workers
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
@@ -66,35 +64,35 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert [step for event, step, _ in events["rewind"] if event == "skipped"] == [12, 13, 14]
     # Calm steps have followed that of step 8, not that of step 12.
     (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rewound"]
-    assert went[0] == 8 and "step-00000008; samples 88 to 111 will be left out" in went[1]
+    assert went[0] == 8 and "step-00000008; samples 88 to 111 will be skipped" in went[1]
 
 
 def train_runs(raw: dict[str, Any], topology: Topology) -> None:
-    spikes.WINDOW, spikes.FEWEST, guard.CALM_STEPS = 16, 8, 3
+    spike_policy.WINDOW, spike_policy.FEWEST, spike_policy.STABLE_STEPS = 16, 8, 3
     for name, (changes, times, origin) in RUNS.items():
         folder = RunFolder(Path(raw["run"]["directory"]) / name)
         training = raw["training"] | changes
         config = parse_config(raw | {"training": training, "run": {"directory": str(folder.directory)}}, name)
         resume = str(RunFolder(folder.directory.parent / "rewind").checkpoint(origin)) if origin else None
-        _train(Run(config, open_data(config), topology, Lease(folder.lease), resume), times)
+        _train(Trainer(config, open_data(config), topology, Lease(folder.lease), Start(resume)), times)
 
 
 def _train(
-    run: Run, times: int, spikes: Collection[int] = (SPIKE,), before: Callable[[Run], object] = lambda run: None
+    run: Trainer, times: int, spikes: Collection[int] = (SPIKE,), before: Callable[[Trainer], object] = lambda run: None
 ) -> None:
     """Train. spikes: steps whose loss jumps, `times` times. before: called before each loss that jumps."""
     left = times
 
     def jump(module: Any, inputs: Any, output: Any) -> Any:
         nonlocal left
-        if left and module.training and run.step + 1 in spikes:
+        if left and module.training and run.state.step + 1 in spikes:
             left -= 1
             before(run)
             return output * 20
         return output
 
     run.engine.deepspeed.module.register_forward_hook(jump)
-    train(run)
+    run.train()
 
 
 # Name of a run -> its changes of sections, and the steps whose loss jumps. All of them go back, if they can.
@@ -151,30 +149,30 @@ def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None
 
 
 def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
-    spikes.WINDOW, spikes.FEWEST, guard.CALM_STEPS = 16, 8, 3
+    spike_policy.WINDOW, spike_policy.FEWEST, spike_policy.STABLE_STEPS = 16, 8, 3
     raw = payload["config"]
     for name, (changes, jumps) in globals()[payload["cases"]].items():
         folder = RunFolder(Path(raw["run"]["directory"]) / name)
         sections = {section: raw[section] | values for section, values in changes.items()}
         config = parse_config(raw | sections | {"run": {"directory": str(folder.directory)}}, name)
 
-        def begin(config: Config = config, folder: RunFolder = folder) -> Run:
-            return Run(config, open_data(config), topology, Lease(folder.lease), "auto")
+        def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
+            return Trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
 
-        def corrupt(run: Run, steps: tuple[int, ...] = {"older": (8,), "none": (4, 8)}.get(name, ())) -> None:
-            for step in steps if run.step + 1 == SPIKE else ():
+        def corrupt(run: Trainer, steps: tuple[int, ...] = {"older": (8,), "none": (4, 8)}.get(name, ())) -> None:
+            for step in steps if run.state.step + 1 == SPIKE else ():
                 (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
 
         written: list[int] = []
 
-        def write(metrics: Metrics, step: StepMetrics, write: Any = Metrics.write, written: list[int] = written) -> None:
+        def write(metrics: Metrics, step: StepMetrics, write: Any = Metrics.on_step, written: list[int] = written) -> None:
             write(metrics, step)
             written.append(step.step)
             if written.count(9) == 2:
                 raise ZeroDivisionError("kill -9")
 
         if name == "killed":
-            with patch.object(Metrics, "write", write), pytest.raises(ZeroDivisionError):
+            with patch.object(Metrics, "on_step", write), pytest.raises(ZeroDivisionError):
                 _train(begin(), 99, jumps)
             jumps = ()
         _train(begin(), 99, jumps, corrupt)
@@ -200,33 +198,47 @@ def _events(folder: RunFolder) -> list[tuple[str, int, str]]:
     return [(line["event"], line["step"], line["detail"]) for line in lines]
 
 
-def test_what_is_a_spike() -> None:
-    found = Spikes()
-    for number in range(spikes.FEWEST):
-        assert found.find(100.0, 100.0) == ""  # too few to tell
-        found.add(3.0 + 0.1 * (number % 2), 1.0)
-    assert found.find(3.05 + 0.05 * 5.9, 1.0) == ""
-    assert found.find(3.05 + 0.05 * 6.1, 1.0).startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
-    assert found.find(-100.0, 1.0) == ""
-    copied = Spikes()
-    copied.load(json.loads(json.dumps(found.state())))
-    assert copied.find(4.0, 1.0) == found.find(4.0, 1.0) != ""
-    for _ in range(spikes.WINDOW):  # a level that lasts is no spike
-        found.add(4.0 + 0.1 * (_ % 2), 1.0)
-    assert found.find(4.1, 1.0) == "" and "the loss" in found.find(5.0, 1.0)
+def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
+    training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
+    policy, steps = SpikePolicy(training), 0
+
+    def observe(loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        policy.observe(steps, loss, 1.0, policy.decide(loss, 1.0), has_fault=False)
+
+    for number in range(spike_policy.FEWEST):
+        assert policy.decide(100.0, 100.0) == Take()  # too few to tell
+        observe(3.0 + 0.1 * (number % 2))
+    assert policy.decide(3.05 + 0.05 * 5.9, 1.0) == Take()
+    decision = policy.decide(3.05 + 0.05 * 6.1, 1.0)
+    assert isinstance(decision, Skip)
+    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
+    assert policy.skip_reason(3.05 + 0.05 * 6.1, 1.0) == decision.reason
+    assert policy.decide(-100.0, 1.0) == Take()
+    state = json.loads(json.dumps(policy.state_dict()))
+    for on_spike, kind in (("log", Take), ("rewind", Rollback)):
+        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}))
+        copied.load_state_dict(state)
+        other = copied.decide(4.0, 1.0)
+        assert type(other) is kind and other.reason == policy.decide(4.0, 1.0).reason != ""
+        assert copied.skip_reason(4.0, 1.0) == ("" if kind is Take else other.reason)
+    for number in range(spike_policy.WINDOW):  # a level that lasts is no spike
+        observe(4.0 + 0.1 * (number % 2))
+    assert policy.decide(4.1, 1.0) == Take() and "the loss" in policy.decide(5.0, 1.0).reason
 
 
-def test_checkpoints_for_a_rewind(raw_config: dict[str, Any]) -> None:
+def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
     """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
     raw_config["training"]["on_spike"] = "rewind"
     config = parse_config(raw_config, "test").training
-    before, found = Guard(config), Guard(config)
-    before.made(70, 1.0, 1.0, "the loss is nan")
-    found.load(json.loads(json.dumps(before.state())))
-    assert found.calm([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.calm([80, 70, 6, 5, 0], 134) == [70, 5, 0]
-    assert found.spared([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.spared([90, 80], 100) == [80]
-    assert found.spared([200, 100, 80], 200) == [100, 200]
-    assert Guard(config.model_copy(update={"on_spike": "skip"})).spared([90, 80], 100) == []
+    before, found = SpikePolicy(config), SpikePolicy(config)
+    before.observe(70, 1.0, 1.0, Take(), has_fault=True)
+    found.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert found.stable([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.stable([80, 70, 6, 5, 0], 134) == [70, 5, 0]
+    assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
+    assert found.protected([200, 100, 80], 200) == [100, 200]
+    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"})).protected([90, 80], 100) == []
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])

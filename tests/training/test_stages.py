@@ -15,7 +15,7 @@ from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from tests import bounds
 from tests.bounds import assert_close
 from tests.workers import run_workers
@@ -164,9 +164,9 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
         for repetitions in (1, 16):
             raw = config | {"zero": {"stage": stage}, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
-            run = Run(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease), None)
-            sample = run.feed.supply(0).batches[0]
+            run = Trainer(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
+            sample = run.prefetcher.get(0).batches[0]
             inputs = [run._inputs(sample)] * repetitions
             gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
             run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
-            run.save()
+            run.checkpoints.save_last()

@@ -29,8 +29,8 @@ from megatape.model.init import initial_weight
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training.run import Run
-from megatape.training.start import check_fits, first_state, open_source
+from megatape.training.initial_state import check_fits, initial_state, open_source
+from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests import bounds
 from tests.bounds import assert_close
@@ -268,14 +268,14 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     """Bytes of the model, and for both ways what `_measured` returns."""
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Run(config, open_data(config), topology, lease, None)  # loads once: the state itself is in memory now
+        run = Trainer(config, open_data(config), topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        started = _measured(state, first_state(config, state.parameters, topology, run.data.tokenizer).read)
+        started = _measured(state, initial_state(config, state.parameters, topology, run.data.tokenizer).read)
     raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Run(config, open_data(config), topology, lease, None)
-        resumed = _measured(run.engine.state, CheckpointReader(run.save()).read)
+        run = Trainer(config, open_data(config), topology, lease)
+        resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.save_last()).read)
     whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
     return {"model": whole, "started": started, "resumed": resumed}
 

@@ -20,7 +20,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import Interrupt
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from megatape.zero import compiler
 from tests.workers import run_workers
 
@@ -83,13 +83,13 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
     found = []
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
-        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+        run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
             assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
-        run.train_step(1e-3, Interrupt())  # the counts of the first step have their own exchange
+        run.train_step(Interrupt())  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
-            run.train_step(1e-3, Interrupt())
+            run.train_step(Interrupt())
         found.append([waits.ours, sorted(waits.theirs)])
     return found
 

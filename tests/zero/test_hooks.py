@@ -13,7 +13,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import Interrupt
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from tests.workers import run_workers
 
 
@@ -25,11 +25,11 @@ def test_a_step_inspects_and_opens_nothing(raw_config: dict[str, Any], tmp_path:
 def count(raw: dict[str, Any], topology: Topology) -> list[int]:
     """How many signatures a step inspects, and how many ranges it opens."""
     config = parse_config(raw, "test")
-    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
-    run.train_step(1e-3, Interrupt())
+    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run.train_step(Interrupt())
     with (
         patch.object(inspect, "_signature_from_function", wraps=inspect._signature_from_function) as signatures,  # type: ignore[attr-defined]
         patch.object(type(get_accelerator()), "range_push") as ranges,
     ):
-        run.train_step(1e-3, Interrupt())
+        run.train_step(Interrupt())
     return [signatures.call_count, ranges.call_count]

@@ -13,7 +13,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from megatape.zero.internals import PRIVATE_NAMES
 from tests.workers import ROOT, run_workers
 
@@ -42,7 +42,7 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
     for stage, suffix in ((2, "at stages 1 and 2"), (3, "at stage 3")):
         directory = f"{raw['run']['directory']}/{stage}"
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": directory}}, "test")
-        run = Run(config, open_data(config), topology, Lease(RunFolder(Path(directory)).lease), None)
+        run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(directory)).lease))
         engine = run.engine.deepspeed
         objects = {
             "optimizer": engine.optimizer,

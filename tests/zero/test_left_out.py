@@ -15,7 +15,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.interrupt import Interrupt
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from tests.workers import run_workers
 
 DIVIDED, WHOLE = "blocks.1.attention.query.weight", "blocks.1.attention_norm.weight"  # over tensor-parallel ranks
@@ -73,34 +73,35 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
             before = _numbers(run)
             where, victim, _ = FAULTS.get(step, ("", -1, ""))
             with _fault(run, where if topology.rank == victim else ""):
-                result = run.train_step(1e-2, Interrupt())
+                result = run.train_step(Interrupt())
             if step in FAULTS:
-                faults.append(result.fault)
+                faults.append(result.skipped)
                 unchanged.append(_equal(before, _numbers(run)))
             else:
-                assert not result.fault and not _equal(before, _numbers(run)), (stage, step, result)
-        assert (run.step, run.updates) == (5, 2)
+                assert not result.skipped and not _equal(before, _numbers(run)), (stage, step, result)
+        assert (run.state.step, run.state.updates) == (5, 2)
 
         straight = _run(raw, stage, changes, topology, "without")
         for _ in FIRST:
-            straight.train_step(1e-2, Interrupt())
-        straight.samples += len(FAULTS) * straight.config.training.global_batch_size
-        straight.status = None
+            straight.train_step(Interrupt())
+        straight.state.samples += len(FAULTS) * straight.config.training.global_batch_size
+        straight.next_status = None
         for _ in LAST:
-            straight.train_step(1e-2, Interrupt())
+            straight.train_step(Interrupt())
         results.append([faults, unchanged, _equal(_numbers(run), _numbers(straight))])
     return results
 
 
-def _run(raw: dict[str, Any], stage: str, changes: dict[str, Any], topology: Topology, name: str) -> Run:
+def _run(raw: dict[str, Any], stage: str, changes: dict[str, Any], topology: Topology, name: str) -> Trainer:
     folder = f"{raw['run']['directory']}/{stage} {name}"
     training = raw["training"] | {key: value for key, value in changes.items() if key == "precision"}
-    config = parse_config(raw | {"zero": changes["zero"], "training": training, "run": {"directory": folder}}, stage)
-    return Run(config, open_data(config), topology, Lease(RunFolder(Path(folder)).lease), None)
+    rates = {"optimizer": raw["optimizer"] | {"learning_rate": 1e-2}, "schedule": {"kind": "constant", "warmup_fraction": 0.0}}
+    config = parse_config(raw | rates | {"zero": changes["zero"], "training": training, "run": {"directory": folder}}, stage)
+    return Trainer(config, open_data(config), topology, Lease(RunFolder(Path(folder)).lease))
 
 
 @contextmanager
-def _fault(run: Run, where: str) -> Iterator[None]:
+def _fault(run: Trainer, where: str) -> Iterator[None]:
     """The first loss, or the first gradient of a parameter, is not finite."""
     if not where:
         yield
@@ -125,7 +126,7 @@ def _once(number: float) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor * left.pop() if left else tensor
 
 
-def _numbers(run: Run) -> list[Tensor]:
+def _numbers(run: Trainer) -> list[Tensor]:
     """This rank's weights and optimizer state, and what the forward pass computes with."""
     state = run.engine.state
     masters = [state.piece(name, kind).values.clone() for kind, names in state.tensors.items() for name in names]

@@ -8,8 +8,7 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.loop import train
-from megatape.training.run import Run
+from megatape.training.trainer import Trainer
 from megatape.zero.engine import TrainingDiverged
 from megatape.zero.state import WEIGHT
 from tests.workers import run_workers
@@ -46,12 +45,12 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     raw = raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{name}"}}
     config = parse_config(raw | {"training": raw["training"] | {"replica_check_interval": interval}}, name)
     print(f"case {name}", flush=True)
-    run = Run(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), None)
+    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     if topology.rank == victim:
         piece = run.engine.state.piece(parameter, kind).values
         piece.copy_(piece * 1.5 + (kind != WEIGHT))
     try:
-        train(run)
+        run.train()
     except TrainingDiverged as error:
         return str(error)
     return ""

@@ -52,7 +52,7 @@ class Source(Protocol):
         """Where the weights are; without hashes if none were recorded. Those of a checkpoint with a base: the base's."""
 
 
-class First(NamedTuple):
+class InitialState(NamedTuple):
     """What a run has at step 0.
 
     read: of its state. base: those of its frozen weights that checkpoints leave out, because the files of
@@ -99,13 +99,13 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
     return find_weights(directory, read_architecture(directory))[0]
 
 
-def first_state(
+def initial_state(
     config: Config,
     parameters: Mapping[str, nn.Parameter],
     topology: Topology,
     tokenizer: Tokenizer,
     base: Path | None = None,
-) -> First:
+) -> InitialState:
     """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
 
     Raises ValueError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
@@ -113,18 +113,18 @@ def first_state(
     if config.training.init_from is None:
         if base is not None:
             raise ValueError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
-        return First(fresh, None)
+        return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    source, kept = _opened(Path(config.training.init_from), base, config.model, frozen, topology)
+    source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)
     given = source.shapes().keys() & parameters.keys()
     if topology.is_main:
-        told = [*_told(source, config.model, len(parameters) - len(given)), *_doubts(source.directory, tokenizer)]
+        told = [*_summary(source, config.model, len(parameters) - len(given)), *_tokenizer_warning(source.directory, tokenizer)]
         print("\n".join(told), flush=True)
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         return (source.read if kind == WEIGHT and name in given else fresh)(kind, name, shape, rows, columns)
 
-    return First(read, kept)
+    return InitialState(read, kept)
 
 
 def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
@@ -162,7 +162,7 @@ def check_fits(source: Source, model: ModelConfig) -> None:
             )
 
 
-def _opened(
+def _open_verified(
     directory: Path, base: Path | None, model: ModelConfig, frozen: set[str], topology: Topology
 ) -> tuple[Source, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
@@ -187,13 +187,13 @@ def _opened(
     return source, kept if kept.tensors else None
 
 
-def _told(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
+def _summary(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
     lines = [f"starting from the weights in {source.directory}"]
     lines += [f"  model.{found.path}: {found.theirs} -> {found.ours}" for found in differences(source.model, model)]
     return [*lines, f"  {num_fresh} parameters that it lacks start as in a new model"] if num_fresh else lines
 
 
-def _doubts(directory: Path, tokenizer: Tokenizer) -> list[str]:
+def _tokenizer_warning(directory: Path, tokenizer: Tokenizer) -> list[str]:
     """A warning if the tokenizer beside the weights, as far as there is one, gives other ids than that of the data."""
     try:
         theirs = load_tokenizer(directory)
@@ -205,7 +205,7 @@ def _doubts(directory: Path, tokenizer: Tokenizer) -> list[str]:
         return []
     warning = (
         f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
-        f"({directory}): prepare the data with the latter, unless the model shall learn the ids anew"
+        f"({directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
     )
     return [warning]
 

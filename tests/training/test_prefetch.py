@@ -8,7 +8,7 @@ import torch
 
 from megatape.data.loader import Batch, Loader
 from megatape.targets import IGNORE_INDEX
-from megatape.training.feed import Feed
+from megatape.training.prefetch import Prefetcher
 
 STEP = 8  # samples
 
@@ -34,21 +34,21 @@ class Numbered(Loader):
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("feed")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def numbers(feed: Feed, consumed: int) -> list[int]:
-    return [int(batch.tokens[0, 0]) for batch in feed.supply(consumed).batches]
+def numbers(feed: Prefetcher, consumed: int) -> list[int]:
+    return [int(batch.tokens[0, 0]) for batch in feed.get(consumed).batches]
 
 
 def test_a_feed_is_a_function_of_the_samples_consumed() -> None:
     """Whatever was made ahead, also for a run that does not go on with the next step."""
-    with Feed(loader := Numbered(), torch.device("cpu")) as feed:
-        assert numbers(feed, 0) == [0, 1] and feed.supply(0).num_targets == 8
-        assert feed.supply(0).digest == 1
-        feed.prepare(STEP)
+    with Prefetcher(loader := Numbered(), torch.device("cpu")) as feed:
+        assert numbers(feed, 0) == [0, 1] and feed.get(0).num_targets == 8
+        assert feed.get(0).digest == 1
+        feed.start(STEP)
         assert numbers(feed, STEP) == [STEP, STEP + 1]
-        feed.prepare(2 * STEP)
+        feed.start(2 * STEP)
         assert numbers(feed, 5 * STEP) == [5 * STEP, 5 * STEP + 1]
         assert numbers(feed, 5 * STEP) == [5 * STEP, 5 * STEP + 1]
         assert len(threads()) == 1
@@ -57,15 +57,15 @@ def test_a_feed_is_a_function_of_the_samples_consumed() -> None:
 
 
 def test_an_error_belongs_to_its_step() -> None:
-    feed = Feed(Numbered({STEP: OSError("gone"), 2 * STEP: KeyError("ours")}), torch.device("cpu"))
+    feed = Prefetcher(Numbered({STEP: OSError("gone"), 2 * STEP: KeyError("ours")}), torch.device("cpu"))
     with suppress(KeyboardInterrupt), feed:
-        assert feed.supply(0).fault == ""
-        feed.prepare(STEP)
-        assert (feed.supply(STEP).fault, feed.supply(STEP).batches) == ("gone", [])
-        feed.prepare(2 * STEP)
+        assert feed.get(0).error == ""
+        feed.start(STEP)
+        assert (feed.get(STEP).error, feed.get(STEP).batches) == ("gone", [])
+        feed.start(2 * STEP)
         with pytest.raises(KeyError, match="ours"):  # no fault of the data
-            feed.supply(2 * STEP)
-        feed.prepare(3 * STEP)
+            feed.get(2 * STEP)
+        feed.start(3 * STEP)
         raise KeyboardInterrupt
     assert threads() == []
 
@@ -73,6 +73,6 @@ def test_an_error_belongs_to_its_step() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_batches_for_a_gpu_are_pinned() -> None:
-    with Feed(Numbered(), torch.device("cuda", torch.cuda.current_device())) as feed:
-        for batch in feed.supply(0).batches:
+    with Prefetcher(Numbered(), torch.device("cuda", torch.cuda.current_device())) as feed:
+        for batch in feed.get(0).batches:
             assert batch.tokens.is_pinned() and batch.targets.is_pinned() and batch.document_starts is None

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,8 +14,8 @@ from megatape.model.mlp import MLP
 from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
 from megatape.tables import columns
+from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.units import size
-from megatape.zero.engine import Engine
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",
@@ -31,28 +30,24 @@ WARM_UP = 3  # steps before: DeepSpeed gathers ahead only after it has seen the 
 OPERATIONS = 10  # lines of the summary that name single operations
 
 
-class Profile:
-    """Profiles `steps` steps, or none at 0, after some to warm up.
+class Profile(Callback):
+    """Profiles `profiled_steps` steps, or none at 0, after some to warm up.
 
-    Every rank writes a trace to its `path`, for Perfetto or chrome://tracing; `say` is told the summary. A
-    context manager; `step()` stands at the beginning of every step. What happens between steps (evaluation, checkpoints) is in
-    the trace if it falls among them."""
+    Every rank writes a trace, for Perfetto or chrome://tracing, and the main rank prints a summary. What happens between
+    steps (evaluation, checkpoints) is in the trace if it falls among them."""
 
-    def __init__(self, steps: int, path: Path, engine: Engine, say: Callable[[str], None]) -> None:
-        self.steps, self.path, self.engine, self.say = steps, path, engine, say
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self.steps, self.path = run.profiled_steps, run.folder.trace(run.topology.rank)
         self.begun = 0  # steps
         self.recording = ExitStack()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.recording.close()
         if self.steps and self.begun <= WARM_UP:
-            self.say(f"nothing profiled: the run took {self.begun} steps, and the first {WARM_UP} warm up")
+            self.run.log.say(f"nothing profiled: the run took {self.begun} steps, and the first {WARM_UP} warm up")
 
-    def step(self) -> None:
-        """A step begins."""
+    def before_step(self, step: int) -> None:
         self.begun += 1
         if self.steps and self.begun == WARM_UP + 1:
             self._start()
@@ -62,11 +57,12 @@ class Profile:
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # Closed in the opposite order: the report comes when all recording has stopped.
-        recorder, traffic = profile(activities=activities), CountTraffic(self.engine.mesh["tensor"], self.engine.mesh["data"])
+        mesh = self.run.engine.mesh
+        recorder, traffic = profile(activities=activities), CountTraffic(mesh["tensor"], mesh["data"])
         self.recording.callback(self._finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
-        for module in self.engine.deepspeed.module.modules():
+        for module in self.run.engine.deepspeed.module.modules():
             for kind, name in RANGES.items():
                 if isinstance(module, kind):
                     self.recording.callback(_name_ranges(module, name))
@@ -79,7 +75,7 @@ class Profile:
             trace = f"trace {self.path} (and its siblings of other ranks)"
         except OSError as error:
             trace = f"no trace: {error}"
-        self.say(f"{_summary(recorder, traffic, steps)}\n{trace}")
+        self.run.log.say(f"{_summary(recorder, traffic, steps)}\n{trace}")
 
 
 def _name_ranges(module: nn.Module, name: str) -> Callable[[], None]:

@@ -1,0 +1,270 @@
+"""Saves, finds and removes the checkpoints of a run."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from megatape.checkpoint.background import COLLECTIVE_ERRORS, Background
+from megatape.checkpoint.reader import CheckpointReader, rng_snapshot
+from megatape.checkpoint.selection import first_valid, newest_valid, open_checkpoint, set_aside
+from megatape.checkpoint.weights import StoredWeights
+from megatape.checkpoint.writer import Contents, RunPlace, prune, write_checkpoint
+from megatape.config import CheckpointConfig
+from megatape.files import patiently
+from megatape.run_folder import CORRUPTED, REWOUND, named_step
+from megatape.runtime.exchange import on_main
+from megatape.runtime.pace import Pace
+from megatape.runtime.run_log import RunLog
+from megatape.zero.engine import Engine
+from megatape.zero.snapshot import Snapshot
+from megatape.zero.state import ZeroState
+
+FAILED_SAVES = 3  # in a row
+WHOLE, COPY, REST = range(3)  # what training waits for, which takes as long as the like before
+
+
+class NotSaved(OSError):
+    """The last steps of a run are in no checkpoint, because none could be written. Raised on all ranks."""
+
+
+class SaveListener(Protocol):
+    """What follows the saves of a run."""
+
+    def flush(self) -> None:
+        """Write what could not be written before: no checkpoint without the metrics of its steps."""
+
+    def on_checkpoint(self, checkpoint: Path) -> None:
+        """A checkpoint was written."""
+
+
+class CheckpointManager:
+    """Owns the checkpoints of a run: the save in flight, failures, and which of them are kept. Collective, like its methods.
+
+    A checkpoint that cannot be written costs a warning. After FAILED_SAVES in a row, and at the end, it is tried again for
+    some seconds, as long as schedulers wait after SIGTERM; then it costs the run.
+
+    Context manager around training: however it ends, a save in flight is finished, unless ranks are gone.
+
+    Attributes:
+        saved_step: step of the last checkpoint.
+        base: frozen weights that checkpoints leave out, None for none.
+
+    Args:
+        place: where checkpoints are.
+        config: how many are kept, and whether they are written in the background.
+        engine: whose weights and optimizer state are saved.
+        state_dict: the rest of the present state, a JSON object with `step` and `updates`.
+        tokenizer: content of the tokenizer's files, by name.
+        protected: picks checkpoints, by step, that are kept beside the newest ones at a step.
+        listener: follows the saves.
+        log: prints lines and keeps events.
+        pace: is told what ranks wait for.
+    """
+
+    def __init__(
+        self,
+        place: RunPlace,
+        config: CheckpointConfig,
+        engine: Engine,
+        state_dict: Callable[[], dict[str, Any]],
+        tokenizer: Mapping[str, bytes],
+        protected: Callable[[Iterable[int], int], Collection[int]],
+        listener: SaveListener,
+        log: RunLog,
+        pace: Pace,
+    ) -> None:
+        self._place, self._config, self._engine = place, config, engine
+        self._state_dict, self._tokenizer, self._protected = state_dict, tokenizer, protected
+        self._listener, self._log, self._pace = listener, log, pace
+        self._background = Background() if config.background else None
+        self.base: StoredWeights | None = None
+        self.saved_step = 0
+        self._failures = 0  # in a row
+        self._begun = 0  # step of the save in flight
+        self._waited = 0.0  # seconds that training waited for it so far
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, COLLECTIVE_ERRORS):
+            try:
+                self.wait()
+            except COLLECTIVE_ERRORS as failure:
+                self._log.warning(str(failure))
+
+    def save(self) -> bool:
+        """Save the present step, in the background if so configured.
+
+        Returns whether it was tried: while heartbeats of the run's lease fail, it is postponed. Raises as `save_last`."""
+        self.wait()
+        state = self._state_dict()
+        step: int = state["step"]
+        if 0 < self.saved_step == step:  # by the last attempts after a save that was in flight
+            return True
+        if on_main(lambda: self._place.lease.is_late, self._place.topology):
+            if step % self._config.interval == 0:
+                self._log.warning(f"{self._place.folder.directory} does not answer: the save after step {step} waits")
+            return False
+        if self._background is None:
+            self._enter(step, WHOLE)
+            self._conclude(self._save_now)
+            return True
+        self._enter(step, COPY)
+        started = time.perf_counter()
+        self._engine.check_replicas()
+        self._background.snapshot.take(self._engine.state, self.base.tensors if self.base else ())
+        self._background.start(self._writing(self._background.snapshot))
+        self._begun, self._waited = step, time.perf_counter() - started
+        return True
+
+    def save_last(self) -> Path:
+        """Save the present step, which may be the end of the run, wait for it, and return its folder.
+
+        Raises:
+            NotSaved: it could not be written.
+            TrainingDiverged: replicas differ, or a weight is not finite.
+        """
+        self.wait()
+        step: int = self._state_dict()["step"]
+        checkpoint = self._place.folder.checkpoint(step)
+        if 0 < self.saved_step == step:
+            return checkpoint
+
+        def attempt() -> Path:
+            self._log.flush()
+            self._listener.flush()
+            return self._save_now()
+
+        self._enter(step, WHOLE)
+        try:
+            self._report(lambda: patiently(attempt, lambda _: True, self._log.warning))
+        except OSError as error:
+            steps = f"steps {self.saved_step + 1} to {step} are not saved"
+            raise NotSaved(f"{error}; {steps}; once it can be written, --resume auto makes them again") from error
+        return checkpoint
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this rank's share of the save in flight is written.
+
+        Raises an error that the other ranks do not share, and that would leave them waiting."""
+        return self._background is not None and self._background.has_ended()
+
+    def poll(self, num_ended: float) -> None:
+        """Finish the save in flight without waiting, if all ranks' shares are written.
+
+        Args:
+            num_ended: ranks whose `has_ended` is True.
+        """
+        if num_ended == self._place.topology.world_size:
+            assert self._background is not None
+            self._conclude(self._background.finish)
+
+    def wait(self) -> None:
+        """Wait for the save in flight, if there is one. Raises as `save_last`."""
+        if self._background is not None and self._background.in_flight:
+            self._enter(self._begun, REST)
+            self._conclude(self._background.finish)
+
+    def load(self, source: str, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
+        """The checkpoint to continue from, and newer ones that are corrupted.
+
+        Args:
+            source: "auto" for the newest valid checkpoint of the run, or the folder of one.
+            base: where the base of the checkpoint is now, see CheckpointReader.
+
+        Raises:
+            ValueError, FileNotFoundError: there is no valid one, or newer ones than `source`.
+            OSError: one cannot be read.
+        """
+        place = self._place
+        if source == "auto":
+            return newest_valid(place.folder, place.topology, base)
+        reader = open_checkpoint(Path(source), place.topology, base)
+        newer = [path for path in place.folder.list_checkpoints() if named_step(path) > reader.step]
+        if newer:
+            raise ValueError(
+                f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
+                f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
+            )
+        return reader, []
+
+    def rollback_target(self, stable: Callable[[Iterable[int]], list[int]], base: Path | None) -> CheckpointReader | None:
+        """The newest valid checkpoint among those that `stable` picks, newest first, from the steps of all; None without one.
+        Corrupted ones among them are set aside."""
+        place = self._place
+
+        def names() -> list[str]:
+            found = {named_step(path): path.name for path in place.folder.list_checkpoints()}
+            return [found[step] for step in stable(found)]
+
+        directories = [place.folder.checkpoints / name for name in on_main(lambda: patiently(names), place.topology)]
+        reader, corrupted = first_valid(directories, place.topology, base)
+        self.set_aside(corrupted)
+        return reader
+
+    def set_aside(self, corrupted: list[Path]) -> None:
+        """Rename checkpoints that failed verification."""
+        on_main(lambda: patiently(lambda: set_aside(corrupted, CORRUPTED)), self._place.topology)
+
+    def abandon_newer(self, origin: CheckpointReader) -> None:
+        """Set checkpoints newer than the one that the run went back to aside: a resume that took one would continue what was
+        undone."""
+        folder = self._place.folder
+
+        def abandon() -> None:
+            set_aside([path for path in folder.list_checkpoints() if named_step(path) > origin.step], REWOUND)
+            folder.mark_latest(origin.directory)
+
+        on_main(lambda: patiently(abandon), self._place.topology)
+
+    def _save_now(self) -> Path:
+        self._engine.check_replicas()
+        return self._writing(self._engine.state)()
+
+    def _writing(self, source: ZeroState | Snapshot) -> Callable[[], Path]:
+        """What writes a checkpoint of the present step, also when later ones have been made."""
+        self._log.sync_metrics()
+        contents = Contents(self._state_dict(), source, rng_snapshot(), self._tokenizer, self.base)
+
+        def write() -> Path:
+            checkpoint = write_checkpoint(self._place, contents)
+            if self._place.topology.is_main:
+                try:  # the checkpoint is complete, whatever becomes of these
+                    self._place.folder.mark_latest(checkpoint)
+                    prune(self._place, checkpoint, self._config.keep, self._protected)
+                except OSError as error:
+                    print(f"warning: after writing {checkpoint}: {error}", file=sys.stderr, flush=True)
+            return checkpoint
+
+        return write
+
+    def _enter(self, step: int, part: int) -> None:
+        self._pace.enter("save", f"the save after step {step}", part)
+
+    def _conclude(self, save: Callable[[], Path]) -> None:
+        try:
+            self._report(save)
+        except OSError as error:
+            self._failures += 1
+            self._log.record("save failed", str(error))
+            is_last = self._failures == FAILED_SAVES
+            then = "the last attempts are now" if is_last else f"the next is after {self._config.interval} steps"
+            self._log.warning(f"{error} (failure {self._failures} in a row, {FAILED_SAVES} end the run); {then}")
+            if is_last:
+                self.save_last()
+
+    def _report(self, save: Callable[[], Path]) -> None:
+        started = time.perf_counter()
+        try:
+            checkpoint = save()
+        finally:
+            waited, self._waited = self._waited + time.perf_counter() - started, 0.0
+        self._failures, self.saved_step = 0, named_step(checkpoint)
+        self._log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
+        self._log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
+        self._listener.on_checkpoint(checkpoint)

@@ -1,0 +1,109 @@
+"""What a run tells: lines on the main rank's terminal, and events.jsonl."""
+
+import errno
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from megatape.files import sync
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.output import say
+from megatape.runtime.topology import Topology
+
+Event = Literal[
+    "started",
+    "resumed",
+    "checkpoint",
+    "spike",
+    "skipped",
+    "rewound",
+    "slow rank",
+    "save failed",
+    "stopped",
+    "failed",
+    "finished",
+]
+
+
+class RunLog:
+    """Lines for people, and the events of a run. Other ranks than the main one are silent.
+
+    Nothing is written into the run's folder while another run may have it. What cannot be written, because a disk is full or
+    a file server is away, costs one warning and never the run; events wait in memory.
+
+    Attributes:
+        step: the last step that was made.
+    """
+
+    def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
+        self._folder, self._lease, self.is_main = folder, lease, topology.is_main
+        self.step = 0
+        self._events: deque[bytes] = deque()  # lines that are not written yet
+        self._warned: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self.is_main:
+            say(text, sys.stdout)
+
+    def warning(self, text: str) -> None:
+        """Print a line to the errors."""
+        if self.is_main:
+            say(f"warning: {text}", sys.stderr)
+
+    def record(self, event: Event, detail: str = "") -> None:
+        """Keep an event of the last step."""
+        if self.is_main:
+            self._events.append(event_line(event, self.step, detail))
+            self.flush()
+
+    def flush(self) -> None:
+        """Write events that could not be written before."""
+        self.attempt(self._write_events)
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        """Write into the run's folder; an OSError costs a warning, the first time that it is met.
+
+        Raises:
+            LeaseLost: another run has taken the folder.
+        """
+        try:
+            self._lease.check()
+            write()
+        except OSError as error:
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                self.warning(f"metrics could not be written: {error}; training continues")
+
+    def sync_metrics(self) -> None:
+        """Wait until metrics.jsonl is on disk: after a power failure no checkpoint may lack the metrics of its steps.
+
+        Before the first step there is no file, and a disk that refuses it has caused a warning."""
+        if self.is_main and self._folder.metrics.exists():
+            self.attempt(lambda: sync(self._folder.metrics))
+
+    def _write_events(self) -> None:
+        while self._events:
+            append_line(self._folder.events, self._events[0])
+            self._events.popleft()
+
+
+def event_line(event: Event, step: int, detail: str) -> bytes:
+    """A line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
+    return json.dumps({"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}).encode() + b"\n"
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line. Raises OSError if it is not written whole."""
+    with path.open("ab+", buffering=0) as file:
+        if file.tell():  # a line that a full disk truncated must not spoil this one
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

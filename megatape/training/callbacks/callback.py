@@ -1,0 +1,167 @@
+"""Callbacks, which follow a run, and sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from megatape.config import Config
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import LeaseLost
+from megatape.runtime.run_log import RunLog
+from megatape.runtime.topology import Topology
+from megatape.training.evaluation import Validation
+from megatape.training.speed import Speed
+from megatape.training.step import StepMetrics
+from megatape.zero.engine import Engine
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What callbacks and sinks may use of a run.
+
+    Attributes:
+        config: resolved configuration.
+        folder: the run's folder.
+        topology: all ranks, and this one.
+        engine: the model under DeepSpeed.
+        log: prints lines and keeps events; its `attempt` makes a failed write cost a warning instead of the run.
+        speed: rates of all ranks together, of which the metrics callback counts the steps.
+        unigram_entropy: of the training text, nats: a model above this loss uses no context.
+        profiled_steps: steps to trace, 0 for none.
+    """
+
+    config: Config
+    folder: RunFolder
+    topology: Topology
+    engine: Engine
+    log: RunLog
+    speed: Speed
+    unigram_entropy: float
+    profiled_steps: int = 0
+
+
+class Callback:
+    """Follows a run. Every rank calls each method at the same point; all of them may be left out.
+
+    An exception ends the run. Writes into the run's folder go through `run.log.attempt`.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.run = run
+
+    def on_start(self, step: int) -> None:
+        """Training continues after `step`, before the first step of this process and after a rollback."""
+
+    def before_step(self, step: int) -> None:
+        """This step, counted from 1, begins."""
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        """A step was made, and evaluated if it was due. A step that a rollback undoes is not seen here."""
+
+    def on_evaluate(self, step: int, validation: Validation) -> None:
+        """The step was evaluated, before on_step."""
+
+    def on_checkpoint(self, checkpoint: Path) -> None:
+        """A checkpoint was written. Its steps are those of its name: in the background later ones have been made."""
+
+    def on_error(self, error: BaseException) -> None:
+        """An exception ends the run."""
+
+    def flush(self) -> None:
+        """Write what could not be written before: the last checkpoint is about to be saved."""
+
+    def close(self) -> None:
+        """The run ends, well or not."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON that checkpoints keep for this callback; {} for nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what a checkpoint kept, before on_start; {} if it kept nothing."""
+
+
+class Callbacks:
+    """Several callbacks as one, each by the name of its registry entry. Context manager around training."""
+
+    def __init__(self, members: dict[str, Callback], log: RunLog) -> None:
+        self._members, self._log = members, log
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is not None:
+                self._log.record("failed", str(error) or type(error).__name__)
+                self._each(lambda callback: callback.on_error(error))
+            self._each(lambda callback: callback.close())
+        except LeaseLost:  # then the folder is another run's
+            if error is None:
+                raise
+
+    def on_start(self, step: int) -> None:
+        """See Callback."""
+        self._each(lambda callback: callback.on_start(step))
+
+    def before_step(self, step: int) -> None:
+        """See Callback."""
+        self._each(lambda callback: callback.before_step(step))
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        """See Callback."""
+        if metrics.validation is not None:
+            validation = metrics.validation
+            self._each(lambda callback: callback.on_evaluate(metrics.step, validation))
+        self._each(lambda callback: callback.on_step(metrics))
+
+    def on_checkpoint(self, checkpoint: Path) -> None:
+        """See Callback."""
+        self._each(lambda callback: callback.on_checkpoint(checkpoint))
+
+    def flush(self) -> None:
+        """See Callback."""
+        self._each(lambda callback: callback.flush())
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of each callback that has any."""
+        states = {name: callback.state_dict() for name, callback in self._members.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what a checkpoint kept."""
+        for name, callback in self._members.items():
+            callback.load_state_dict(state.get(name, {}))
+
+    def _each(self, call: Callable[[Callback], object]) -> None:
+        for callback in self._members.values():
+            call(callback)
+
+
+class Sink:
+    """Receives the metrics of steps on the main rank, in order.
+
+    Attributes:
+        every_step: whether it takes every step, or those of logging.interval, the first, and those with a validation.
+    """
+
+    every_step = False
+
+    def __init__(self, run: RunContext) -> None:
+        self.run = run
+
+    def start(self, step: int) -> None:
+        """Training continues after `step`: what was written of later steps is out of date. Called again after a rollback."""
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Take the metrics of a step. An OSError costs a warning and never the run."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Write what could not be written before."""
+
+    def close(self) -> None:
+        """Take no more."""
+        self.flush()

@@ -1,0 +1,45 @@
+"""A file of the position tensors at each evaluation, of encodings whose blocks change them."""
+
+from megatape.training.callbacks.callback import Callback, RunContext
+from megatape.training.evaluation import Validation
+from megatape.training.position_view import PositionView
+from megatape.training.step import StepMetrics
+
+
+class PositionViews(Callback):
+    """Writes positions/step-00000100.safetensors and so on. A view that cannot be written waits in memory."""
+
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._start_step = 0
+        self._is_current = False  # whether files of later steps than the start are removed
+        self._waiting: dict[int, PositionView] = {}  # by step
+
+    def on_start(self, step: int) -> None:
+        self._start_step, self._is_current = step, False
+
+    def on_evaluate(self, step: int, validation: Validation) -> None:
+        if validation.positions:  # on the main rank
+            self._waiting[step] = validation.positions
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        if self.run.topology.is_main and (self._waiting or not self._is_current):
+            self.run.log.attempt(self._write)
+
+    def close(self) -> None:
+        if self._waiting:
+            self.flush()
+
+    def _write(self) -> None:
+        if not self._is_current:  # remove what a run wrote after its checkpoint
+            for step, path in self.run.folder.list_position_views().items():
+                if step > self._start_step:
+                    path.unlink()
+            self._is_current = True
+        while self._waiting:
+            step = min(self._waiting)
+            self._waiting[step].save(self.run.folder, step)
+            del self._waiting[step]

@@ -1,0 +1,74 @@
+"""Prefetches the next step's batches in a thread."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from megatape.data.loader import Batch, Loader
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """A rank's micro-batches of one step, in host memory.
+
+    Attributes:
+        batches: one for each micro-batch.
+        num_targets: targets of the batches that count in the loss.
+        digest: of their samples (order.samples_digest).
+        error: why they cannot be read, or "".
+    """
+
+    batches: list[Batch]
+    num_targets: int = 0
+    digest: int = 0
+    error: str = ""
+
+
+class Prefetcher:
+    """The batches of a rank: a function of the samples consumed before them, so prefetching never affects the order.
+
+    Context manager: its end ends the thread.
+
+    Args:
+        loader: reads the samples of a step.
+        device: of the batches. A GPU copies from pinned memory while it computes.
+    """
+
+    def __init__(self, loader: Loader, device: torch.device) -> None:
+        self._loader, self._pinned = loader, device.type == "cuda"
+        # A thread begins with the first GPU of the host, whichever is its rank's.
+        choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
+        self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
+        self._ahead: tuple[int, Future[StepBatches]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def start(self, consumed: int) -> None:
+        """Begin to read the batches of the step after `consumed` samples, over all ranks."""
+        self._ahead = consumed, self._thread.submit(self._read, consumed)
+
+    def get(self, consumed: int) -> StepBatches:
+        """The batches of the step after `consumed` samples, as soon as they are read."""
+        if self._ahead is None or self._ahead[0] != consumed:
+            self.start(consumed)
+        assert self._ahead is not None
+        return self._ahead[1].result()
+
+    def _read(self, consumed: int) -> StepBatches:
+        try:
+            batches = self._loader.step(consumed)
+        except (ValueError, OSError) as error:
+            return StepBatches([], error=str(error))
+        num_targets = sum(batch.num_targets for batch in batches)
+        digest = self._loader.digest(consumed)
+        pinned = [batch.mapped(Tensor.pin_memory) for batch in batches] if self._pinned else batches
+        return StepBatches(pinned, num_targets, digest)

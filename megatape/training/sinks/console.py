@@ -1,0 +1,43 @@
+"""A line on the terminal."""
+
+import sys
+
+from megatape.runtime.output import say
+from megatape.training.callbacks.callback import Sink
+from megatape.training.step import StepMetrics
+
+
+class Console(Sink):
+    """One line: progress, loss, gradient norm, mean speed since this process started, and the time that is left."""
+
+    def write(self, metrics: StepMetrics) -> None:
+        step, steps, mean = metrics.step, self.run.config.training.steps, self.run.speed.mean_seconds
+        filled = 20 * step // steps
+        parts = [
+            f"step {step:>{len(str(steps))}}/{steps} [{'#' * filled}{'.' * (20 - filled)}]",
+            f"loss {metrics.loss:.4f}",
+            f"grad norm {metrics.grad_norm:.3f}",
+            f"lr {metrics.lr:.2e}",
+            f"{_short(self.run.speed.tokens_per_second(mean))} tokens/s",
+        ]
+        if (utilization := self.run.speed.utilization(mean)) is not None:
+            parts.append(f"MFU {utilization:.1%}")
+        parts.append(f"{_clock(mean * (steps - step))} left")
+        if metrics.validation:
+            parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
+            parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.corpora.items()]
+        say("  ".join(parts), sys.stdout)
+
+
+def _short(value: float) -> str:
+    for unit in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}G"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

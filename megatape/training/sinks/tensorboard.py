@@ -1,0 +1,64 @@
+"""Metrics for TensorBoard, which shows them in a browser."""
+
+import time
+from contextlib import suppress
+
+from torch.utils.tensorboard import SummaryWriter
+
+from megatape.training.callbacks.callback import RunContext, Sink
+from megatape.training.position_view import PositionView
+from megatape.training.step import StepMetrics
+
+RETRY = 600.0  # seconds without TensorBoard after it could not be written
+
+
+class TensorBoard(Sink):
+    """Losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
+
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._writer: SummaryWriter | None = None
+        self._failed = -RETRY
+
+    def start(self, step: int) -> None:
+        self._close()
+
+    def write(self, metrics: StepMetrics) -> None:
+        if time.monotonic() - self._failed < RETRY:
+            return
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self.run.folder.tensorboard), purge_step=metrics.step)
+            for name, value in self._values(metrics).items():
+                self._writer.add_scalar(name, value, metrics.step)
+            if metrics.validation and metrics.validation.positions:
+                _add_positions(self._writer, metrics.validation.positions, metrics.step)
+        except OSError:
+            # A writer whose thread could not write never does again. A new one begins a new file.
+            self._failed = time.monotonic()
+            with suppress(OSError):
+                self._close()
+            raise
+
+    def close(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer:
+            writer.close()
+
+    def _values(self, metrics: StepMetrics) -> dict[str, float]:
+        values = metrics.values() | {"speed/tokens per second": self.run.speed.tokens_per_second(metrics.seconds)}
+        if (utilization := self.run.speed.utilization(metrics.seconds)) is not None:
+            values["speed/MFU"] = utilization
+        return values
+
+
+def _add_positions(writer: SummaryWriter, view: PositionView, step: int) -> None:
+    for layer, norm in enumerate(view.norms, 1):
+        writer.add_scalar(f"position tensor/norm in layer {layer}", norm, step)
+    for layer, gains in enumerate(view.gains, 1):
+        if gains.size:
+            writer.add_histogram(f"position tensor/gains of layer {layer}", gains, step)
+    writer.add_image("position tensor/dot products by layer", view.picture(), step, dataformats="HWC")

@@ -1,0 +1,27 @@
+"""What callbacks and sinks see of a run, without a model."""
+
+from typing import Any
+
+from megatape.config import Config
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.run_log import RunLog
+from megatape.runtime.topology import Topology
+from megatape.training.callbacks.callback import Callbacks, RunContext
+from megatape.training.callbacks.metrics import Metrics
+from megatape.training.callbacks.position_views import PositionViews
+from megatape.training.speed import Speed
+
+ALONE = Topology(0, 1, 0)
+
+
+def make_context(config: Config, folder: RunFolder, lease: Lease | None = None, topology: Topology = ALONE) -> RunContext:
+    """The context of a run in `folder`."""
+    log = RunLog(folder, lease or Lease(folder.lease), topology)
+    engine: Any = None
+    return RunContext(config, folder, topology, engine, log, Speed(config, topology.world_size), unigram_entropy=1.0)
+
+
+def make_callbacks(context: RunContext) -> Callbacks:
+    """Those that every run has, without profiles."""
+    return Callbacks({"metrics": Metrics(context), "position_views": PositionViews(context)}, context.log)
