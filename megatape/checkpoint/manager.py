@@ -49,7 +49,7 @@ class CheckpointManager:
     Context manager around training: however it ends, a save in flight is finished, unless ranks are gone.
 
     Attributes:
-        saved_step: step of the last checkpoint.
+        saved_step: step of the last checkpoint that was written, or that the run continues from.
         base: frozen weights that checkpoints leave out, None for none.
 
     Args:
@@ -82,6 +82,7 @@ class CheckpointManager:
         self._background = Background() if config.background else None
         self.base: StoredWeights | None = None
         self.saved_step = 0
+        self._written_step: int | None = None  # of the last checkpoint that this process wrote
         self._failures = 0  # in a row
         self._begun = 0  # step of the save in flight
         self._waited = 0.0  # seconds that training waited for it so far
@@ -103,7 +104,7 @@ class CheckpointManager:
         self.wait()
         state = self._state_dict()
         step: int = state["step"]
-        if 0 < self.saved_step == step:  # by the last attempts after a save that was in flight
+        if self._written_step == step:  # by the last attempts after a save that was in flight
             return True
         if on_main(lambda: self._place.lease.is_late, self._place.topology):
             if step % self._config.interval == 0:
@@ -131,7 +132,7 @@ class CheckpointManager:
         self.wait()
         step: int = self._state_dict()["step"]
         checkpoint = self._place.folder.checkpoint(step)
-        if 0 < self.saved_step == step:
+        if self._written_step == step:
             return checkpoint
 
         def attempt() -> Path:
@@ -265,6 +266,7 @@ class CheckpointManager:
         finally:
             waited, self._waited = self._waited + time.perf_counter() - started, 0.0
         self._failures, self.saved_step = 0, named_step(checkpoint)
+        self._written_step = self.saved_step
         self._log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
         self._log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
         self._listener.on_checkpoint(checkpoint)

@@ -42,8 +42,9 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     for layer, e in enumerate(read):
         picked[layer, own] = e[0, here[own]]
     squares = torch.stack([e.square().mean() for e in read]) / axis.size
-    for share in (picked, squares):
-        dist.all_reduce(share, group=axis.group)
+    if axis.size > 1:
+        for share in (picked, squares):
+            dist.all_reduce(share, group=axis.group)
 
     gathered = [engine.state.gather(name, WEIGHT, 0) for name in engine.state.parameters if name.endswith(".position.gain")]
     if not engine.topology.is_main:

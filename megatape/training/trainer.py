@@ -113,16 +113,7 @@ class Trainer:
         if self.start.resume is None:
             on_main(lambda: patiently(self.folder.check_new), topology)
 
-        # Model and optimizer, under DeepSpeed.
         self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
-        device = own_device()
-        self.backends = working_backends(config, device, topology)
-        self.attention = choose(attention_needs(config, device.type)[0], self.backends)
-        self.fp8 = working_product(config, device, topology)
-        self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
-        self.engine = Engine(config, topology, self.mesh, self._build)
-
-        # Data, one step ahead.
         self.loader = Loader(
             data.train,
             seed=config.training.seed,
@@ -133,6 +124,13 @@ class Trainer:
             positions=self._positions,
             warmup={stage.length: -(-stage.tokens // config.data.sequence_length) for stage in config.data.length_warmup},
         )
+        # Model and optimizer, under DeepSpeed.
+        device = own_device()
+        self.backends = working_backends(config, device, topology)
+        self.attention = choose(attention_needs(config, device.type)[0], self.backends)
+        self.fp8 = working_product(config, device, topology)
+        self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
+        self.engine = Engine(config, topology, self.mesh, self._build)
         self.prefetcher = Prefetcher(self.loader, self.engine.device)
 
         # State, and what follows it.

@@ -52,7 +52,7 @@ def test_runs(runs: Path, command: Command) -> None:
     status, text, errors = command("ledger", runs / "mixed")
     assert status == 0, errors
     assert "corpus a:" in text and "corpus b:" in text
-    assert "left out:  steps 2 to 2, samples 8 to 15: its samples are left out" in text
+    assert "left out:  steps 2 to 2, samples 8 to 15: skipped (training.skip_samples)" in text
 
 
 def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     events = [json.loads(line) for line in straight.events.read_text().splitlines()]
     (skipped,) = [event for event in events if event["event"] == "skipped"]
     assert skipped["step"] == 2 and skipped["detail"].endswith("samples 8 to 15): the loss is nan")
-    assert "the step is left out" in (tmp_path / "workers" / "rank0.log").read_text()
+    assert "the step is skipped" in (tmp_path / "workers" / "rank0.log").read_text()
     # The save that was due after the step that was left out came with the next one.
     assert [path.name for path in straight.list_checkpoints()] == ["step-00000005", "step-00000004", "step-00000003"]
     saved = straight.checkpoint(3)
