@@ -103,7 +103,7 @@ class Saves:
             self._tell(lambda: patiently(attempt, lambda _: True, self.metrics.warn))
         except OSError as error:
             steps = f"steps {self.run.saved + 1} to {self.run.step} are not saved"
-            raise NotSaved(f"{error}; {steps}; once it can be written, --resume auto makes them again") from error
+            raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
 
     def _tell(self, save: Callable[[], Path]) -> None:
         started = time.perf_counter()

@@ -25,12 +25,13 @@ RETRY = 600.0  # seconds without TensorBoard after it could not be written
 class Sink(Protocol):
     """Takes the metrics of steps, in order. every_step: of all of them, not only of those that logging.interval picks."""
 
-    every_step = False
+    every_step: bool = False
 
     def write(self, metrics: StepMetrics) -> None: ...
 
     def flush(self) -> None:
         """Write what could not be written before."""
+        return
 
     def close(self) -> None:
         self.flush()
