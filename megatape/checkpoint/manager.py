@@ -145,7 +145,7 @@ class CheckpointManager:
             self._report(lambda: patiently(attempt, lambda _: True, self._log.warning))
         except OSError as error:
             steps = f"steps {self.saved_step + 1} to {step} are not saved"
-            raise NotSaved(f"{error}; {steps}; once it can be written, --resume auto makes them again") from error
+            raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
         return checkpoint
 
     @property

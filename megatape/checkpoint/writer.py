@@ -165,10 +165,10 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
 
 def _make_partial(folder: RunFolder, final: Path, lease: Lease) -> str:
     """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
-    lease.check()
     partial = _partial_name(final, lease)
-    _discard(partial)  # of a save of this process that failed
     try:
+        lease.check()
+        _discard(partial)  # of a save of this process that failed
         partial.mkdir(parents=True)
         now = partial.stat().st_mtime  # by the file system's clock
     except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from megatape.errors import ExitStatus
 from megatape.runtime.watch import STATUS
 from megatape.training.interrupt import UNFINISHED
 from tests.soak.disk import Disk
@@ -156,6 +157,6 @@ KINDS: dict[str, Kind] = {
     "pause all": Kind(_pause_all, False, set()),
     "signal": Kind(_signal, True, STOPPED, UNREADY, saves=True),
     "signal, then kill": Kind(_signal_then_kill, True, {*STOPPED, KILLED}, UNREADY),
-    "full disk": Kind(_full_disk, False, {2}),
-    "full disk, then kill": Kind(_full_disk_then_kill, True, {2, KILLED}),
+    "full disk": Kind(_full_disk, False, {2, ExitStatus.NOT_SAVED}),
+    "full disk, then kill": Kind(_full_disk_then_kill, True, {2, ExitStatus.NOT_SAVED, KILLED}),
 }
