@@ -19,6 +19,7 @@ from megatape.cluster.restarts import AGAIN
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
+from megatape.errors import check_line
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.training.interrupt import UNFINISHED
@@ -129,32 +130,29 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "open-mode": "append",
         "signal": f"USR1@{job.checkpoint_seconds}",
     }
-    lines = ["#!/bin/bash"]
-    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in asked.items() if value is not None]
-    lines += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in job.options)]
+    lines = ["#!/bin/bash", *directives(asked), "#SBATCH --requeue"]
+    lines += [f"#SBATCH {check_line(option)}" for option in job.options]
     config = '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' if study.is_array else '"$snapshot/config.json"'
     lines += [
         "",
         "# Code and configuration as of submission: later edits do not affect this job.",
-        f"snapshot={shlex.quote(str(snapshot.absolute()))}",
+        f"snapshot={quoted(snapshot.absolute())}",
         'export PYTHONPATH="$snapshot/code"',
     ]
     if job.interface:
-        lines += [
-            f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"
-        ]
+        lines += [f"export GLOO_SOCKET_IFNAME={quoted(job.interface)} NCCL_SOCKET_IFNAME={quoted('=' + job.interface)}"]
     if job.cpus_per_rank:
         cpus = job.cpus_per_rank
         lines += [f"export SRUN_CPUS_PER_TASK={cpus} OMP_NUM_THREADS={cpus} MEGATAPE_THREADS={cpus}"]
     lines += [
         'echo "$(date): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"',
         "",
-        f"run={shlex.quote(str(study.directory.absolute()))}{'/$SLURM_ARRAY_TASK_ID' if study.is_array else ''}",
+        f"run={quoted(study.directory.absolute())}{'/$SLURM_ARRAY_TASK_ID' if study.is_array else ''}",
         'newest() { ls -d "$run"/checkpoints/step-???????? 2>/dev/null | tail -n 1; }',
         f"for left in $(seq {job.restarts} -1 0); do",
         "  before=$(newest)",
         "  # --wait: the first rank to exit gives the others 60 s to exit too.",
-        f"  srun --kill-on-bad-exit=0 --wait=60 --output={shlex.quote(logs + '-rank%t.log')} --open-mode=append \\",
+        f"  srun --kill-on-bad-exit=0 --wait=60 --output={quoted(logs + '-rank%t.log')} --open-mode=append \\",
         f"    {_inside(study, job, snapshot)} \\",
         f'    "$snapshot/code/megatape/__main__.py" pretrain --config {config} --resume auto',
         "  status=$?",
@@ -181,6 +179,16 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def directives(asked: dict[str, object]) -> list[str]:
+    """The #SBATCH lines of options by name, without those that are None. Raises UserError as `quoted` does."""
+    return [f"#SBATCH --{name}={quoted(value)}" for name, value in asked.items() if value is not None]
+
+
+def quoted(value: object) -> str:
+    """A value as one word of a batch script. Raises UserError if it does not stay within its line."""
+    return shlex.quote(check_line(str(value)))
+
+
 def submit(study: Study, job: Job) -> tuple[str, Path]:
     """Take the snapshot, write the batch script into it, and submit it. Returns Slurm's job id and the snapshot's folder.
 
@@ -198,10 +206,11 @@ def submit_script(
     if shutil.which("sbatch") is None:
         raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    text = render(folder)
     take_snapshot(folder, configs)
     RunFolder(directory).job_logs.mkdir(exist_ok=True)
     script = folder / "job.sbatch"
-    script.write_text(render(folder), encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder)
@@ -212,13 +221,13 @@ def submit_script(
 def _inside(study: Study, job: Job, snapshot: Path) -> str:
     """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted."""
     if job.container is None:
-        return shlex.quote(sys.executable)
+        return quoted(sys.executable)
     data = {Path(path).absolute() for config in study.configs for path in config.data.paths if "://" not in path}
     folders = {Path.cwd(), study.directory.absolute(), *data}
     mounts = sorted(str(folder) for folder in folders if not any(parent in folders for parent in folder.parents))
-    image = shlex.quote(job.container.image)
-    workdir = shlex.quote(str(Path.cwd()))
-    bound = shlex.quote(",".join(f"{folder}:{folder}" for folder in mounts))
+    image = quoted(job.container.image)
+    workdir = quoted(Path.cwd())
+    bound = quoted(",".join(f"{folder}:{folder}" for folder in mounts))
     if job.container.kind == "pyxis":
         options = f"--container-image={image} --container-mounts={bound} --container-workdir={workdir}"
         return f"{options} --no-container-mount-home python"

@@ -2,13 +2,13 @@
 
 from pydantic import Field, PositiveInt
 
-from megatape.config.section import Compared, Free, Section
+from megatape.config.section import Compared, Free, PathText, Section
 
 
 class RunConfig(Section):
     """Where the run writes."""
 
-    directory: Free[str] = Field(
+    directory: Free[PathText] = Field(
         min_length=1, description="folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/"
     )
 
