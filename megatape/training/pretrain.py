@@ -2,25 +2,38 @@
 
 import gc
 import sys
+import traceback
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch.distributed import DistNetworkError, DistStoreError
 
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
+from megatape.errors import ExitStatus, UserError
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
-from megatape.runtime.lease import hold
-from megatape.runtime.watch import STATUS, Limits, RankFailed, Watch, limits_of_environment
+from megatape.runtime.lease import LeaseLost, hold
+from megatape.runtime.watch import Limits, RankFailed, Watch, limits_of_environment
 from megatape.training.agreement import CannotBegin, open_together
-from megatape.training.interrupt import UNFINISHED
 from megatape.training.loop import train
 from megatape.training.output import say
-from megatape.training.run import Run
+from megatape.training.run import DataUnreadable, Run
+from megatape.training.saves import NotSaved
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
+
+# Errors of training whose message says all. Any other one shows its traceback, and the run has died.
+STATUSES: dict[type[Exception], ExitStatus] = {
+    UserError: ExitStatus.USER_ERROR,
+    LeaseLost: ExitStatus.USER_ERROR,
+    TrainingDiverged: ExitStatus.DIVERGED,
+    NotSaved: ExitStatus.NOT_SAVED,
+    DataUnreadable: ExitStatus.DIED,
+    RankFailed: ExitStatus.DIED,
+}
 
 
 def pretrain(
@@ -30,14 +43,13 @@ def pretrain(
     allow_changes: bool = False,
     limits: Limits | None = None,
     base: Path | None = None,
-) -> int:
+) -> ExitStatus:
     """Train as configured, with a trace of `profiled_steps` steps. resume, allow_changes, base: as `Run` takes them. limits:
     of the watch over the ranks.
 
-    Returns the exit status: 0, 2 after saying what is wrong, 1 when another rank failed, or UNFINISHED when a signal that came
-    not from a user at the keyboard ended it early."""
+    Returns the exit status, after saying what is wrong if something is."""
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
-    prefix = "error"
+    prefix, training = "error", False
     try:
         topology = discover()
         if topology.world_size > 1:
@@ -57,25 +69,28 @@ def pretrain(
                 run = Run(config, data, topology, lease, resume, allow_changes, base, watch.pace)
                 if topology.is_main:
                     print(introduction(run), flush=True)
+                training = True
                 unfinished = train(run, profiled_steps)
-        return UNFINISHED if unfinished else 0
+        return ExitStatus.UNFINISHED if unfinished else ExitStatus.DONE
+    except tuple(STATUSES) as error:
+        say(f"{prefix}: {error}", sys.stderr)
+        return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
     except (DistNetworkError, DistStoreError) as error:
+        if training:
+            raise
         say(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them "
             "start? If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
             sys.stderr,
         )
-        return 2
+        return ExitStatus.USER_ERROR
     except CannotBegin as error:
         if topology.local_rank == 0:  # all ranks know it: one of each host tells
             say(f"error: {error}", sys.stderr)
-        return 2
-    except (ValueError, OSError, TrainingDiverged) as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return 2
-    except RankFailed as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return STATUS
+        return ExitStatus.USER_ERROR
+    except (ValueError, OSError, SafetensorError) as error:
+        say(f"{prefix}: {traceback.format_exc() if training else error}", sys.stderr)
+        return ExitStatus.DIED if training else ExitStatus.USER_ERROR
     finally:
         shut_down()
 

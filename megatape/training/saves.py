@@ -14,6 +14,10 @@ FAILED_SAVES = 3  # in a row
 WHOLE, COPY, REST = range(3)  # what training waits for, which takes as long as the like before
 
 
+class NotSaved(OSError):
+    """The last checkpoint could not be written."""
+
+
 class Saves:
     """Context manager around training: however it ends, a save that is in flight is finished, unless ranks are gone.
 
