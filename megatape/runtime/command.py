@@ -33,7 +33,7 @@ class Command:
             if os.getppid() != own:  # which has ended meanwhile
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        self._process = subprocess.Popen(words, preexec_fn=bind)
+        self._process = subprocess.Popen(words, preexec_fn=bind)  # noqa: PLW1509 (it needs no lock that another thread may hold)
 
     def send(self, number: int) -> None:
         """Send the command a signal, unless it has ended."""

@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -28,8 +29,8 @@ class Kind:
 
     act: "Callable[[Start, Progress, Disk, Fault], str]"
     ends: bool
-    statuses: Set[int]
-    unready: Set[int] = field(default_factory=set)
+    statuses: AbstractSet[int]
+    unready: AbstractSet[int] = field(default_factory=set)
     saves: bool = False
 
 
