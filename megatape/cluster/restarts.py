@@ -52,8 +52,9 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
             if stopped:  # before there was a command to pass the signal on to
                 command.send(signal.SIGTERM)
             status, orphans = command.wait()
-            if stopped and ExitStatus.UNFINISHED in orphans:
-                status = ExitStatus.UNFINISHED  # the launcher ended by the signal, its ranks with a checkpoint
+            if stopped:
+                # The signal may have ended the launcher, and its ranks left a checkpoint.
+                status = ExitStatus.UNFINISHED if ExitStatus.UNFINISHED in orphans else status
             elif status in FINAL and any(orphans):
                 status = ExitStatus.DIED  # the launcher died
             elif unsaved and status == ExitStatus.USER_ERROR:

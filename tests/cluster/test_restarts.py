@@ -147,6 +147,16 @@ def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
     assert len(starts(folder)) == 1
 
 
+def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    words = trainer(folder, ["74 0", "0 20"])
+    with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr and "status 74: started again in 60 s" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 74
+    assert len(starts(folder)) == 1
+
+
 def test_a_signal_ends_ranks_whose_launcher_dies_by_it(folder: RunFolder) -> None:
     """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, and theirs is the status."""
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
