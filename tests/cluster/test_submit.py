@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ COMMAND = "x\ntouch injected"
     ids=str,
 )
 def test_no_value_of_a_job_ends_its_line(study: Study, values: dict[str, Any]) -> None:
-    job = Job(**({"name": "tiny", "nodes": 1, "ranks_per_node": 1, "gpus": False} | values))
+    job = replace(Job("tiny", 1, 1, False), **values)
     with pytest.raises(UserError, match="has the control character"):
         render(study, job, SNAPSHOT)
 
