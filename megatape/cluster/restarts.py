@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from megatape.checkpoint.manifest import MANIFEST, load_manifest
@@ -102,4 +103,5 @@ def completed(folder: RunFolder) -> set[tuple[str, int]]:
 
 
 def _tell(text: str) -> None:
-    print(f"supervise: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody may read it
+        print(f"supervise: {text}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -48,7 +49,8 @@ class Command:
         status, left = _shell_status(self._process.wait()), []
         while orphans := [process for process in psutil.Process().children() if self._is_left(process)]:
             pids = ", ".join(str(process.pid) for process in orphans)
-            print(f"the command has ended, waiting for processes that it left: {pids}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody may read it
+                print(f"the command has ended, waiting for processes that it left: {pids}", file=sys.stderr, flush=True)
             ended, alive = psutil.wait_procs(orphans, GRACE)
             left += [_shell_status(process.returncode) for process in ended]
             for process in alive:

@@ -158,12 +158,15 @@ def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
 
 
 def test_a_signal_ends_ranks_whose_launcher_dies_by_it(folder: RunFolder) -> None:
-    """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, and theirs is the status."""
+    """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, although nobody reads the output of a
+    closed terminal, and theirs is the status."""
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     words = launched(trainer(folder, ["orphan 10", "0 20", "0 30"]), folder)
-    with subprocess.Popen([*supervisor, *words]) as process:
+    with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE) as process:
         wait_for((folder.directory / "asleep").exists, process)
-        process.send_signal(signal.SIGTERM)
+        assert process.stderr
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
         assert process.wait(30) == 75
     assert len(starts(folder)) == 1 and folder.checkpoint(10).exists()
 
