@@ -1,5 +1,6 @@
 """What a command tells its user when it fails: one line for a user's error, and the status that it exits with."""
 
+import re
 from enum import IntEnum
 
 
@@ -8,6 +9,20 @@ class UserError(ValueError):
 
     It is shown in one line. Any other exception is a fault of the program or the machine and keeps its traceback. Where a path
     of the user's is opened, raise it from the OSError."""
+
+
+def check_line(text: str) -> str:
+    """Check a value that becomes part of a line of a script, a host file or the environment.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: It has a control character, such as a line break, after which a shell would read another command.
+    """
+    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", text):
+        raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
+    return text
 
 
 class ExitStatus(IntEnum):

@@ -200,6 +200,23 @@ def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run__directory": "runs/x\ntouch injected\n#"},
+        {"data__path": "data\rx"},
+        {"data": mixed(a={"path": "x\ny"})},
+        {"data__cache": "/tmp\x00"},
+        {"training__init_from": "base\x1b[2J"},
+    ],
+    ids=str,
+)
+def test_a_path_stays_within_its_line(changes: dict[str, Any]) -> None:
+    """Batch scripts have these values."""
+    with pytest.raises(ValueError, match="has the control character"):
+        parse(**changes)
+
+
 def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ValueError, match=r"(?s)model\.num_layers.*training\.steps"):
         parse(model__num_layers="2", training__steps=0)

@@ -14,9 +14,11 @@ class Reports:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.num_found = 0
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is known."""
+        self.num_found = len(items)
         known = [item for item in items if self.bench.skips(_name(item.nodeid))]
         config.hook.pytest_deselected(items=known)
         items[:] = [item for item in items if item not in known]
@@ -47,7 +49,10 @@ def gpu_tests(bench: Bench) -> None:
     if not TESTS.is_dir():
         raise FileNotFoundError(f"no tests at {TESTS}: run the benchmark in a clone of the repository")
     options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--rootdir", str(TESTS.parents[1]), "--durations=0"]
-    pytest.main([*options, str(TESTS)], plugins=[Reports(bench)])
+    reports = Reports(bench)
+    code = pytest.main([*options, str(TESTS)], plugins=[reports])
+    if not reports.num_found or code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        raise RuntimeError(f"pytest ran none of the tests in {TESTS}, or not all of them: {code!r}; its output says why")
 
 
 def _name(node: str) -> str:

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from megatape.cluster.slurm import submit_script
+from megatape.cluster.slurm import directives, quoted, submit_script
 from megatape.run_folder import RunFolder
 
 STOP_SECONDS = 120  # before the time limit, to write checkpoints
@@ -32,13 +32,13 @@ def render_array(words: list[str], option: str, count: int, out: Path, name: str
         "signal": f"B:TERM@{STOP_SECONDS}",
     }
     code = snapshot.absolute() / "code"
-    command = shlex.join([sys.executable, str(code / "megatape" / "__main__.py"), *words])
+    command = " ".join(map(quoted, [sys.executable, code / "megatape" / "__main__.py", *words]))
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in asked.items()),
+        *directives(asked),
         "",
         "# The code as of submission: later edits do not affect this job.",
-        f"export PYTHONPATH={shlex.quote(str(code))}",
+        f"export PYTHONPATH={quoted(code)}",
         "# In place of the shell, so that Slurm's signal before the time limit reaches it.",
         f'exec {command} {option} "$SLURM_ARRAY_TASK_ID"',
     ]

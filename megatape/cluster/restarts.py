@@ -1,56 +1,107 @@
-"""Starting a run again that failed for a reason that may pass: a rank died, a device was lost, memory ran out."""
+"""Starting a run again that ended for a reason that may pass: a rank died, a device was lost, a disk was full."""
 
 import signal
-import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
-from megatape.run_folder import RunFolder, named_step
+from megatape.checkpoint.manifest import MANIFEST, load_manifest
+from megatape.errors import ExitStatus
+from megatape.files import patiently
+from megatape.run_folder import RunFolder
+from megatape.runtime.command import Command
 
-KILLED = 128 + signal.SIGKILL
-# 1: a rank failed and the others ended. 2 is an error that the user must correct, 75 a run that was asked to stop.
-AGAIN = (1, KILLED)
+# After these a run is not started again. Every other status but NOT_SAVED is a death.
+FINAL = (ExitStatus.DONE, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.UNFINISHED, ExitStatus.INTERRUPTED)
+UNSAVED_STARTS = 3  # in a row after NOT_SAVED, without a new checkpoint
+PAUSE = 60  # seconds before each of them
 
 
-def supervise(command: Sequence[str], folder: RunFolder, restarts: int) -> int:
-    """Run the command, which trains in `folder` and resumes; start it again up to `restarts` times. Returns its exit status.
+def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
+    """Run a command that trains in `folder` and resumes, and start it again up to `restarts` times.
 
-    It is started again only if it ended with one of AGAIN and has written a checkpoint since it began: what fails at the same
-    step each time would fail for ever. A signal is passed on and ends this too. Raises OSError if it cannot be started."""
+    After a death it is started again only if a checkpoint was completed since its start: a run that
+    dies at the same step each time would die for ever. After NOT_SAVED it is started again without
+    one, UNSAVED_STARTS times in a row. A signal is passed on and ends this, too.
+
+    Returns:
+        The exit status of the last start.
+
+    Raises:
+        OSError: The command cannot be started, or the folder cannot be read.
+    """
     stopped = False
-    child: subprocess.Popen[bytes] | None = None
+    command: Command | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopped
         stopped = True
-        if child is not None and number != signal.SIGINT:  # a terminal has sent that to the child as well
-            child.send_signal(number)
+        if command is not None and number != signal.SIGINT:  # a terminal has sent that to the command as well
+            command.send(number)
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # by nohup
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, stop) for number in numbers}
+    unsaved = 0  # starts in a row that ended with NOT_SAVED
     try:
         for left in range(restarts, -1, -1):
-            before = newest_step(folder)
-            child = subprocess.Popen(command)
-            code = child.wait()
-            status = code if code >= 0 else 128 - code
-            if status not in AGAIN or stopped or not left:
+            before = completed(folder)
+            command = Command(words)
+            if stopped:  # before there was a command to pass the signal on to
+                command.send(signal.SIGTERM)
+            status, orphans = command.wait()
+            if stopped:
+                # The signal may have ended the launcher, and its ranks left a checkpoint.
+                status = ExitStatus.UNFINISHED if ExitStatus.UNFINISHED in orphans else status
+            elif status in FINAL and any(orphans):
+                status = ExitStatus.DIED  # the launcher died
+            elif unsaved and status == ExitStatus.USER_ERROR:
+                status = ExitStatus.NOT_SAVED  # a disk that is still full fails the start, too
+            if stopped or status in FINAL or not left:
                 break
-            after = newest_step(folder)
-            if after <= before:
-                _tell(f"status {status}, and no checkpoint since step {before}: not started again")
+            unsaved = unsaved + 1 if status == ExitStatus.NOT_SAVED else 0
+            if not (completed(folder) - before or 0 < unsaved <= UNSAVED_STARTS):
+                _tell(f"status {status}, and no checkpoint was completed since the start: not started again")
                 break
-            _tell(f"status {status}, after a checkpoint of step {after}: started again, {left - 1} restarts left")
+            pause = PAUSE if unsaved else 0
+            _tell(f"status {status}: started again{f' in {pause} s' * bool(pause)}, {left - 1} restarts left")
+            for _ in range(pause):
+                if not stopped:
+                    time.sleep(1)
+            if stopped:
+                break
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     return status
 
 
-def newest_step(folder: RunFolder) -> int:
-    """Step of the newest checkpoint, 0 without one."""
-    return max(map(named_step, folder.list_checkpoints()), default=0)
+def completed(folder: RunFolder) -> set[tuple[str, int]]:
+    """Name and time of completion of every valid checkpoint, as far as its manifest tells.
+
+    Their steps would not show that a run advances: one that resumes from an older checkpoint, since
+    newer ones are corrupted or led to a spike, writes smaller steps.
+
+    Raises:
+        OSError: The folder cannot be read for some time.
+    """
+
+    def look() -> set[tuple[str, int]]:
+        found = set()
+        for path in folder.list_checkpoints():
+            try:
+                load_manifest(path)
+                found.add((path.name, (path / MANIFEST).stat().st_mtime_ns))
+            except (ValueError, FileNotFoundError):  # corrupted, stray or removed meanwhile
+                continue
+        return found
+
+    return patiently(look)
 
 
 def _tell(text: str) -> None:
-    print(f"supervise: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody may read it
+        print(f"supervise: {text}", file=sys.stderr, flush=True)

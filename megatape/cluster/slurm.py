@@ -1,8 +1,8 @@
 """Slurm jobs: writes and submits the batch script of a run.
 
 The script starts one task per rank with srun. It requeues the job when the run was stopped before its end (time limit,
-preemption) or lost a node; `--resume auto` then continues from the newest checkpoint. After the death of a rank it may start
-the tasks again itself.
+preemption), could not save its last checkpoint or lost a node, while the run advances; `--resume auto` then continues from the
+newest checkpoint. After the death of a rank it may start the tasks again itself.
 """
 
 import re
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from megatape.cluster.restarts import AGAIN
+from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
+from megatape.errors import ExitStatus, check_line
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
-from megatape.training.interrupt import UNFINISHED
 
 KILLED_BY_USR1 = 128 + 10  # the shell's status of a task that was still starting and had no handler yet
+IDLE_STARTS = 3  # in a row without a new checkpoint, after which a job is not requeued
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Job:
     ranks_per_node      one per GPU, or ranks without GPUs if `gpus` is false
     time                time limit, in sbatch's format
     checkpoint_seconds  how long before the time limit Slurm tells the ranks to finish their step and write a checkpoint
-    restarts            how often the tasks may be started again after a status of restarts.AGAIN, if there is a new checkpoint
+    restarts            how often the tasks may be started again in the job (restarts.py)
     interface           of gloo and NCCL; by default each rank takes the one that leads to rank 0
     options             further #SBATCH options, verbatim"""
 
@@ -129,56 +130,90 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "open-mode": "append",
         "signal": f"USR1@{job.checkpoint_seconds}",
     }
-    lines = ["#!/bin/bash"]
-    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in asked.items() if value is not None]
-    lines += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in job.options)]
+    lines = ["#!/bin/bash", *directives(asked), "#SBATCH --requeue"]
+    lines += [f"#SBATCH {check_line(option)}" for option in job.options]
     config = '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' if study.is_array else '"$snapshot/config.json"'
     lines += [
         "",
         "# Code and configuration as of submission: later edits do not affect this job.",
-        f"snapshot={shlex.quote(str(snapshot.absolute()))}",
+        f"snapshot={quoted(snapshot.absolute())}",
         'export PYTHONPATH="$snapshot/code"',
     ]
     if job.interface:
-        lines += [
-            f"export GLOO_SOCKET_IFNAME={shlex.quote(job.interface)} NCCL_SOCKET_IFNAME={shlex.quote('=' + job.interface)}"
-        ]
+        lines += [f"export GLOO_SOCKET_IFNAME={quoted(job.interface)} NCCL_SOCKET_IFNAME={quoted('=' + job.interface)}"]
     if job.cpus_per_rank:
         cpus = job.cpus_per_rank
         lines += [f"export SRUN_CPUS_PER_TASK={cpus} OMP_NUM_THREADS={cpus} MEGATAPE_THREADS={cpus}"]
     lines += [
         'echo "$(date): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"',
         "",
-        f"run={shlex.quote(str(study.directory.absolute()))}{'/$SLURM_ARRAY_TASK_ID' if study.is_array else ''}",
-        'newest() { ls -d "$run"/checkpoints/step-???????? 2>/dev/null | tail -n 1; }',
+        f"run={quoted(study.directory.absolute())}{'/$SLURM_ARRAY_TASK_ID' if study.is_array else ''}",
+        "# Complete checkpoints, by name and time of completion. Steps would not show that a run advances (restarts.py).",
+        "completed() {",
+        """  find "$run/checkpoints" -path '*/step-*[0-9]/manifest.json' -printf '%p %T@\\n' 2>/dev/null | sort""",
+        "}",
+        """advanced() { [ -n "$(comm -13 <(echo "$1") <(completed))" ]; } # since the list $1""",
+        "unsaved=0",
         f"for left in $(seq {job.restarts} -1 0); do",
-        "  before=$(newest)",
+        "  before=$(completed)",
         "  # --wait: the first rank to exit gives the others 60 s to exit too.",
-        f"  srun --kill-on-bad-exit=0 --wait=60 --output={shlex.quote(logs + '-rank%t.log')} --open-mode=append \\",
+        f"  srun --kill-on-bad-exit=0 --wait=60 --output={quoted(logs + '-rank%t.log')} --open-mode=append \\",
         f"    {_inside(study, job, snapshot)} \\",
         f'    "$snapshot/code/megatape/__main__.py" pretrain --config {config} --resume auto',
         "  status=$?",
-        f'  case "$status" in {"|".join(map(str, AGAIN))}) ;; *) break ;; esac',
-        '  if [ "$left" -eq 0 ] || [ "$(newest)" = "$before" ]; then break; fi',
-        '  echo "$(date): status $status after $(newest): started again, $((left - 1)) restarts left"',
+        f'  if [ "$unsaved" -gt 0 ] && [ "$status" -eq {ExitStatus.USER_ERROR:d} ]; then',
+        f"    status={ExitStatus.NOT_SAVED:d} # a disk that is still full fails the start, too",
+        "  fi",
+        f'  case "$status" in {"|".join(f"{status:d}" for status in (*FINAL, KILLED_BY_USR1))}) break ;; esac',
+        '  if [ "$left" -eq 0 ]; then break; fi',
+        f'  if [ "$status" -eq {ExitStatus.NOT_SAVED:d} ]; then unsaved=$((unsaved + 1)); else unsaved=0; fi',
+        f'  if ! advanced "$before" && {{ [ "$unsaved" -eq 0 ] || [ "$unsaved" -gt {UNSAVED_STARTS} ]; }}; then break; fi',
+        '  echo "$(date): status $status: started again, $((left - 1)) restarts left"',
+        f'  if [ "$unsaved" -gt 0 ]; then sleep {PAUSE}; fi',
         "done",
         "",
+        "# How many starts in a row found no new checkpoint: the last one that did is in a file, with all checkpoints then.",
+        "requeues=${SLURM_RESTART_COUNT:-0}",
+        'progress="$snapshot/progress-$SLURM_JOB_ID"',
+        "idle=0",
+        'if [ ! -e "$progress" ] || advanced "$(tail -n +2 "$progress")"; then',
+        """  printf '%s\\n' "$requeues" "$(completed)" > "$progress" || idle=$requeues""",
+        "else",
+        '  read -r last < "$progress"',
+        "  idle=$((requeues - ${last:-0}))",
+        "fi",
         "requeue() {",
-        '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then # not if it was cancelled',
+        '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then return; fi # it was cancelled',
+        f'  if [ "$idle" -lt {IDLE_STARTS} ]; then',
         '    echo "$(date): $1; requeued"',
         '    scontrol requeue "$SLURM_JOB_ID"',
+        "  else",
+        '    echo "$(date): $1; not requeued: no new checkpoint in the last $idle starts"',
         "  fi",
         "}",
-        f"# {UNFINISHED}: stopped by a signal, with a checkpoint. {KILLED_BY_USR1}: the signal came before training began.",
-        f'if [ "$status" -eq {UNFINISHED} ] || [ "$status" -eq {KILLED_BY_USR1} ]; then',
-        '  requeue "stopped before its end"',
-        'elif [ "$status" -ne 0 ] && ! timeout 60 srun --ntasks-per-node=1 --output=/dev/null true; then',
-        '  requeue "a node does not answer"',
-        "fi",
+        'case "$status" in',
+        f'  {ExitStatus.UNFINISHED:d}) requeue "stopped before its end" ;;',
+        f'  {KILLED_BY_USR1}) requeue "stopped before training began" ;;',
+        f'  {ExitStatus.NOT_SAVED:d}) requeue "the last checkpoint was not saved" ;;',
+        f"  {ExitStatus.DONE:d}) ;;",
+        "  *)",
+        '    if ! timeout 60 srun --ntasks-per-node=1 --output=/dev/null true; then requeue "a node does not answer"; fi',
+        "    ;;",
+        "esac",
         'echo "$(date): ended with status $status"',
         'exit "$status"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def directives(asked: dict[str, object]) -> list[str]:
+    """The #SBATCH lines of options by name, without those that are None. Raises UserError as `quoted` does."""
+    return [f"#SBATCH --{name}={quoted(value)}" for name, value in asked.items() if value is not None]
+
+
+def quoted(value: object) -> str:
+    """A value as one word of a batch script. Raises UserError if it does not stay within its line."""
+    return shlex.quote(check_line(str(value)))
 
 
 def submit(study: Study, job: Job) -> tuple[str, Path]:
@@ -198,10 +233,11 @@ def submit_script(
     if shutil.which("sbatch") is None:
         raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    text = render(folder)
     take_snapshot(folder, configs)
     RunFolder(directory).job_logs.mkdir(exist_ok=True)
     script = folder / "job.sbatch"
-    script.write_text(render(folder), encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder)
@@ -212,13 +248,13 @@ def submit_script(
 def _inside(study: Study, job: Job, snapshot: Path) -> str:
     """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted."""
     if job.container is None:
-        return shlex.quote(sys.executable)
+        return quoted(sys.executable)
     data = {Path(path).absolute() for config in study.configs for path in config.data.paths if "://" not in path}
     folders = {Path.cwd(), study.directory.absolute(), *data}
     mounts = sorted(str(folder) for folder in folders if not any(parent in folders for parent in folder.parents))
-    image = shlex.quote(job.container.image)
-    workdir = shlex.quote(str(Path.cwd()))
-    bound = shlex.quote(",".join(f"{folder}:{folder}" for folder in mounts))
+    image = quoted(job.container.image)
+    workdir = quoted(Path.cwd())
+    bound = quoted(",".join(f"{folder}:{folder}" for folder in mounts))
     if job.container.kind == "pyxis":
         options = f"--container-image={image} --container-mounts={bound} --container-workdir={workdir}"
         return f"{options} --no-container-mount-home python"

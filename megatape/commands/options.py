@@ -59,7 +59,7 @@ def silence_deepspeed() -> None:
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """--source, --input and what else says where documents come from, for `read_source`."""
-    from megatape.data.records import MAX_BAD_FRACTION
+    from megatape.data.limits import MAX_BAD_FRACTION
 
     parser.add_argument("--source", required=True, choices=tuple(SOURCES), help="type of source (docs/data.md)")
     parser.add_argument("--input", nargs="+", default=[], help="files, folders and URLs; for hub, the name of a dataset")
@@ -96,7 +96,7 @@ def read_source(args: argparse.Namespace, **more: Any) -> "Source":
 
 def add_record_limit(parser: argparse.ArgumentParser) -> None:
     """--max-record-bytes of commands that read lines of JSON."""
-    from megatape.data.records import MAX_RECORD_BYTES
+    from megatape.data.limits import MAX_RECORD_BYTES
 
     parser.add_argument(
         "--max-record-bytes",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from megatape.config.section import Compared, FixedSamples, Free, Local, Section
+from megatape.config.section import Compared, FixedSamples, Free, Local, PathText, Section
 
 CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
 
@@ -14,7 +14,7 @@ CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
 class CorpusConfig(Section):
     """One corpus of a mixture, by its name (docs/data_loading.md)."""
 
-    path: Local[str] = Field(min_length=1, description="its data directory; all of a mixture have the same tokenizer")
+    path: Local[PathText] = Field(min_length=1, description="its data directory; all of a mixture have the same tokenizer")
     weight: FixedSamples[float | None] = Field(
         None,
         ge=0,
@@ -47,7 +47,7 @@ class LengthConfig(Section):
 class DataConfig(Section):
     """What a run reads, and how that is cut into samples."""
 
-    path: Local[str] = Field(
+    path: Local[PathText] = Field(
         "",
         description="data directory that `megatape prepare` wrote, the folder with index.json, or its URL (http, s3, gs and "
         "what else fsspec knows); or give `mixture`",
@@ -65,7 +65,7 @@ class DataConfig(Section):
         strict=False,  # JSON has lists
         description="changes of the mixture's weights, by tokens; those to come may change on resume",
     )
-    cache: Local[str] = Field(
+    cache: Local[PathText] = Field(
         "",
         description="folder on each node's local disk: each node copies the shards there once and reads the copies; "
         "empty: read from `path`, which is no URL then",

@@ -70,7 +70,7 @@ def _row(key: str, field: FieldInfo) -> str:
     elif SampleRange in parts:
         kind = "[first, last]"
     else:
-        (plain,) = set(parts) & NAMES.keys()
+        (plain,) = {getattr(part, "__origin__", part) for part in parts} & NAMES.keys()  # of an annotated type, too
         kind = NAMES[plain]
     if any(typing.get_origin(part) is tuple for part in parts):
         kind = f"list of {kind}"

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
-from megatape.config.section import Compared, Free, Registered, Section
+from megatape.config.section import Compared, Free, PathText, Registered, Section
 from megatape.registry import CALLBACKS, SINKS
 
 
 class RunConfig(Section):
     """Where the run writes."""
 
-    directory: Free[str] = Field(
+    directory: Free[PathText] = Field(
         min_length=1, description="folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/"
     )
 

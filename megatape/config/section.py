@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from megatape.errors import check_line
 from megatape.registry import Entry
 
 
@@ -27,6 +28,8 @@ FixedSamples = Annotated[Value, Identity.SAMPLES]
 Compared = Annotated[Value, Identity.COMPARED]
 Free = Annotated[Value, Identity.FREE]
 Local = Annotated[Value, Identity.LOCAL]
+
+PathText = Annotated[str, AfterValidator(check_line)]  # a path or URL, which scripts and launchers are given
 
 
 class Section(BaseModel):

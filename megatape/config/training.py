@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from megatape.config.section import Compared, Fixed, FixedSamples, Free, Registered, Section
+from megatape.config.section import Compared, Fixed, FixedSamples, Free, PathText, Registered, Section
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
@@ -51,7 +51,7 @@ class TrainingConfig(Section):
         "compute capability 8.9 or more, or a CPU, which emulates it (docs/training.md)",
     )
     gradient_clip: Compared[float] = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
-    init_from: Compared[str | None] = Field(
+    init_from: Compared[PathText | None] = Field(
         None,
         min_length=1,
         description="weights to start from instead of random ones, at step 0: the folder of an import, an export or a "

@@ -17,9 +17,6 @@ else:
     from backports.zstd import ZstdError, ZstdFile
 
 NUM_BAD_EXAMPLES = 5
-# Of a line of JSON or of a text file. A document is tokenized as a whole, which takes about 60 times its size in memory.
-MAX_RECORD_BYTES = 16 * 2**20
-MAX_BAD_FRACTION = 0.01
 FEW_BAD = 10  # records are never too many, so that no small source is refused for one of them
 CHUNK_BYTES = 2**20  # read at a time of what is skipped
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}

@@ -31,10 +31,10 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _world
 
+from megatape.errors import ExitStatus
 from megatape.runtime.pace import Pace, slow_ranks
 from megatape.runtime.topology import Topology, name_ranks
 
-STATUS = 1  # exit status of a rank that the watch ended
 ASIDE = "aside"  # group_desc of process groups that a thread uses while training goes on
 STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
 
@@ -287,7 +287,7 @@ class Watch:
         with suppress(OSError):
             if writable:
                 os.write(2, lines.encode())
-        os._exit(STATUS)
+        os._exit(ExitStatus.DIED)
 
 
 def _collectives() -> int:

@@ -4,8 +4,6 @@ import signal
 from types import FrameType
 from typing import Self
 
-UNFINISHED = 75  # exit status of a run that a scheduler stopped: EX_TEMPFAIL of sysexits.h, the request to be started again
-
 
 class Interrupt:
     """Remembers that a signal came: SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back, SIGHUP

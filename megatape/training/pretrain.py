@@ -2,30 +2,41 @@
 
 import gc
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch.distributed import DistNetworkError, DistStoreError
 
 from megatape.checkpoint.manager import NotSaved
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
-from megatape.runtime.lease import hold
+from megatape.runtime.lease import LeaseLost, hold
 from megatape.runtime.output import say
-from megatape.runtime.watch import STATUS, Limits, RankFailed, Watch, limits_of_environment
+from megatape.runtime.watch import Limits, RankFailed, Watch, limits_of_environment
 from megatape.training.agreement import CannotBegin, open_together
-from megatape.training.interrupt import UNFINISHED
-from megatape.training.trainer import Start, Trainer
+from megatape.training.trainer import DataUnreadable, Start, Trainer
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import TrainingDiverged
 
+# Errors of training whose message says all. Any other one shows its traceback, and the run has died.
+STATUSES: dict[type[Exception], ExitStatus] = {
+    UserError: ExitStatus.USER_ERROR,
+    LeaseLost: ExitStatus.USER_ERROR,
+    TrainingDiverged: ExitStatus.DIVERGED,
+    NotSaved: ExitStatus.NOT_SAVED,
+    DataUnreadable: ExitStatus.DIED,
+    RankFailed: ExitStatus.DIED,
+}
 
-def pretrain(config: Config, start: Start | None = None, limits: Limits | None = None) -> int:
+
+def pretrain(config: Config, start: Start | None = None, limits: Limits | None = None) -> ExitStatus:
     """Train as configured on this process's rank.
 
     Args:
@@ -34,12 +45,11 @@ def pretrain(config: Config, start: Start | None = None, limits: Limits | None =
         limits: of the watch over the ranks, by default those of the environment.
 
     Returns:
-        The exit status: DONE, USER_ERROR after saying what is wrong, DIED when another rank failed, NOT_SAVED when the last
-        checkpoint could not be written, or UNFINISHED when a signal that came not from a user at the keyboard ended it early.
+        The exit status, after saying what is wrong if something is.
     """
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
     start = start or Start()
-    prefix = "error"
+    prefix, training = "error", False
     try:
         topology = discover()
         if topology.world_size > 1:
@@ -53,28 +63,28 @@ def pretrain(config: Config, start: Start | None = None, limits: Limits | None =
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
                 if topology.is_main:
                     print(introduction(trainer), flush=True)
+                training = True
                 unfinished = trainer.train()
-        return UNFINISHED if unfinished else 0
+        return ExitStatus.UNFINISHED if unfinished else ExitStatus.DONE
+    except tuple(STATUSES) as error:
+        say(f"{prefix}: {error}", sys.stderr)
+        return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
     except (DistNetworkError, DistStoreError) as error:
+        if training:
+            raise
         say(
             f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them "
             "start? If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
             sys.stderr,
         )
-        return 2
+        return ExitStatus.USER_ERROR
     except CannotBegin as error:
         if topology.local_rank == 0:  # all ranks know it: one of each host tells
             say(f"error: {error}", sys.stderr)
-        return 2
-    except NotSaved as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return ExitStatus.NOT_SAVED
-    except (ValueError, OSError, TrainingDiverged) as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return 2
-    except RankFailed as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return STATUS
+        return ExitStatus.USER_ERROR
+    except (ValueError, OSError, SafetensorError) as error:
+        say(f"{prefix}: {traceback.format_exc() if training else error}", sys.stderr)
+        return ExitStatus.DIED if training else ExitStatus.USER_ERROR
     finally:
         shut_down()
 

@@ -32,7 +32,10 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
         # Where its launcher has not set it, DeepSpeed starts `numactl` to count NUMA nodes, at each reduction of stage 3.
         os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
     else:
-        accelerator.set_device(_device_number(topology, accelerator.device_count()))
+        device = _device_number(topology, accelerator.device_count())
+        accelerator.set_device(device)
+        # DeepSpeed takes these for the number of the device. They differ where the scheduler shows each rank its own GPU only.
+        os.environ |= dict.fromkeys({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"} & os.environ.keys(), str(device))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
     # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.benchmark import parts
+from megatape.benchmark import gpu_tests, parts
 from megatape.benchmark.child import Bench
 from megatape.benchmark.journal import Result, read_results
 from megatape.benchmark.parts import PARTS
@@ -55,6 +55,27 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     reasons = {key: result.get("skipped") for key, result in results.items() if key != "tests"}
     assert set(reasons.values()) == {"Skipped: needs a CUDA device"}
     assert {key.split("::")[0] for key in reasons} == {f"tests/{file.name}" for file in (ROOT / "tests/gpu").glob("test_*.py")}
+
+
+@pytest.mark.parametrize("fault", ["no tests", "pytest cannot start"])
+def test_gpu_tests_that_do_not_run_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
+    folder = tmp_path / "tests/gpu"
+    folder.mkdir(parents=True)
+    if fault == "pytest cannot start":
+        (folder / "conftest.py").write_text("import no_such_package")
+        (folder / "test_any.py").write_text("def test_any(): pass")
+    monkeypatch.setattr(gpu_tests, "TESTS", folder)
+    with pytest.raises(RuntimeError, match="pytest ran none of the tests"):
+        gpu_tests.gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()))
+
+
+def test_gpu_tests_that_are_known_do_not_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All of them have a result of an earlier benchmark, so pytest collects none."""
+    folder = tmp_path / "tests/gpu"
+    folder.mkdir(parents=True)
+    (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")
+    monkeypatch.setattr(gpu_tests, "TESTS", folder)
+    gpu_tests.gpu_tests(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()))
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from megatape.cluster.array import render_array
 from megatape.cluster.slurm import Container, Job, Study, check, plan_study, render, submit
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import parse_config
+from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from tests.conftest import Command
@@ -114,6 +117,49 @@ def test_a_run_in_the_folder(study: Study) -> None:
         check(study, Job("tiny", 1, 2, False), resume=True)
     lease.release()
     check(study, Job("tiny", 1, 2, False), resume=True)
+
+
+COMMAND = "x\ntouch injected"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": COMMAND},
+        {"partition": COMMAND},
+        {"time": COMMAND},
+        {"account": COMMAND},
+        {"interface": COMMAND},
+        {"options": (f"--mem={COMMAND}",)},
+        {"container": Container("pyxis", COMMAND)},
+        {"container": Container("apptainer", COMMAND)},
+    ],
+    ids=str,
+)
+def test_no_value_of_a_job_ends_its_line(study: Study, values: dict[str, Any]) -> None:
+    job = replace(Job("tiny", 1, 1, False), **values)
+    with pytest.raises(UserError, match="has the control character"):
+        render(study, job, SNAPSHOT)
+
+
+def test_no_folder_ends_its_line(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an argument of an array job. A job that is refused leaves no folder."""
+    job, hostile = Job("tiny", 1, 1, False), Path(COMMAND)
+    with pytest.raises(UserError, match="has the control character"):
+        render_array(["study", "suite", "--launcher", COMMAND], "--cell", 2, tmp_path, "suite", SNAPSHOT)
+    for name, out, snapshot in ((COMMAND, tmp_path, SNAPSHOT), ("suite", hostile, SNAPSHOT), ("suite", tmp_path, hostile)):
+        with pytest.raises(UserError, match="has the control character"):
+            render_array(["study", "suite"], "--cell", 2, out, name, snapshot)
+    for directory, snapshot in ((hostile, SNAPSHOT), (study.directory, hostile)):
+        with pytest.raises(UserError, match="has the control character"):
+            render(Study(study.configs, directory, False), job, snapshot)
+    (tmp_path / "sbatch").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / COMMAND).mkdir()
+    monkeypatch.chdir(tmp_path / COMMAND)
+    with pytest.raises(UserError, match="has the control character"):
+        submit(study, job)
+    assert not study.directory.exists()
 
 
 def test_without_slurm(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from megatape.checkpoint.reader import verified_checkpoint
+from megatape.errors import ExitStatus
 from megatape.run_folder import CORRUPTED, RunFolder, named_step, read_metrics
 from tests.soak.corruption import corrupt
 from tests.soak.disk import Disk
@@ -94,7 +95,7 @@ class DisturbedRun:
         took = round(time.monotonic() - began, 2)
         self.journal.write(event="fault", kind=fault.kind, moment=fault.moment, hit=hit, steps=steps, took=took)
         # Unless its disk was full, which may just have ended it.
-        self._saves = bool(kind.saves and steps and 2 not in self._allowed)
+        self._saves = bool(kind.saves and steps and ExitStatus.NOT_SAVED not in self._allowed)
         return not kind.ends and bool(start.processes())
 
     def _conclude(self) -> None:

@@ -4,12 +4,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from megatape.errors import ExitStatus
-from megatape.runtime.watch import STATUS
-from megatape.training.interrupt import UNFINISHED
 from tests.soak.disk import Disk
 from tests.soak.launch import ForkedStart, Start
 from tests.soak.progress import Progress
@@ -17,8 +16,9 @@ from tests.soak.schedule import Fault
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 KILLED = -signal.SIGKILL
-STOPPED = {0, UNFINISHED}  # 0: after SIGINT
-UNREADY = {STATUS, 130, *(-number for number in SIGNALS)}  # of a signal before the first step
+STOPPED = {ExitStatus.DONE, ExitStatus.UNFINISHED}  # DONE: after SIGINT
+UNREADY = {ExitStatus.DIED, ExitStatus.INTERRUPTED, *(-number for number in SIGNALS)}  # of a signal before the first step
+UNWRITTEN = {ExitStatus.USER_ERROR, ExitStatus.DIED, ExitStatus.NOT_SAVED}  # of a full disk: at the start, later, at the end
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Kind:
 
     act: "Callable[[Start, Progress, Disk, Fault], str]"
     ends: bool
-    statuses: set[int]
-    unready: set[int] = field(default_factory=set)
+    statuses: AbstractSet[int]
+    unready: AbstractSet[int] = field(default_factory=set)
     saves: bool = False
 
 
@@ -149,14 +149,14 @@ def _full_disk_then_kill(start: Start, progress: Progress, disk: Disk, fault: Fa
 
 
 KINDS: dict[str, Kind] = {
-    "kill a rank": Kind(_kill_a_rank, True, {KILLED, STATUS}),
+    "kill a rank": Kind(_kill_a_rank, True, {KILLED, ExitStatus.DIED}),
     "kill all": Kind(_kill_all, True, {KILLED}),
     "kill the launcher": Kind(_kill_the_launcher, True, set(), saves=True),
-    "stop a rank": Kind(_stop_a_rank, True, {KILLED, STATUS}),
+    "stop a rank": Kind(_stop_a_rank, True, {KILLED, ExitStatus.DIED}),
     "pause a rank": Kind(_pause_a_rank, False, set()),
     "pause all": Kind(_pause_all, False, set()),
     "signal": Kind(_signal, True, STOPPED, UNREADY, saves=True),
     "signal, then kill": Kind(_signal_then_kill, True, {*STOPPED, KILLED}, UNREADY),
-    "full disk": Kind(_full_disk, False, {2, ExitStatus.NOT_SAVED}),
-    "full disk, then kill": Kind(_full_disk_then_kill, True, {2, ExitStatus.NOT_SAVED, KILLED}),
+    "full disk": Kind(_full_disk, False, UNWRITTEN),
+    "full disk, then kill": Kind(_full_disk_then_kill, True, {*UNWRITTEN, KILLED}),
 }

@@ -20,11 +20,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.errors import ExitStatus
 from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callbacks
-from megatape.training.interrupt import UNFINISHED
 from megatape.training.ledger import prove
 from megatape.training.trainer import Start, Trainer
 from tests.workers import ROOT, Workers, free_port, run_workers
@@ -86,7 +86,7 @@ def test_a_schedulers_signal_asks_for_another_start(
     words: list[str], raw_config: dict[str, Any], tmp_path: Path, number: signal.Signals
 ) -> None:
     status, output = stop(words, raw_config, tmp_path / "workers", number)
-    assert status == UNFINISHED, output
+    assert status == ExitStatus.UNFINISHED, output
     check_stopped(Path(raw_config["run"]["directory"]), output)
 
 
@@ -186,7 +186,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(words: list[str], raw_config: dic
             assert process.poll() is None and time.monotonic() < deadline
             os.read(ours, select.select([ours], [], [], 0.1)[0] and 2**16 or 0)
         os.close(ours)
-        assert process.wait(60) == UNFINISHED
+        assert process.wait(60) == ExitStatus.UNFINISHED
     finally:
         process.kill()
         process.wait()

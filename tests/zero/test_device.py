@@ -1,11 +1,14 @@
 """Which GPU a rank uses, and how many threads on a CPU."""
 
 import os
+from unittest.mock import Mock
 
 import pytest
+from torch.distributed import distributed_c10d
 
 from megatape.runtime.topology import Topology
-from megatape.zero.distributed import _device_number, _threads
+from megatape.zero import distributed
+from megatape.zero.distributed import _device_number, _threads, initialize_distributed
 
 
 def test_device_of_a_local_rank() -> None:
@@ -14,6 +17,32 @@ def test_device_of_a_local_rank() -> None:
     assert _device_number(topology, visible=1) == 0  # the scheduler shows each rank only its own GPU
     with pytest.raises(ValueError, match="8 ranks on .*, which shows 4 GPUs"):
         _device_number(Topology(5, 8, 5, local_size=8), visible=4)
+
+
+@pytest.mark.parametrize("launcher", ["SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"])
+def test_deepspeed_binds_the_only_visible_gpu(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    """`srun --gpus-per-task 1`: the second rank of a host sees one GPU, cuda:0, and DeepSpeed binds cuda:LOCAL_RANK."""
+    accelerator = Mock()
+    accelerator.device_name.side_effect = lambda number=None: "cuda" if number is None else f"cuda:{number}"
+    accelerator.device_count.return_value = 1
+    accelerator.current_device_name.return_value = "cuda:0"
+    bound = []
+
+    def join(*_: object, **__: object) -> None:
+        bound.append(accelerator.device_name(os.environ["LOCAL_RANK"]))
+        # DeepSpeed's engine refuses other values (_configure_with_arguments).
+        assert os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ["LOCAL_RANK"]) == os.environ["LOCAL_RANK"]
+
+    for name in ("LOCAL_RANK", launcher):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(distributed, "get_accelerator", lambda: accelerator)
+    monkeypatch.setattr(distributed.deepspeed, "init_distributed", join)
+    monkeypatch.setattr(distributed.deepspeed.ops, "__compatible_ops__", {})
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        monkeypatch.setattr(distributed_c10d, name, None)
+    initialize_distributed(Topology(1, 2, 1, local_size=2))
+    accelerator.set_device.assert_called_once_with(0)
+    assert bound == ["cuda:0"]
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

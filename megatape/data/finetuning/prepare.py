@@ -13,7 +13,8 @@ import numpy as np
 from megatape.data.documents import check_share, split_of, store_tokenizer
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.index import SPLITS, Answers, Index, Split, save_index, token_dtype
-from megatape.data.records import MAX_RECORD_BYTES, RecordCounts, read_records
+from megatape.data.limits import MAX_RECORD_BYTES
+from megatape.data.records import RecordCounts, read_records
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from megatape.data.index import Tally
-from megatape.data.records import MAX_BAD_FRACTION, MAX_RECORD_BYTES, NUM_BAD_EXAMPLES, RecordCounts, is_packed
+from megatape.data.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.records import NUM_BAD_EXAMPLES, RecordCounts, is_packed
 from megatape.data.remote import file_sizes, relative
 from megatape.registry import SOURCES
 

@@ -1,0 +1,5 @@
+"""Limits of the records of a source, which the command line shows: without imports, so that no command needs those of data."""
+
+# Of a line of JSON or of a text file. A document is tokenized as a whole, which takes about 60 times its size in memory.
+MAX_RECORD_BYTES = 16 * 2**20
+MAX_BAD_FRACTION = 0.01
