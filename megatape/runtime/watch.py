@@ -129,6 +129,7 @@ class Watch:
             elif isinstance(error, Exception):
                 self._leave(2 * self.limits.period)
             self.over.set()
+            self.pace.shorter.set()  # wakes the thread that waits for it
             for thread in self.threads:
                 thread.join(self.limits.grace)
 
@@ -166,14 +167,21 @@ class Watch:
         self._tell("watch/verdict", json.dumps([cause, hangs]))
 
     def _run(self) -> None:
-        """The thread that talks to the store."""
-        while not self.over.wait(self.limits.period):
+        """The thread that talks to the store: once a period, and between to tell that the limit has become shorter."""
+        looked = time.monotonic()
+        while True:
+            self.pace.shorter.wait(looked + self.limits.period - time.monotonic())
+            self.pace.shorter.clear()
+            if self.over.is_set():
+                break
             self.rounds += 1
             try:
                 phase = self.pace.now
                 beat = json.dumps([self.rounds, _collectives(), phase.name, phase.limit, self.pace.busy])
                 self.store.set(f"watch/beat/{self.topology.rank}", beat)
-                self._look()
+                if time.monotonic() >= looked + self.limits.period:
+                    self._look()
+                    looked = time.monotonic()
             except RuntimeError:
                 self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
             if self.verdict:
