@@ -23,7 +23,7 @@ from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.runtime.launchers import discover
-from megatape.runtime.network import choose_interface
+from megatape.runtime.network import check_meeting, choose_interface
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
@@ -161,7 +161,9 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
 
 
 def _meet(topology: Topology) -> dist.Store:
-    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer."""
+    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer,
+    and UserError as `check_meeting` does."""
+    check_meeting()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     limit = timedelta(seconds=MEETING_SECONDS)

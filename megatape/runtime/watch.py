@@ -31,12 +31,14 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _world
 
+from megatape.errors import UserError
 from megatape.runtime.pace import Pace, slow_ranks
 from megatape.runtime.topology import Topology, name_ranks
 
 STATUS = 1  # exit status of a rank that the watch ended
 ASIDE = "aside"  # group_desc of process groups that a thread uses while training goes on
 STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
+MAX_STALL = 60 * 24 * 365
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,17 @@ class Limits:
 
 
 def limits_of_environment() -> Limits:
-    """The defaults, or the minutes that DEEPSPEED_TIMEOUT gives for whatever a rank does."""
+    """The defaults, or the minutes that DEEPSPEED_TIMEOUT gives for whatever a rank does.
+
+    Raises:
+        UserError: If it is no number of minutes.
+    """
     minutes = os.environ.get(STALL_VAR)
-    return Limits(**dict.fromkeys(("step", "long", "stall"), 60.0 * int(minutes))) if minutes else Limits()
+    if minutes is None:
+        return Limits()
+    if not minutes.isdecimal() or not 1 <= int(minutes) <= MAX_STALL:
+        raise UserError(f"{STALL_VAR} is {minutes!r}: give whole minutes from 1 to {MAX_STALL}, or unset it")
+    return Limits(**dict.fromkeys(("step", "long", "stall"), 60.0 * int(minutes)))
 
 
 class RankFailed(RuntimeError):

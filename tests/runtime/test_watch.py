@@ -1,6 +1,7 @@
 """If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch.distributed as dist
 
 from megatape.runtime.pace import MEASURED, SHORT
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives
+from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives, limits_of_environment
+from tests.conftest import Command
 from tests.workers import run_workers
 
 LIMITS = Limits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
@@ -93,6 +95,29 @@ def test_a_shorter_limit_is_told_at_once(watch: Watch) -> None:
     with watch.pace.waiting("a long read"):
         time.sleep(1.1 * SHORT)
     wait_for_beat(watch, f"step {MEASURED}")
+
+
+@pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
+@pytest.mark.parametrize("name", ["pretrain", "preflight"])
+def test_a_timeout_that_is_none(
+    name: str, minutes: str, monkeypatch: pytest.MonkeyPatch, command: Command, raw_config: dict[str, Any], tmp_path: Path
+) -> None:
+    """One line, before DeepSpeed is imported, which reads the variable and fails then."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", minutes)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.delitem(sys.modules, "megatape.training.pretrain", raising=False)
+    monkeypatch.delitem(sys.modules, "megatape.cluster.preflight", raising=False)
+    status, _, errors = command(name, "--config", config)
+    assert status == 2 and errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
+
+
+def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", "60")
+    assert limits_of_environment() == Limits(step=3600.0, long=3600.0, stall=3600.0)
+    monkeypatch.delenv("DEEPSPEED_TIMEOUT")
+    assert limits_of_environment() == Limits()
 
 
 def watched(topology: Topology, error: Exception) -> str:

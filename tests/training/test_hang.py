@@ -93,7 +93,7 @@ def freeze() -> None:
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    Pace.enter = stop  # type: ignore[method-assign]
+    Pace.enter = stop  # type: ignore[method-assign, assignment]
 
 
 HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward, "frozen": freeze}
