@@ -128,6 +128,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
+def file_system_time(folder: Path) -> float:
+    """The present time in seconds since the epoch, by the clock of the file system that has `folder`."""
+    probe = temporary_name(folder / "clock")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Wait until a file's content or a folder's entries are on disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -2,30 +2,31 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
+from megatape.files import file_system_time
 from megatape.run_folder import RunFolder
 
 LONGEST_STEP = 600.0  # seconds without a new line in metrics.jsonl
 
 
-def fault(run: Path | None, now: float) -> str:
+def fault(run: Path | None) -> str:
     """What is wrong with a run, or "" if nothing is.
 
-    A run without metrics counts as unhealthy, which container engines ignore during the start period."""
+    The age of its last step is by the clock of its file system, which may differ from this host's. A run without metrics counts
+    as unhealthy, which container engines ignore during the start period."""
     if run is None:
         return ""
     log = RunFolder(run).metrics
     if not log.exists():
         return f"{log}: not written yet"
-    age = now - log.stat().st_mtime  # seconds
-    return f"{log}: no step for {age:.0f} s" if age > LONGEST_STEP else ""
+    age = file_system_time(run) - log.stat().st_mtime  # seconds, negative after a clock was set back
+    return f"{log}: no step for {LONGEST_STEP:.0f} s" if abs(age) > LONGEST_STEP else ""
 
 
 def main() -> int:
     name = os.environ.get("MEGATAPE_RUN")
-    found = fault(Path(name) if name else None, time.time())
+    found = fault(Path(name) if name else None)
     print(found or "healthy")
     return 1 if found else 0
 

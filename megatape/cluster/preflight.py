@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.runtime.launchers import discover
-from megatape.runtime.network import choose_interface
+from megatape.runtime.network import check_meeting, choose_interface
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
@@ -161,7 +162,9 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
 
 
 def _meet(topology: Topology) -> dist.Store:
-    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer."""
+    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer,
+    and UserError as `check_meeting` does."""
+    check_meeting()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     limit = timedelta(seconds=MEETING_SECONDS)
@@ -193,7 +196,10 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
     report = Report(topology.rank, socket.gethostname())
     report.versions = versions()
     report.code, report.config = source_hash()[:8], config_hash(config)[:8]
-    report.clock = _clock_offset(topology, store)
+    try:
+        report.clock = _clock_offset(topology, store)
+    except dist.DistStoreError:
+        report.faults.append(f"rank 0 did not tell the time within {TALKING_SECONDS:.0f} s")
     if torch.cuda.is_available():
         number = topology.local_rank if torch.cuda.device_count() > 1 else 0
         try:
@@ -247,8 +253,9 @@ def _clock_offset(topology: Topology, store: dist.Store) -> float:
     """Seconds by which this host's clock is ahead of rank 0's, within half of the round-trip time."""
     if topology.is_main:
         for rank in range(1, topology.world_size):
-            store.wait([f"time?{rank}"], timedelta(seconds=TALKING_SECONDS))
-            store.set(f"time!{rank}", repr(time.time()))
+            with suppress(dist.DistStoreError):  # `_collect` names a rank that does not answer
+                store.wait([f"time?{rank}"], timedelta(seconds=TALKING_SECONDS))
+                store.set(f"time!{rank}", repr(time.time()))
         return 0.0
     store.wait([f"host{topology.rank}"])
     sent = time.time()

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from megatape.commands.options import add_adapter, add_base, add_local_rank, add_trust, silence_deepspeed
+from megatape.commands.options import add_adapter, add_base, add_local_rank, add_trust, prepare_deepspeed
 from megatape.registry import TASKS
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from megatape.tasks.models import evaluate_models
     from megatape.tasks.ranks import FailedElsewhere, launched_ranks
 
-    silence_deepspeed()
+    prepare_deepspeed()
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
     kinds = {name: TASKS[name].load() for name in args.tasks}

@@ -9,6 +9,7 @@ Training has further statuses of its own (docs/training.md).
 """
 
 import argparse
+import errno
 import shlex
 import sys
 from importlib import import_module
@@ -113,5 +114,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
+    remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
+    print(f"error: {error}{remedy}", file=sys.stderr, flush=True)
     return status

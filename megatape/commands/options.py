@@ -52,9 +52,17 @@ def add_local_rank(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)
 
 
-def silence_deepspeed() -> None:
-    """Reduce DeepSpeed's log to errors. Call it before importing DeepSpeed, which logs during its import."""
-    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
+def prepare_deepspeed(verbose: bool = False) -> None:
+    """Check what DeepSpeed reads from the environment while it is imported, and unless `verbose` reduce its log to errors.
+
+    Raises:
+        UserError: As `limits_of_environment`.
+    """
+    from megatape.runtime.watch import limits_of_environment
+
+    limits_of_environment()
+    if not verbose:
+        logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

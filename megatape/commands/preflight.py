@@ -14,8 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check all ranks. Returns 2 if a check fails on any of them."""
     config = options.read_config(args)
-    if not args.verbose:
-        options.silence_deepspeed()
+    options.prepare_deepspeed(args.verbose)
     from megatape.cluster.preflight import preflight
 
     return preflight(config)

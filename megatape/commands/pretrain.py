@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
         print(report(config))
         return 0
     stop_with_launcher()  # before torch is imported, which takes long
-    if not args.verbose:
-        options.silence_deepspeed()
+    options.prepare_deepspeed(args.verbose)
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start
 

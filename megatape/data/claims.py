@@ -12,14 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.files import temporary_name
-from megatape.runtime.holder import read_holder, this_process
+from megatape.runtime.holder import HeartbeatMonitor, read_holder, this_process
 
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds. period: between heartbeats. silence: without one, until the claim of a process on another machine is void;
-    NFS shows changes up to 60 s late. poll: between looks at what other processes work on."""
+    """In seconds. period: between heartbeats. silence: in which another process sees none, until the claim of a process that is
+    stopped or on another machine is void; NFS shows changes up to 60 s late. poll: between looks at what other processes work
+    on."""
 
     period: float = 10.0
     silence: float = 120.0
@@ -30,24 +30,30 @@ USUAL = Patience()
 
 
 class Claim:
-    """The claim in the file `path`."""
+    """The claim in the file `path`. monitor: of the heartbeats that this process has seen there."""
 
-    def __init__(self, path: Path, patience: Patience) -> None:
-        self.path, self.patience = path, patience
+    def __init__(self, path: Path, patience: Patience, monitor: HeartbeatMonitor) -> None:
+        self.path, self.patience, self.monitor = path, patience, monitor
         self._content = this_process().content()
         self._beaten = 0.0
 
     def take(self) -> bool:
-        """Whether the claim is this process's now: nobody had it, or only a process that is dead or silent."""
+        """Whether the claim is this process's now: nobody had it, or only a process that is dead or silent.
+
+        A process of this machine that runs keeps its claim without heartbeats: it may be busy."""
         if self._create():
             return True
         try:
             content, beat = self.path.read_bytes(), self.path.stat().st_mtime
         except FileNotFoundError:  # released just now
             return self._create()
+        self.monitor.look(content, beat)
         holder = read_holder(content)
         dead = None if holder is None else holder.is_dead()
-        if dead is False or (dead is None and self._now() - beat < self.patience.silence):
+        runs = holder is not None and dead is False and not holder.is_stopped()
+        # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
+        silence = self.patience.silence if content else self.patience.period
+        if runs or (not dead and self.monitor.silent < silence):
             return False
         self.path.unlink(missing_ok=True)
         return self._create()
@@ -74,20 +80,11 @@ class Claim:
             return False
         return True
 
-    def _now(self) -> float:
-        """The present time by the file system's clock."""
-        probe = temporary_name(self.path)
-        try:
-            probe.touch()
-            return probe.stat().st_mtime
-        finally:
-            probe.unlink(missing_ok=True)
-
 
 @contextmanager
-def claimed(path: Path, patience: Patience) -> Iterator[Claim | None]:
-    """Hold the claim in the file `path` while the block runs; None if another process has it."""
-    claim = Claim(path, patience)
+def claimed(path: Path, patience: Patience, monitor: HeartbeatMonitor) -> Iterator[Claim | None]:
+    """Hold the claim in the file `path` while the block runs; None if another process has it. monitor: as `Claim` takes it."""
+    claim = Claim(path, patience, monitor)
     if not claim.take():
         yield None
         return

@@ -14,8 +14,9 @@ decides every byte of it. Two processes that work on the same unit only waste ti
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from megatape.data.summary import SUMMARY, Summary, check_filled, merged
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.files import check_absent, read_json, sync, write_atomically
+from megatape.runtime.holder import HeartbeatMonitor, read_holder
 
 PLAN = "plan.json"
 VERSION = 2  # of how units are made: a folder that another version has begun is refused
@@ -79,6 +81,7 @@ class PartialFolder:
         self._units, self._final, self._verdicts, self._tokenizers = (
             self.path / name for name in ("units", "final", "verdicts", "tokenizers")
         )
+        self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)  # of claims, by their names
 
     def create(self) -> bool:
         """Make the folder. Returns False if it is there already."""
@@ -89,7 +92,17 @@ class PartialFolder:
 
     def claim(self, name: str) -> AbstractContextManager[Claim | None]:
         """Claim a unit by its `unit_name`, or some other step."""
-        return claimed(self.path / f"{name}.claim", self.patience)
+        return claimed(self._claim(name), self.patience, self._monitors[name])
+
+    def holder(self, name: str) -> str:
+        """Who holds a claim, for messages."""
+        path = self._claim(name)
+        with suppress(OSError):
+            return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
+        return str(path)
+
+    def _claim(self, name: str) -> Path:
+        return self.path / f"{name}.claim"
 
     def begin(self, plan: Plan, tokenizers: dict[str, Tokenizer]) -> None:
         """Store plan and tokenizers."""

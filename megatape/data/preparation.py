@@ -30,6 +30,10 @@ REPORTED = 1000  # documents between reports of the first pass
 Report = Callable[[int, str, CorpusCounts, int], None]  # unit, pass, what was read of it so far, tokens written
 
 
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """What to prepare.
@@ -55,12 +59,14 @@ class Corpus:
 class Preparation:
     """A preparation in `folder`.
 
-    units: all parts of the source. created: whether this process made the folder. fast: what stands in for tokenizers."""
+    units: all parts of the source. warn: shows a line to the user. created: whether this process made the folder. fast: what
+    stands in for tokenizers."""
 
     created = False
 
-    def __init__(self, corpus: Corpus, folder: PartialFolder, units: list[Unit]) -> None:
-        self.corpus, self.folder, self.units = corpus, folder, units
+    def __init__(self, corpus: Corpus, folder: PartialFolder, units: list[Unit], warn: Callable[[str], None] = _tell) -> None:
+        self.corpus, self.folder, self.units, self.warn = corpus, folder, units, warn
+        self._waited, self._holder = 0.0, ""  # seconds since this process last had work, and for whom the user knows it waits
         self.fast: dict[str, FastTokenizer] = {}
 
     def begin(self) -> Plan:
@@ -75,7 +81,7 @@ class Preparation:
                     tokenizers = self.corpus.tokenizers or {"": self._train()}
                     folder.begin(self._plan(tokenizers), tokenizers)
                     continue
-            time.sleep(folder.patience.poll)
+            self._wait("plan")
         tokenizers = self.corpus.tokenizers or folder.tokenizers(plan)
         wanted = self._plan(tokenizers)
         if difference := plan.difference(wanted, self._touched()):
@@ -111,14 +117,16 @@ class Preparation:
         """Make what is not done and nobody else is making, until all is done. count: how many there are; None: the units."""
         numbers = range(len(self.units) if count is None else count)
         while left := [number for number in numbers if not is_done(number)]:
-            worked = False
-            for number in left:
-                with self.folder.claim(f"{unit_name(number)}{kind and '.'}{kind}") as claim:
+            worked, names = False, {number: f"{unit_name(number)}{kind and '.'}{kind}" for number in left}
+            for number, name in names.items():
+                with self.folder.claim(name) as claim:
                     if claim is not None and not is_done(number):
                         make(number, claim)
                         worked = True
-            if not worked:
-                time.sleep(self.folder.patience.poll)
+            if worked:
+                self._waited = 0.0
+            else:
+                self._wait(names[left[0]])
 
     def finish(self, plan: Plan) -> tuple[Index, CorpusCounts | None]:
         """Make the data directory of all units, which are finished. Returns what PartialFolder.finish does."""
@@ -126,7 +134,19 @@ class Preparation:
             with self.folder.claim("finish") as claim:
                 if claim is not None:
                     return self.folder.finish(self.corpus.source, plan)
-            time.sleep(self.folder.patience.poll)
+            self._wait("finish")
+
+    def _wait(self, name: str) -> None:
+        """Wait for a moment for the process that has a claim, and tell the user once that takes long."""
+        patience = self.folder.patience
+        time.sleep(patience.poll)
+        self._waited += patience.poll
+        if self._waited > 2 * patience.period and (holder := self.folder.holder(name)) != self._holder:
+            self._holder = holder
+            self.warn(
+                f"waiting for {holder}: it lasts until that process is done, ends, or is stopped or unreachable for "
+                f"{patience.silence:.0f} s"
+            )
 
     def abandon(self) -> None:
         """Remove the folder if this process made it and it holds nothing that is worth going on with."""
@@ -184,7 +204,7 @@ class Preparation:
         try:
             self._write_unit(number, claim, tokenizers, self.fast, report)
         except IdsDiffer as difference:
-            print(f"{difference}. Its unit is tokenized again without gigatoken", file=sys.stderr, flush=True)
+            _tell(f"{difference}. Its unit is tokenized again without gigatoken")
             self._write_unit(number, claim, tokenizers, {}, report)
 
     def _write_unit(

@@ -103,7 +103,8 @@ class _Totals:
 def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     """Run workers until all units are finished.
 
-    Raises what a worker raised, or ChildProcessError for one that was killed; then no worker is left."""
+    One that has ended well is enough: it has waited for the units of all, and another may be stopped. Raises what a worker
+    raised, or ChildProcessError for one that was killed. No worker is left."""
     context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
     reports: Any = context.Queue()
     corpus = replace(preparation.corpus, tokenizer=None, several={})  # the folder has them
@@ -111,22 +112,28 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     processes = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(workers)]
     for process in processes:
         process.start()
+    warnings: set[str] = set()  # that were shown: several workers may wait for the same
     try:
         while True:
-            alive = any(process.is_alive() for process in processes)
+            done = any(process.exitcode == 0 for process in processes)
             try:
                 message = reports.get(timeout=POLL)
             except queue.Empty:
                 _check_alive(processes)
-                if not alive:
+                if done:
                     return
                 continue
             if isinstance(message, Exception):
                 raise message
+            if isinstance(message, str):
+                if message not in warnings:
+                    preparation.warn(message)
+                warnings.add(message)
+                continue
             totals.add(*message)
     finally:
         for process in processes:
-            process.terminate()
+            process.kill()  # SIGTERM waits while a process is stopped
         for process in processes:
             process.join()
 
@@ -168,7 +175,7 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
         tokenizers = folder.tokenizers(plan)
         for tokenizer in tokenizers.values():
             tokenizer.num_threads = num_threads
-        preparation = Preparation(corpus, folder, plan.units)
+        preparation = Preparation(corpus, folder, plan.units, reports.put)
         preparation.hasten(tokenizers, warn=False)  # the command has
         preparation.work(tokenizers, report)
     except (ValueError, OSError) as error:

@@ -1,7 +1,8 @@
 """One run at a time in a folder, on any file system that hosts share.
 
 The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
-renamed atomically, and only the file system's clock is read, so neither file locks nor synchronous clocks are needed.
+renamed atomically, and a run judges by its own monotonic clock whether another one's heartbeat changes. So neither file locks
+nor correct clocks are needed.
 
 A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that
 at once. On another one only silence can, and it takes Limits.silence.
@@ -17,9 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.runtime.holder import Holder, read_holder, this_process
+from megatape.errors import UserError
+from megatape.files import file_system_time
+from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
 
+UNKNOWN = "an unknown process"
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
 
 
@@ -27,14 +31,12 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while t
 class Limits:
     """In seconds.
 
-    period: between heartbeats. silence: without one, by the file system's clock, until a holder on another machine counts as
-    dead; NFS shows changes up to 60 s late, and a heartbeat or two may be slow. watched: how long another run must have looked
-    for a heartbeat itself, so that a file server that was away does not pass for a dead holder. settle: until a run that took
-    over is sure that no other did at the same time. poll: between looks."""
+    period: between heartbeats. silence: in which another run looks and sees none, until a holder on another machine counts as
+    dead; NFS shows changes up to 60 s late, and a heartbeat or two may be slow. settle: until a run that took over is sure that
+    no other did at the same time. poll: between looks."""
 
     period: float = 10.0
     silence: float = 90.0
-    watched: float = 25.0
     settle: float = 1.0
     poll: float = 1.0
 
@@ -52,9 +54,7 @@ class Lease:
         self.nonce = holder.nonce
         self._content = holder.content()
         self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
-        self._seen: tuple[bytes, float, float] | None = (
-            None  # content and heartbeat of the other's lease, and when we first saw it
-        )
+        self._monitor = HeartbeatMonitor(max_gap=limits.period)  # of the other's lease
         self._renewed = 0.0
         self._lost = ""
         self._mutex, self._over = threading.Lock(), threading.Event()
@@ -133,16 +133,28 @@ class Lease:
                 self.path.unlink()
 
     def check_free(self) -> None:
-        """Raise ValueError if a run that seems to be alive holds the lease: without waiting, a silent one is taken for
-        alive."""
+        """Look once, without waiting for a heartbeat.
+
+        Raises:
+            ValueError: If a run holds the lease, or a process of another machine whose last heartbeat
+                is not old by the file system's clock: it may be alive.
+        """
         try:
             content, beat = self._look()
         except FileNotFoundError:
             return
         holder = read_holder(content)
         dead = holder.is_dead() if holder else None
-        if dead is False or (dead is None and self._now() - beat < self.limits.silence):
+        if dead is False:
             raise ValueError(self._refusal(holder))
+        silence = self.limits.silence
+        if dead is None and (now := file_system_time(self.path.parent)) - beat < silence:
+            last, present = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) for seconds in (beat, now))
+            raise UserError(
+                f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
+                f"{holder or UNKNOWN}, last heartbeat at {last}, now it is {present} on that file system. Try again "
+                f"{silence:.0f} s after its end, choose another folder, or remove the file if no run trains there"
+            )
 
     def _create(self) -> bool:
         """Create the file unless it exists."""
@@ -173,7 +185,7 @@ class Lease:
                 return False  # a third run was faster
         except FileNotFoundError:  # released in between
             return False
-        _tell(f"{self.path}: {holder or 'an unknown process'}, {reason}: this run takes over")
+        _tell(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
@@ -181,30 +193,18 @@ class Lease:
         dead = holder.is_dead() if holder else None
         if dead:
             return "has ended"
-        now = time.monotonic()
-        if dead is None and self._seen is None:
-            self._seen = content, beat, now
-            silence = self.limits.silence
-            _tell(f"{self.path} is held by {holder or 'an unknown process'}: waiting up to {silence:.0f} s for its heartbeat")
-        if dead is False or self._seen is None or (content, beat) != self._seen[:2]:
+        if dead is False or self._monitor.look(content, beat):
             raise ValueError(self._refusal(holder))
-        silent = self._now() - beat
-        if silent < self.limits.silence or now - self._seen[2] < self.limits.watched:
-            return ""
-        return f"has given no heartbeat for {silent:.0f} s"
+        # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
+        silence = self.limits.silence if content else self.limits.period
+        if self._monitor.num_looks == 1:
+            _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {silence:.0f} s for its heartbeat")
+        return f"has given no heartbeat for {silence:.0f} s" if self._monitor.silent >= silence else ""
 
     def _look(self) -> tuple[bytes, float]:
         """Content and heartbeat. Opening makes an NFS client ask the server for both."""
         with self.path.open("rb") as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
-
-    def _now(self) -> float:
-        """The present time by the file system's clock."""
-        try:
-            self._write_candidate()
-            return self._candidate.stat().st_mtime
-        finally:
-            self._candidate.unlink(missing_ok=True)
 
     def _write_candidate(self) -> None:
         with self._candidate.open("wb") as file:
@@ -244,7 +244,7 @@ class Lease:
 
     def _refusal(self, holder: Holder | None) -> str:
         if holder is None:
-            return f"run.directory {self.path.parent} is in use by an unknown process, see {self.path}: choose another folder"
+            return f"run.directory {self.path.parent} is in use by {UNKNOWN}, see {self.path}: choose another folder"
         return (
             f"run.directory {self.path.parent} is in use by a run: {holder}. Wait for it, stop it (kill -TERM {holder.pid} on "
             f"{holder.host} lets it write a checkpoint), or choose another folder"

@@ -1,13 +1,50 @@
-"""The network interface over which this host reaches the others."""
+"""The address at which the ranks meet, and the network interface over which this host reaches the others."""
 
 import ipaddress
 import os
+import resource
 import socket
+import time
 
 import psutil
 
+from megatape.errors import UserError
+
+PATIENCE = 20.0  # seconds; a host or container that is just starting may get its name later
+MIN_OPEN_FILES = 128  # the smallest run of two ranks has 40; each further rank and each shard is one more
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 ELSEWHERE = "192.0.2.1"  # an address that belongs to no network (RFC 5737): it is reached by the default route
+
+
+def check_meeting() -> None:
+    """Check, before ranks wait for each other for long, that this process can reach MASTER_ADDR.
+
+    Raises:
+        UserError: If the name stays unknown for PATIENCE, MASTER_PORT is no port, or this process may
+            open fewer than MIN_OPEN_FILES, sockets included.
+    """
+    host, port, here = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], socket.gethostname()
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"MASTER_PORT is {port!r} on {here}: give all ranks the same port from 1 to {2**16 - 1}")
+    num_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if num_files != resource.RLIM_INFINITY and num_files < MIN_OPEN_FILES:
+        raise UserError(
+            f"this process may open only {num_files} files and sockets on {here}: a rank needs {MIN_OPEN_FILES} or more; raise "
+            "the limit, such as by `ulimit -n 4096`"
+        )
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.getaddrinfo(host, port)
+        except (OSError, UnicodeError) as error:  # the latter for a label of more than 63 characters
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"MASTER_ADDR is {host!r}, which {here} does not know ({error}): give all ranks the name or address of "
+                    "rank 0's host"
+                ) from error
+            time.sleep(1.0)
+        else:
+            return
 
 
 def address_towards(host: str) -> str:

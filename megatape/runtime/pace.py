@@ -1,6 +1,7 @@
 """How long a rank may take for what it does, from how long it took for the like before; and which ranks are slow."""
 
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -25,10 +26,12 @@ class Phase:
 class Pace:
     """What a rank does at present, as its main thread tells it; other threads read `now`.
 
-    floors: least limit of each kind of phase, in seconds. unknown: the limit where nothing was measured."""
+    floors: least limit of each kind of phase, in seconds. unknown: the limit where nothing was measured. shorter: set when the
+    limit has become shorter, of which other ranks must hear at once: one that freezes before has the limit that they know."""
 
     def __init__(self, floors: Mapping[str, float], unknown: float) -> None:
         self._phase = Phase("starting", unknown)
+        self.shorter = threading.Event()
         self._wait: tuple[Phase, float] | None = None  # for files, and since when
         self._floors, self._unknown = floors, unknown
         self.remarks: deque[str] = deque()  # on slow ranks, for the main thread to report
@@ -51,8 +54,10 @@ class Pace:
             self._taken.setdefault(like, deque(maxlen=WINDOW)).append(now - since)
         self._entered = (kind, size), now
         taken = self._taken.get((kind, size), ())
-        known = len(taken) >= MEASURED
+        known, before = len(taken) >= MEASURED, self._phase.limit
         self._phase = Phase(name, max(self._floors[kind], FACTOR * statistics.median(taken)) if known else self._unknown)
+        if self._phase.limit < before:
+            self.shorter.set()
 
     def worked(self, share: float) -> None:
         """For this share of a step this rank was busy and waited for no other."""
@@ -71,7 +76,9 @@ class Pace:
         try:
             yield
         finally:
-            self._wait = None
+            lasted, self._wait = self.now is not self._phase, None
+            if lasted:
+                self.shorter.set()
 
 
 def slow_ranks(busy: Mapping[int, float]) -> dict[int, float]:

@@ -31,12 +31,13 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _world
 
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.runtime.pace import Pace, slow_ranks
 from megatape.runtime.topology import Topology, name_ranks
 
 ASIDE = "aside"  # group_desc of process groups that a thread uses while training goes on
 STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
+MAX_STALL = 60 * 24 * 365
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,17 @@ class Limits:
 
 
 def limits_of_environment() -> Limits:
-    """The defaults, or the minutes that DEEPSPEED_TIMEOUT gives for whatever a rank does."""
+    """The defaults, or the minutes that DEEPSPEED_TIMEOUT gives for whatever a rank does.
+
+    Raises:
+        UserError: If it is no number of minutes.
+    """
     minutes = os.environ.get(STALL_VAR)
-    return Limits(**dict.fromkeys(("step", "long", "stall"), 60.0 * int(minutes))) if minutes else Limits()
+    if minutes is None:
+        return Limits()
+    if not minutes.isdecimal() or not 1 <= int(minutes) <= MAX_STALL:
+        raise UserError(f"{STALL_VAR} is {minutes!r}: give whole minutes from 1 to {MAX_STALL}, or unset it")
+    return Limits(**dict.fromkeys(("step", "long", "stall"), 60.0 * int(minutes)))
 
 
 class RankFailed(RuntimeError):
@@ -129,6 +138,7 @@ class Watch:
             elif isinstance(error, Exception):
                 self._leave(2 * self.limits.period)
             self.over.set()
+            self.pace.shorter.set()  # wakes the thread that waits for it
             for thread in self.threads:
                 thread.join(self.limits.grace)
 
@@ -166,14 +176,21 @@ class Watch:
         self._tell("watch/verdict", json.dumps([cause, hangs]))
 
     def _run(self) -> None:
-        """The thread that talks to the store."""
-        while not self.over.wait(self.limits.period):
+        """The thread that talks to the store: once a period, and between to tell that the limit has become shorter."""
+        looked = time.monotonic()
+        while True:
+            self.pace.shorter.wait(looked + self.limits.period - time.monotonic())
+            self.pace.shorter.clear()
+            if self.over.is_set():
+                break
             self.rounds += 1
             try:
                 phase = self.pace.now
                 beat = json.dumps([self.rounds, _collectives(), phase.name, phase.limit, self.pace.busy])
                 self.store.set(f"watch/beat/{self.topology.rank}", beat)
-                self._look()
+                if time.monotonic() >= looked + self.limits.period:
+                    self._look()
+                    looked = time.monotonic()
             except RuntimeError:
                 self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
             if self.verdict:

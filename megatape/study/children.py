@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -64,16 +65,17 @@ class Children:
 def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
     """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
-    wait: until no other process holds the lock. Otherwise raises ValueError if one does."""
+    wait: until no other process holds the lock, and say so. Otherwise raises ValueError if one does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"{folder} is in use by another study, or by runs it left behind: wait for them, stop them, or choose "
-                "another folder"
-            ) from None
+            held = f"{folder} is in use by another study, or by runs it left behind: "
+            if not wait:
+                raise ValueError(f"{held}wait for them, stop them, or choose another folder") from None
+            print(f"{held}waiting until they end", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 
 

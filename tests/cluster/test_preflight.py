@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from megatape.cluster import collectives, preflight
 from megatape.cluster.collectives import Rate
 from megatape.cluster.preflight import Report, find_faults, table
+from megatape.config import parse_config
+from megatape.runtime.topology import Topology
 from tests.cluster.conftest import write_config
 from tests.cluster.hosts import Hosts
 from tests.workers import ROOT, run_workers
@@ -151,11 +154,25 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     assert time.monotonic() - started < 60
 
 
+def test_a_rank_that_freezes_while_clocks_are_compared(
+    monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any], tmp_path: Path
+) -> None:
+    """The report of every other rank is still made."""
+    monkeypatch.setattr(preflight, "TALKING_SECONDS", 0.1)
+    monkeypatch.setattr(preflight, "SHARING_SECONDS", 0.1)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    for rank, faults in ((0, []), (1, ["rank 0 did not tell the time within 0 s"])):
+        store = dist.HashStore()
+        store.set(f"host{rank}", "n1")
+        store.set("folder0", '""')
+        found = preflight._look(parse_config(raw_config, "test"), Topology(rank, 2, rank, 2), store)
+        assert found.faults == faults
+
+
 def test_rank_0_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
 ) -> None:
-    from megatape.config import parse_config
-
     monkeypatch.setattr(preflight, "MEETING_SECONDS", 2.0)
     for name, value in {
         "RANK": "1",
@@ -167,3 +184,7 @@ def test_rank_0_cannot_be_reached(
         monkeypatch.setenv(name, value)
     assert preflight.preflight(parse_config(raw_config, "test")) == 2
     assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
+    monkeypatch.setattr("megatape.runtime.network.PATIENCE", 0.0)
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert "error: MASTER_ADDR is 'no-such-host.invalid', which " in capsys.readouterr().err

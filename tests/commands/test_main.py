@@ -1,5 +1,6 @@
 """All commands: help and errors without torch, one form of error messages, and the scripts that call the commands."""
 
+import errno
 import json
 import re
 import runpy
@@ -112,6 +113,7 @@ def test_help_and_config_errors_import_little(tmp_path: Path) -> None:
     [
         (ValueError("a value"), 2, "error: a value\n"),
         (FileNotFoundError("a file"), 2, "error: a file\n"),
+        (OSError(errno.EMFILE, "Too many open files"), 2, "open files, such as by `ulimit -n 4096`\n"),
         (ChildProcessError("a run"), 1, "error: a run\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("nothing lost"), 130, "interrupted; nothing lost\n"),

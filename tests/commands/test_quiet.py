@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megatape.commands.options import silence_deepspeed
+from megatape.commands.options import prepare_deepspeed
 from tests.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
@@ -63,7 +63,7 @@ def logger() -> Iterator[logging.Logger]:
 
 def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
     """The filter is set before DeepSpeed's import, which then configures the same logger."""
-    silence_deepspeed()
+    prepare_deepspeed()
     from deepspeed.utils import logger as theirs
 
     assert theirs is logger

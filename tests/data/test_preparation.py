@@ -4,7 +4,6 @@ import errno
 import gzip
 import hashlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from megatape.data.claims import Claim, Patience
+from megatape.data.claims import Claim
 from megatape.data.cleaning.cleaning import parse_rules
 from megatape.data.partial import PartialFolder
 from megatape.data.preparation import Corpus, Preparation
@@ -26,14 +25,11 @@ from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import CorpusCounts, Source, Unit
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
-from megatape.files import write_atomically
-from megatape.runtime.holder import this_process
 from tests.adopted import write_llama2
 from tests.conftest import Command
 
 NUM_FILES, UNIT_BYTES = 6, 4000
 RULES = ["length:minimum=20", "near_duplicates"]
-QUICK = Patience(period=0.1, silence=1.0, poll=0.05)
 
 
 def text_of(number: int) -> str:
@@ -168,22 +164,6 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
     assert not (tmp_path / "out").exists()
     prepare(corpus, tmp_path / "out")
     assert content(tmp_path / "out") == content(tmp_path / "whole")
-
-
-def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
-    path = tmp_path / "00003.claim"
-    first, second = Claim(path, QUICK), Claim(path, QUICK)
-    assert first.take() and not second.take()
-    first.release()
-    assert second.take()
-    ended = replace(this_process(), pid=2**22 + 1)
-    write_atomically(path, ended.content())
-    assert first.take()  # of a process of this machine that has ended: at once
-    elsewhere = replace(this_process(), machine="another")
-    write_atomically(path, elsewhere.content())
-    assert not second.take()  # of another machine: only after a silence
-    os.utime(path, (time.time() - 2, time.time() - 2))
-    assert second.take()
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])

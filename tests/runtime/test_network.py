@@ -1,12 +1,15 @@
 """The network interface to other hosts."""
 
+import resource
 import socket
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
+from megatape.errors import UserError
 from megatape.runtime import network
-from megatape.runtime.network import address_towards, choose_interface, export_interface, interface_of
+from megatape.runtime.network import address_towards, check_meeting, choose_interface, export_interface, interface_of
 
 
 def loopback() -> str:
@@ -49,3 +52,58 @@ def test_the_users_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
     with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME is eth99.*has no eth99"):
         export_interface("127.0.0.1")
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment in which ranks can meet."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(network, "PATIENCE", 0.0)
+    check_meeting()
+    return monkeypatch
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "", "a" * 64])
+def test_an_address_that_nobody_knows(meeting: pytest.MonkeyPatch, host: str) -> None:
+    meeting.setenv("MASTER_ADDR", host)
+    with pytest.raises(UserError, match=f"MASTER_ADDR is '{host}', which .* does not know"):
+        check_meeting()
+
+
+def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> None:
+    """As that of a container which starts at the same time."""
+    meeting.setattr(network, "PATIENCE", 60.0)
+    answers = iter([socket.gaierror(socket.EAI_NONAME, "not known"), socket.gaierror(socket.EAI_AGAIN, "try again"), None])
+    waits: list[float] = []
+
+    def resolve(*_: object) -> None:
+        if answer := next(answers):
+            raise answer
+
+    meeting.setattr("socket.getaddrinfo", resolve)
+    meeting.setattr("time.sleep", waits.append)
+    check_meeting()
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "0", "99999", ""])
+def test_a_port_that_is_none(meeting: pytest.MonkeyPatch, port: str) -> None:
+    meeting.setenv("MASTER_PORT", port)
+    with pytest.raises(UserError, match=f"MASTER_PORT is '{port}' on .*from 1 to 65535"):
+        check_meeting()
+
+
+@pytest.fixture
+def few_files(meeting: pytest.MonkeyPatch) -> Iterator[None]:
+    """As after `ulimit -n 40`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_too_few_open_files() -> None:
+    with pytest.raises(UserError, match="may open only 40 files and sockets on .*ulimit -n"):
+        check_meeting()

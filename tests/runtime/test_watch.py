@@ -1,14 +1,20 @@
 """If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
 
+import json
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
+from megatape.runtime.pace import MEASURED, SHORT
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives
+from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives, limits_of_environment
+from tests.conftest import Command
 from tests.workers import run_workers
 
 LIMITS = Limits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
@@ -47,6 +53,71 @@ def leave_late(_: Any, topology: Topology) -> str:
         if topology.rank == 1:
             time.sleep(1.5)
     return "no error"
+
+
+class Store(dict[str, str]):
+    """What the watch uses of a store."""
+
+    set = dict.__setitem__
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def watch() -> Any:
+    """That of rank 1, whose heartbeats are an hour apart."""
+    watch = Watch(Topology(1, 2, 1), Limits(period=3600.0))
+    watch.store = Store()
+    watch.threads = [threading.Thread(target=watch._run, daemon=True)]
+    watch.threads[0].start()
+    yield watch
+    watch.over.set()
+    watch.pace.shorter.set()
+
+
+def wait_for_beat(watch: Watch, phase: str) -> None:
+    deadline = time.monotonic() + 10
+    while phase not in watch.store.get("watch/beat/1", ""):
+        assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
+        time.sleep(0.01)
+    assert json.loads(watch.store["watch/beat/1"])[3] == watch.limits.step
+
+
+def test_a_shorter_limit_is_told_at_once(watch: Watch) -> None:
+    """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
+    for step in range(MEASURED + 1):
+        watch.pace.enter("step", f"step {step}")
+    wait_for_beat(watch, f"step {MEASURED}")
+    watch.store.clear()
+    with watch.pace.waiting("a short read"):
+        pass
+    with watch.pace.waiting("a long read"):
+        time.sleep(1.1 * SHORT)
+    wait_for_beat(watch, f"step {MEASURED}")
+
+
+@pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
+@pytest.mark.parametrize("name", ["pretrain", "preflight"])
+def test_a_timeout_that_is_none(
+    name: str, minutes: str, monkeypatch: pytest.MonkeyPatch, command: Command, raw_config: dict[str, Any], tmp_path: Path
+) -> None:
+    """One line, before DeepSpeed is imported, which reads the variable and fails then."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", minutes)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.delitem(sys.modules, "megatape.training.pretrain", raising=False)
+    monkeypatch.delitem(sys.modules, "megatape.cluster.preflight", raising=False)
+    status, _, errors = command(name, "--config", config)
+    assert status == 2 and errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
+
+
+def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", "60")
+    assert limits_of_environment() == Limits(step=3600.0, long=3600.0, stall=3600.0)
+    monkeypatch.delenv("DEEPSPEED_TIMEOUT")
+    assert limits_of_environment() == Limits()
 
 
 def watched(topology: Topology, error: Exception) -> str:

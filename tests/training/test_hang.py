@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
+from megatape.runtime.pace import MEASURED, Pace
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import Limits, Watch
 from megatape.training.pretrain import pretrain
@@ -41,10 +43,12 @@ def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = 
 
 
 def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
-    victim = {"data": 0, "backward": topology.world_size - 1}.get(payload["hang"])
+    victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1}.get(payload["hang"])
     if topology.rank == victim:
         HANGS[payload["hang"]]()
     limits = Limits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
+    if payload["hang"] == "frozen":
+        limits = replace(limits, period=5.0, silence=STALL)
     os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
 
 
@@ -79,7 +83,20 @@ def hang_in_backward() -> None:
     Engine.forward_backward = hang  # type: ignore[method-assign, assignment]
 
 
-HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward}
+def freeze() -> None:
+    """Stop half a second after the first step whose limit is known, which is sooner than the next heartbeat is due."""
+    enter = Pace.enter
+
+    def stop(pace: Pace, kind: str, name: str, size: int = 0) -> None:
+        enter(pace, kind, name, size)
+        if name == f"step {MEASURED + 1}":
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Pace.enter = stop  # type: ignore[method-assign, assignment]
+
+
+HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward, "frozen": freeze}
 
 
 def steps_of(raw_config: dict[str, Any]) -> int:
@@ -97,7 +114,7 @@ def wait_for_steps(workers: Workers, raw_config: dict[str, Any], count: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("hang", ["data", "backward"])
 def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, hang: str) -> None:
     """Also rank 0, and also in DeepSpeed's own groups, whose ranks wait for another that waits for the one at fault."""
     raw_config["parallel"] = {"tp": 2}
@@ -132,6 +149,14 @@ def test_a_frozen_rank_is_named_and_a_short_stop_is_survived(raw_config: dict[st
     assert workers.status(other) == 1, log
     assert f"error on rank {other}: rank {victim} " in log and "frozen" in log, log
     assert f": rank {victim} " in stacks_of(raw_config, other) and " in train_step" in stacks_of(raw_config, other)
+
+
+@pytest.mark.slow
+def test_a_rank_that_freezes_after_its_first_steps_has_the_limit_of_a_step(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    with start(raw_config, tmp_path / "workers", 2, "frozen") as workers:
+        workers.wait(lambda: workers.running() == [1], "the end of the rank that waits for a frozen one", 120)
+        log = workers.logs([0])
+    assert workers.status(0) == 1 and f"no heartbeat for {STEP:.0f} s" in log, log
 
 
 @pytest.mark.slow

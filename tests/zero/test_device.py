@@ -1,14 +1,27 @@
-"""Which GPU a rank uses, and how many threads on a CPU."""
+"""How a rank joins the others, which GPU it uses, and how many threads on a CPU."""
 
 import os
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
 from torch.distributed import distributed_c10d
 
+from megatape.errors import UserError
+from megatape.runtime import network
 from megatape.runtime.topology import Topology
 from megatape.zero import distributed
 from megatape.zero.distributed import _device_number, _threads, initialize_distributed
+
+
+def test_an_address_that_nobody_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a single host: torch would try it until the timeout of collectives, 35 minutes in a training run."""
+    monkeypatch.setattr(network, "PATIENCE", 0.0)
+    places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "9"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="MASTER_ADDR is 'no-such-host.invalid', which .* does not know"):
+        initialize_distributed(Topology(1, 2, 1, local_size=2), timedelta(seconds=3))
 
 
 def test_device_of_a_local_rank() -> None:
