@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
@@ -38,17 +38,33 @@ def copy_file(name: str, path: Path, retries: Retries = USUAL) -> None:
         shutil.copyfileobj(source, copy, COPY_BYTES)
 
 
-def file_sizes(names: Sequence[str], retries: Retries = USUAL) -> list[int]:
-    """Of files, in bytes, as they are stored. Raises OSError."""
+class FileState(NamedTuple):
+    """State of a file as it is stored.
 
-    def size(name: str) -> int:
-        path = _local(name)
-        return path.stat().st_size if path else RemoteFile(name, retries).size
+    Attributes:
+        size: bytes.
+        version: its size and the time of its last change in nanoseconds, or the tag that its
+            server gives its content, if it gives any.
+    """
+
+    size: int
+    version: str
+
+
+def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileState]:
+    """States of files. Raises OSError."""
+
+    def state(name: str) -> FileState:
+        if path := _local(name):
+            status = path.stat()
+            return FileState(status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+        file = RemoteFile(name, retries)
+        return FileState(file.size, f"{file.size}-{file.version}")
 
     if not any(map(is_url, names)):
-        return list(map(size, names))
+        return list(map(state, names))
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(size, names))
+        return list(threads.map(state, names))
 
 
 def find_files(
