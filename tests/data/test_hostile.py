@@ -1,6 +1,7 @@
 """Corrupted and malicious input: named, counted, bounded, and never larger in memory than a record may be."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -16,7 +17,8 @@ from pyarrow import parquet
 
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
-from megatape.data.sources.source import Source
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import CorpusCounts, Source
 from megatape.data.tokenizer import Tokenizer
 from tests.data.test_corpus import read
 from tests.data.test_kinds import tar_of, write_parquet
@@ -56,10 +58,23 @@ def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     ]
 
 
-def negative(content: bytes) -> bytes:
-    """The size of the first member is -512, by a header with a right checksum."""
+def test_a_member_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    """It is read and named like any other."""
+    with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in {"ä.json": b'{"text": "one"}', "ö.json": b"{"}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    counts = CorpusCounts()
+    documents = list(read_documents(Source("webdataset", (str(tmp_path),)), counts))
+    assert [(document.text, document.place) for document in documents] == [("one", f"{tmp_path}/a.tar:\\udce4.json")]
+    assert counts.bad == 1 and counts.bad_examples[0].startswith(f"{tmp_path}/a.tar:\\udcf6.json: malformed")
+
+
+def sized(content: bytes, size: bytes) -> bytes:
+    """The size of the first member is another one, by a header with a right checksum."""
     header = bytearray(content[:512])
-    header[124:136] = b"\xff" * 10 + b"\xfe\x00"
+    header[124:136] = size
     header[148:156] = f"{sum(header[:148]) + 256 + sum(header[156:]):06o}\0 ".encode()
     return bytes(header) + content[512:]
 
@@ -74,7 +89,13 @@ TAR = tar_of(("0.txt", b"0" * 600), ("1.txt", b"1"))
         (TAR[:1536], "truncated"),  # between two members
         (TAR[:2560], "truncated"),  # without an end
         (TAR[:100] + b"x" + TAR[101:], "the checksum of a header is wrong"),
-        (negative(TAR), "a header has a negative number"),
+        (sized(TAR, b"\xff" * 10 + b"\xfe\x00"), "a header has a negative number"),
+        (sized(TAR, b"\x80\0\0\0\x80" + bytes(7)), "a member of 9,223,372,036,854,775,808 bytes"),
+        (sized(TAR, b"\x80" + b"\xff" * 11), "a member of 309,485,009,821,345,068,724,781,055 bytes"),
+        (
+            special("x", type=tarfile.XHDTYPE, size=29) + b"29 size=99999999999999999999\n".ljust(512, b"\0") + TAR,
+            "a member of",
+        ),
         (TAR + TAR, "there is more after its end"),
         (special("x", type=tarfile.XHDTYPE, size=2**40) + TAR, "extended headers of more than 65,536 bytes"),
         (special("x", type=tarfile.GNUTYPE_LONGNAME, size=2**30) + TAR, "extended headers of more than"),

@@ -54,7 +54,7 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: CorpusCounts)
             if sample:
                 yield sample
             key, sample = stem, {}
-        digest = hashlib.blake2b(member.name.encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(member.name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
         if digest in names:
             counts.add_bad(place, "a second member of this name")
         elif member.content is None:
