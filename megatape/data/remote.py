@@ -6,18 +6,22 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
+from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
 from megatape.data.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http
+from megatape.errors import UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
 BUFFER_BYTES = 2**18
 COPY_BYTES = 8 * 2**20  # at a time
 AT_ONCE = 16  # requests for sizes
+RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")  # in braces: first and last number, step
+MAX_NAMES = 100_000  # that braces stand for
 
 
 def is_url(name: str) -> bool:
@@ -114,8 +118,14 @@ def _local(name: str) -> Path | None:
 
 
 def _expanded(name: str) -> list[str]:
-    """The names that braces in a URL stand for."""
-    return list(braceexpand(name)) if is_url(name) and "{" in name else [str(_local(name) or name)]
+    """The names that braces in a URL stand for. Raises UserError if there are more than MAX_NAMES."""
+    if not is_url(name) or "{" not in name:
+        return [str(_local(name) or name)]
+    # braceexpand holds all numbers of a range in memory
+    ranges = (abs(int(end) - int(begin)) // int(step or 1) for begin, end, step in RANGE.findall(name))
+    if max(ranges, default=0) >= MAX_NAMES or len(names := list(islice(braceexpand(name), MAX_NAMES + 1))) > MAX_NAMES:
+        raise UserError(f"{name}: its braces stand for more than {MAX_NAMES:,} names: give fewer numbers, or a folder")
+    return names
 
 
 def _find(path: Path, patterns: Sequence[str], recursive: bool) -> list[str] | None:

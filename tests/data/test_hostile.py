@@ -17,9 +17,11 @@ from pyarrow import parquet
 
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
+from megatape.data.remote import FileState
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Source
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 from tests.data.test_corpus import read
 from tests.data.test_kinds import tar_of, write_parquet
 
@@ -186,6 +188,17 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
     monkeypatch.setattr("megatape.data.preparation.read_unit", None)
     index, _ = prepare(Corpus(Source("jsonl", (str(tmp_path),), max_bad_fraction=0.1), 0.2, tokenizer, 0), tmp_path / "out")
     assert index.counts == {"bad records": 24}
+
+
+def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server announces does not decide how much memory the list of units takes."""
+    state = FileState(10**14, "")
+    monkeypatch.setattr("megatape.data.sources.source.file_states", lambda names: [state for _ in names])
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
+    ):
+        Source("jsonl", (str(tmp_path),)).units()
 
 
 GIGABYTE = 2**30

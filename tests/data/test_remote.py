@@ -12,6 +12,7 @@ import pytest
 from megatape.commands.main import EXTRAS
 from megatape.data.remote import copy_file, file_states, find_files, is_url, open_file, relative
 from megatape.data.remote_file import Retries
+from megatape.errors import UserError
 from tests.data.web import Fault, Web, served
 
 QUICK = Retries(count=3, wait=0.01, timeout=0.5)
@@ -126,6 +127,12 @@ def test_what_is_not_there(web: Web) -> None:
         find_files(["memory://none"], "*")
 
 
+@pytest.mark.parametrize("braces", ["{1..99999999}", "{1..999}{1..999}", "{0001..200000}", "{a,{-9..99999999}}"])
+def test_braces_that_stand_for_too_many_names(braces: str) -> None:
+    with pytest.raises(UserError, match=r"its braces stand for more than 100,000 names"):
+        find_files([f"memory://host/{braces}.jsonl"])
+
+
 def test_a_listing_is_complete(web: Web) -> None:
     """A folder below the first one that cannot be listed is tried again, not left out."""
     web.files |= {"a/one.jsonl": b"1", "a/b/two.jsonl": b"2"}
@@ -203,6 +210,7 @@ def test_another_content_of_the_same_size_is_another_version(web: Web, tmp_path:
         ("http://host/c4/a.gz", "http://host/c4", "a.gz"),
         ("http://host/c4/1.gz", "http://host/c4/{0..2}.gz", ""),
         ("http://host/c4/3.gz", "http://host/c4/{0..2}.gz", None),
+        ("http://host/c4/900000.gz", "http://host/c4/{0..1000000..100000}.gz", ""),
         ("http://host/c4/a.gz", "http://host/c4/*.gz", ""),
         ("http://host/c4/a.gz", ".", None),
         ("c4/a.gz", "http://host/c4", None),

@@ -15,6 +15,7 @@ from megatape.errors import UserError
 from megatape.registry import SOURCES
 
 UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
+MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
 
 
 @dataclass
@@ -273,6 +274,11 @@ def grouped(files: Iterable[str], divided: bool = False) -> list[Unit]:
         if size + file_bytes > UNIT_BYTES:
             close()
         if divided and file_bytes > UNIT_BYTES and not is_packed(file):
+            if len(units) + file_bytes // UNIT_BYTES > MAX_UNITS:
+                raise UserError(
+                    f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {UNIT_BYTES:,}: "
+                    "check the length that the file system or the server announces, and prepare a larger source in parts"
+                )
             for start in range(0, file_bytes, UNIT_BYTES):
                 end = min(start + UNIT_BYTES, file_bytes)
                 units.append(Unit((file,), end - start, start, end, versions=(version,)))
