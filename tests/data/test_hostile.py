@@ -113,6 +113,23 @@ def test_tars_that_are_refused(tmp_path: Path, content: bytes, reason: str) -> N
         read("webdataset", tmp_path)
 
 
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    """They lead anywhere: they are named and counted as members of tars are. A link that is given itself is a file."""
+    folder, secret, link = tmp_path / "texts", tmp_path / "secrets" / "secret.txt", tmp_path / "link.txt"
+    for path, content in {folder / "a.txt": "good", secret: "secret"}.items():
+        path.parent.mkdir()
+        path.write_text(content)
+    (folder / "b.txt").symlink_to(secret)
+    (folder / "c").symlink_to(secret.parent)
+    texts, counts = read("text", folder)
+    assert texts == ["good"] and counts.bad_examples == [f"{folder}/b.txt: it is a link, no file"]
+    (folder / "b.txt").rename(folder / "b.py")
+    (folder / "a.txt").rename(folder / "a.py")
+    assert read("code", folder)[0] == ["good"]
+    link.symlink_to(folder / "a.py")
+    assert read("text", link)[0] == ["good"]
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
 @pytest.mark.parametrize("damage", [lambda blob: blob[:-9], lambda blob: blob[:200] + b"\0" * 40 + blob[240:]])
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
