@@ -94,8 +94,11 @@ def is_packed(path: str) -> bool:
 
 
 def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
-    """What the open file `path` holds. Reading raises one of CORRUPTED if it is truncated or corrupted."""
+    """What the open file `path` holds. This and reading raise one of CORRUPTED if it is empty, truncated or corrupted."""
     kind = COMPRESSIONS.get(suffix(path))
+    if kind and not stored.read(1):  # igzip takes a file without a header for one without content
+        raise EOFError("it is empty")
+    stored.seek(0)
     if kind == "gzip":
         return cast(BinaryIO, igzip.open(stored, "rb"))
     return cast(BinaryIO, ZstdFile(stored)) if kind == "zstd" else stored

@@ -131,7 +131,17 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
-@pytest.mark.parametrize("damage", [lambda blob: blob[:-9], lambda blob: blob[:200] + b"\0" * 40 + blob[240:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda blob: blob[:-9],
+        lambda blob: blob[:200] + b"\0" * 40 + blob[240:],
+        lambda blob: b"",
+        lambda blob: blob[:1],
+        lambda blob: blob + blob[:3],
+        lambda blob: bytes(99),
+    ],
+)
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
 def test_packed_files_that_are_corrupted(
     tmp_path: Path, pack: Callable[[bytes], bytes], damage: Callable[[bytes], bytes], kind: str
