@@ -10,6 +10,7 @@ import orjson
 from isal import igzip, isal_zlib
 
 from megatape.data.remote import open_file, suffix
+from megatape.errors import UserError
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdError, ZstdFile
@@ -19,6 +20,7 @@ else:
 NUM_BAD_EXAMPLES = 5
 # Of a line of JSON or of a text file. A document is tokenized as a whole, which takes about 60 times its size in memory.
 MAX_RECORD_BYTES = 16 * 2**20
+LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 MAX_BAD_FRACTION = 0.01
 FEW_BAD = 10  # records are never too many, so that no small source is refused for one of them
 CHUNK_BYTES = 2**20  # read at a time of what is skipped
@@ -84,8 +86,23 @@ def read_records(
                     continue
                 yield place, record
     except CORRUPTED as error:
-        kind = COMPRESSIONS[suffix(path)]
-        raise ValueError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again") from error
+        raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+
+
+def corrupted(path: str, kind: str, error: Exception) -> UserError:
+    """The message about a file of this kind, reading which raised one of CORRUPTED or the like."""
+    if "requires too much memory" in str(error):  # as zstd says it
+        return UserError(
+            f"{path}: its zstd frames take more than 128 MiB to unpack: pack it again without --long, by unzstd --long=31 and "
+            "zstd"
+        )
+    return UserError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again")
+
+
+def check_max_record_bytes(max_bytes: int) -> None:
+    """Raise UserError for a limit on the size of records that is none."""
+    if not 1 <= max_bytes <= LARGEST_RECORD_BYTES:
+        raise UserError(f"--max-record-bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
 
 
 def is_packed(path: str) -> bool:

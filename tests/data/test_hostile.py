@@ -15,6 +15,8 @@ import pytest
 from backports import zstd
 from pyarrow import parquet
 
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import ExampleSource
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
 from megatape.data.remote import FileState
@@ -154,12 +156,21 @@ def test_packed_files_that_are_corrupted(
         read("jsonl" if kind == "jsonl" else "webdataset", tmp_path)
 
 
-def test_a_zstd_frame_that_needs_a_gigabyte(tmp_path: Path) -> None:
+def test_a_zstd_frame_that_needs_two_gigabytes(tmp_path: Path) -> None:
     """Its window is refused, whatever it holds."""
-    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 30})
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
     (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(b'{"text": "a"}\n') + packer.flush())
-    with pytest.raises(ValueError, match="a.jsonl.zst: .*requires too much memory"):
+    with pytest.raises(UserError, match="a.jsonl.zst: its zstd frames take more than 128 MiB to unpack: pack it again without"):
         read("jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 2**31, 10**30])
+def test_a_limit_on_records_that_is_none(size: int) -> None:
+    message = rf"--max-record-bytes is {size}: give a number between 1 and 2,147,483,647"
+    with pytest.raises(UserError, match=message):
+        Source("python", max_record_bytes=size)
+    with pytest.raises(UserError, match=message):
+        ExampleSource("pairs", ("a.jsonl",), (), Limits(100), max_record_bytes=size)
 
 
 def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from megatape.data.index import Tally
-from megatape.data.records import MAX_BAD_FRACTION, MAX_RECORD_BYTES, NUM_BAD_EXAMPLES, RecordCounts, is_packed
+from megatape.data.records import (
+    MAX_BAD_FRACTION,
+    MAX_RECORD_BYTES,
+    NUM_BAD_EXAMPLES,
+    RecordCounts,
+    check_max_record_bytes,
+    is_packed,
+)
 from megatape.data.remote import file_states, relative
 from megatape.errors import UserError
 from megatape.registry import SOURCES
@@ -191,8 +198,7 @@ class Source:
             raise ValueError(f"--max-bad-fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
         if self.max_documents is not None and self.max_documents < 1:
             raise ValueError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
-        if self.max_record_bytes < 1:
-            raise ValueError(f"--max-record-bytes is {self.max_record_bytes}: give at least 1")
+        check_max_record_bytes(self.max_record_bytes)
 
     @property
     def reader(self) -> Reader:
