@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from backports import zstd
@@ -210,6 +211,28 @@ def test_parquet_files_with_faults(tmp_path: Path) -> None:
             read("parquet", path)
 
 
+def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
+    """pyarrow aborts where a footer contradicts itself: the file is named, and others are read as before and after."""
+    good, bad = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    write_parquet(good, ["good"])
+    parquet.write_table(pa.table({"text": ["bad"]}), bad)
+    content = bad.read_bytes()
+    assert content.count(OPTIONAL) == 1
+    bad.write_bytes(content.replace(OPTIONAL, REQUIRED))
+    for _ in range(2):
+        assert read("parquet", good)[0] == ["good"]
+        with pytest.raises(UserError, match=f"{bad}: cannot be read: the process that did was ended by SIGABRT: a file is"):
+            read("parquet", tmp_path)
+
+
+def test_documents_that_are_not_wanted_end_their_process(tmp_path: Path) -> None:
+    """A source that is left before its end leaves no process that waits to send the rest."""
+    write_parquet(tmp_path / "a.parquet", ["x" * 100_000] * 100)
+    before = psutil.Process().children(recursive=True)
+    assert read("parquet", tmp_path, max_documents=1)[0] == ["x" * 100_000]
+    assert all(child in before for child in psutil.Process().children(recursive=True))
+
+
 def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no unit has too many of may be too much in all: nothing that is finished is lost, and nothing is read again."""
     monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 2000)
@@ -239,6 +262,8 @@ def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Source("jsonl", (str(tmp_path),)).units()
 
 
+# Beginnings of the description of a column in a footer of Parquet, whose page statistics are for the former.
+OPTIONAL, REQUIRED = b"%\x02\x18\x04text", b"%\x00\x18\x04text"
 GIGABYTE = 2**30
 READ_IN_LITTLE_MEMORY = f"""
 import resource, sys
