@@ -36,7 +36,8 @@ class PersonalData(TextRule):
 
     def apply(self, text: str) -> str:
         address = self._formatter.emails_replacer.regex
-        parts, end, before = [], 0, 0  # end of the last address, end of the last @
+        parts: list[str] = []
+        end = before = 0  # of the last address, and of the last @
         for sign in re.finditer("@", text):
             at = sign.start()
             longest = REVERSED.match(text[max(end, before) : at][::-1])

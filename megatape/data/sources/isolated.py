@@ -1,4 +1,4 @@
-"""Reads in another process what may end the process that reads it."""
+"""Reading files by a library that may end its process."""
 
 import multiprocessing
 import signal
@@ -46,10 +46,10 @@ class _Child:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
-        self._connection, its = context.Pipe()
-        self._process = context.Process(target=_serve, args=(its,), daemon=True)
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
-        its.close()
+        other.close()
 
     def documents(self, reader: IsolatedReader, source: Source, unit: Unit) -> Iterator[Read]:
         """The documents of a unit. Raises what reading them raised, or UserError if that has ended the child."""
@@ -65,7 +65,7 @@ class _Child:
             answer: Any = self._connection.recv()
         except (EOFError, ConnectionError):
             self._process.join()
-            raise UserError(f"{unit}: cannot be read: the process that did was {self._end()}") from None
+            raise UserError(f"{unit}: cannot be read: the process that did was {self._exit_reason()}") from None
         if isinstance(answer, Exception):
             raise answer
         return cast(list[Read], answer)
@@ -76,7 +76,7 @@ class _Child:
         self._process.kill()
         self._process.join()
 
-    def _end(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.exitcode or 0
         if code >= 0:
             return f"ended with status {code}: the lines above say why"
