@@ -36,9 +36,14 @@ def open_file(name: str, retries: Retries = USUAL) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(RemoteFile(name, retries), BUFFER_BYTES))
 
 
-def copy_file(name: str, path: Path, retries: Retries = USUAL) -> None:
-    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete."""
+def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None = None) -> None:
+    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
+
+    size: in bytes, that it must have; None: any."""
     with open_file(name, retries) as source, path.open("wb") as copy:
+        if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
+            raise OSError(f"{name}: {found:,} bytes, not {size:,}")
+        source.seek(0)
         shutil.copyfileobj(source, copy, COPY_BYTES)
 
 
