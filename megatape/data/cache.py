@@ -104,7 +104,7 @@ class ShardCache:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             self._cache.make_room(shard.bytes)
-            copy_file(f"{self._origin}/{shard.file}", partial)
+            copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             partial.rename(copy)
         except OSError as error:
             raise OSError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error

@@ -28,9 +28,9 @@ def seen_before() -> Callable[[str], bool]:
     return is_duplicate
 
 
-def pack_hashes(hashes: Sequence[bytes]) -> np.ndarray:
-    """uint64 [n, 2] of the documents of a unit."""
-    return np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2)
+def pack_hashes(hashes: bytes | bytearray) -> np.ndarray:
+    """uint64 [n, 2] of the documents of a unit, whose hashes follow each other."""
+    return np.frombuffer(hashes, "<u8").reshape(-1, 2)
 
 
 def repeated(units: Sequence[LoadHashes], at_once: int = AT_ONCE, beat: Callable[[], None] = lambda: None) -> np.ndarray:

@@ -33,7 +33,7 @@ from megatape.files import check_absent, read_json, sync, write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, read_holder
 
 PLAN = "plan.json"
-VERSION = 2  # of how units are made: a folder that another version has begun is refused
+VERSION = 3  # of how units are made: a folder that another version has begun is refused
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Plan:
         if len(self.units) != len(other.units):
             return f"inputs: {len(self.units)} parts, now {len(other.units)}"
         for number, (mine, its) in enumerate(zip(self.units, other.units, strict=True)):
-            if mine != its and (number in used or replace(mine, num_bytes=its.num_bytes) != its):
-                return f"inputs: {mine}, now {its}"
+            if mine != its and (number in used or replace(mine, num_bytes=its.num_bytes, versions=its.versions) != its):
+                return f"inputs: {mine.difference(its)}"
         return None
 
 
@@ -120,7 +120,9 @@ class PartialFolder:
             return None
         try:
             content = read_json(path)
-            units = [Unit(**unit | {"inputs": tuple(unit["inputs"])}) for unit in content["units"]]
+            units = [
+                Unit(**unit | {name: tuple(unit.get(name, ())) for name in ("inputs", "versions")}) for unit in content["units"]
+            ]
             tokenizers = {name: TokenizerEntry(**entry) for name, entry in content["tokenizers"].items()}
             return Plan(**content | {"units": units, "tokenizers": tokenizers})
         except (ValueError, TypeError, KeyError) as error:

@@ -22,7 +22,7 @@ from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_fast import FastTokenizer, IdsDiffer, fast_tokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.unit_writer import UnitWriter
-from megatape.data.verdicts import FirstPass, Judge, compare, judge_at_once, replay
+from megatape.data.verdicts import FirstPass, SecondPass, compare, judge_at_once
 from megatape.files import temporary_name, write_atomically
 
 FIRST, LAST = "verdicts", "tokens"  # passes over the source
@@ -181,11 +181,13 @@ class Preparation:
 
     def _judge(self, number: int, claim: Claim, report: Report) -> None:
         counts, verdicts = CorpusCounts(), FirstPass(self.corpus.cleaning, self.corpus.drop_duplicates)
-        for count, document in enumerate(read_unit(self.corpus.source, self.units[number], counts)):
+        unit = self.units[number]
+        for count, document in enumerate(read_unit(self.corpus.source, unit, counts)):
             verdicts.add(document.text)
             claim.beat()
             if count % REPORTED == 0:
                 report(number, FIRST, counts, 0)
+        unit.check_unchanged()
         report(number, FIRST, counts, 0)
         write_atomically(self.folder.first_pass(number), verdicts.content())
 
@@ -193,12 +195,12 @@ class Preparation:
         files = [self.folder.first_pass(number) for number in range(len(self.units))]
         write_atomically(self.folder.compared(), compare(files, claim.beat))
 
-    def _judgement(self, number: int) -> Judge:
-        """Of the documents of a unit."""
-        corpus, folder = self.corpus, self.folder
+    def _second_pass(self, number: int) -> SecondPass | None:
+        """Over a unit; None if there is only one pass."""
         if self.num_passes == 1:
-            return judge_at_once(corpus.cleaning, corpus.drop_duplicates)
-        return replay(corpus.cleaning, folder.first_pass(number), folder.compared(), number)
+            return None
+        folder = self.folder
+        return SecondPass(self.corpus.cleaning, folder.first_pass(number), folder.compared(), number, str(self.units[number]))
 
     def _write(self, number: int, claim: Claim, tokenizers: dict[str, Tokenizer], report: Report) -> None:
         try:
@@ -215,7 +217,9 @@ class Preparation:
         fast: dict[str, FastTokenizer],
         report: Report,
     ) -> None:
-        source, counts = self.corpus.source, CorpusCounts()
+        corpus, unit, counts = self.corpus, self.units[number], CorpusCounts()
+        second = self._second_pass(number)
+        judge = second.judge if second else judge_at_once(corpus.cleaning, corpus.drop_duplicates)
         written = temporary_name(self.folder.unit_folder(number))
         try:
             part = f"-{unit_name(number)}" if len(self.units) > 1 else ""
@@ -224,14 +228,16 @@ class Preparation:
                 (written / name).mkdir(parents=True)
                 encode = fast[name].encode_documents if name in fast else tokenizer.encode_documents
                 writers.append(UnitWriter(written / name, part, tokenizer, encode))
-            read = read_unit(source, self.units[number], counts, self._judgement(number))
-            whole, share = self.units[number].split, self.corpus.validation_share
-            documents = ((whole or split_of(document.text, share), document) for document in read)
+            read, share = read_unit(corpus.source, unit, counts, judge), corpus.validation_share
+            documents = ((unit.split or split_of(document.text, share), document) for document in read)
             for batch in batches(documents):
                 for writer in writers:
                     writer.add(batch)
                 claim.beat()
                 report(number, LAST, counts, sum(writer.tokens for writer in writers))
+            if second:
+                second.close()
+            unit.check_unchanged()
             for writer in writers:
                 writer.close(counts)
             report(number, LAST, counts, sum(writer.tokens for writer in writers))

@@ -21,6 +21,7 @@ from megatape.data.index import Index, load_index
 from megatape.data.partial import PartialFolder
 from megatape.data.preparation import LAST, Corpus, Preparation
 from megatape.data.sources.source import CorpusCounts
+from megatape.errors import UserError
 from megatape.files import check_absent
 
 REPORTS = 0.5  # seconds between the reports of a worker
@@ -109,7 +110,7 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     reports: Any = context.Queue()
     corpus = replace(preparation.corpus, tokenizer=None, several={})  # the folder has them
     arguments = corpus, preparation.folder.output, preparation.folder.patience, _threads(workers), reports
-    processes = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(workers)]
+    processes = [context.Process(target=_worker, args=arguments) for _ in range(workers)]
     for process in processes:
         process.start()
     warnings: set[str] = set()  # that were shown: several workers may wait for the same
@@ -179,6 +180,6 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
         preparation.hasten(tokenizers, warn=False)  # the command has
         preparation.work(tokenizers, report)
     except (ValueError, OSError) as error:
-        reports.put((OSError if isinstance(error, OSError) else ValueError)(str(error)))
+        reports.put(next(kind for kind in (OSError, UserError, ValueError) if isinstance(error, kind))(str(error)))
     except Exception:  # noqa: BLE001  # whatever it is, the command must tell it
         reports.put(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))

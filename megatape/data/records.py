@@ -10,6 +10,7 @@ import orjson
 from isal import igzip, isal_zlib
 
 from megatape.data.remote import open_file, suffix
+from megatape.errors import UserError
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdError, ZstdFile
@@ -17,6 +18,7 @@ else:
     from backports.zstd import ZstdError, ZstdFile
 
 NUM_BAD_EXAMPLES = 5
+LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 FEW_BAD = 10  # records are never too many, so that no small source is refused for one of them
 CHUNK_BYTES = 2**20  # read at a time of what is skipped
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -81,8 +83,23 @@ def read_records(
                     continue
                 yield place, record
     except CORRUPTED as error:
-        kind = COMPRESSIONS[suffix(path)]
-        raise ValueError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again") from error
+        raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+
+
+def corrupted(path: str, kind: str, error: Exception) -> UserError:
+    """The message about a file of this kind, reading which raised one of CORRUPTED or the like."""
+    if "requires too much memory" in str(error):  # as zstd says it
+        return UserError(
+            f"{path}: its zstd frames take more than 128 MiB to unpack: pack it again without --long, by unzstd --long=31 and "
+            "zstd"
+        )
+    return UserError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again")
+
+
+def check_max_record_bytes(max_bytes: int) -> None:
+    """Raise UserError for a limit on the size of records that is none."""
+    if not 1 <= max_bytes <= LARGEST_RECORD_BYTES:
+        raise UserError(f"--max-record-bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
 
 
 def is_packed(path: str) -> bool:
@@ -91,8 +108,11 @@ def is_packed(path: str) -> bool:
 
 
 def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
-    """What the open file `path` holds. Reading raises one of CORRUPTED if it is truncated or corrupted."""
+    """What the open file `path` holds. This and reading raise one of CORRUPTED if it is empty, truncated or corrupted."""
     kind = COMPRESSIONS.get(suffix(path))
+    if kind and not stored.read(1):  # igzip takes a file without a header for one without content
+        raise EOFError("it is empty")
+    stored.seek(0)
     if kind == "gzip":
         return cast(BinaryIO, igzip.open(stored, "rb"))
     return cast(BinaryIO, ZstdFile(stored)) if kind == "zstd" else stored

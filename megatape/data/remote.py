@@ -6,18 +6,22 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
+from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
 from megatape.data.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http
+from megatape.errors import UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
 BUFFER_BYTES = 2**18
 COPY_BYTES = 8 * 2**20  # at a time
 AT_ONCE = 16  # requests for sizes
+RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")  # in braces: first and last number, step
+MAX_NAMES = 100_000  # that braces stand for
 
 
 def is_url(name: str) -> bool:
@@ -32,23 +36,44 @@ def open_file(name: str, retries: Retries = USUAL) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(RemoteFile(name, retries), BUFFER_BYTES))
 
 
-def copy_file(name: str, path: Path, retries: Retries = USUAL) -> None:
-    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete."""
+def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None = None) -> None:
+    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
+
+    size: in bytes, that it must have; None: any."""
     with open_file(name, retries) as source, path.open("wb") as copy:
+        if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
+            raise OSError(f"{name}: {found:,} bytes, not {size:,}")
+        source.seek(0)
         shutil.copyfileobj(source, copy, COPY_BYTES)
 
 
-def file_sizes(names: Sequence[str], retries: Retries = USUAL) -> list[int]:
-    """Of files, in bytes, as they are stored. Raises OSError."""
+class FileState(NamedTuple):
+    """State of a file as it is stored.
 
-    def size(name: str) -> int:
-        path = _local(name)
-        return path.stat().st_size if path else RemoteFile(name, retries).size
+    Attributes:
+        size: bytes.
+        version: its size and the time of its last change in nanoseconds, or the tag that its
+            server gives its content, if it gives any.
+    """
+
+    size: int
+    version: str
+
+
+def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileState]:
+    """States of files. Raises OSError."""
+
+    def state(name: str) -> FileState:
+        if path := _local(name):
+            status = path.stat()
+            return FileState(status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+        file = RemoteFile(name, retries)
+        return FileState(file.size, f"{file.size}-{file.version}")
 
     if not any(map(is_url, names)):
-        return list(map(size, names))
+        return list(map(state, names))
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(size, names))
+        return list(threads.map(state, names))
 
 
 def find_files(
@@ -98,8 +123,14 @@ def _local(name: str) -> Path | None:
 
 
 def _expanded(name: str) -> list[str]:
-    """The names that braces in a URL stand for."""
-    return list(braceexpand(name)) if is_url(name) and "{" in name else [str(_local(name) or name)]
+    """The names that braces in a URL stand for. Raises UserError if there are more than MAX_NAMES."""
+    if not is_url(name) or "{" not in name:
+        return [str(_local(name) or name)]
+    # braceexpand holds all numbers of a range in memory
+    ranges = (abs(int(end) - int(begin)) // int(step or 1) for begin, end, step in RANGE.findall(name))
+    if max(ranges, default=0) >= MAX_NAMES or len(names := list(islice(braceexpand(name), MAX_NAMES + 1))) > MAX_NAMES:
+        raise UserError(f"{name}: its braces stand for more than {MAX_NAMES:,} names: give fewer numbers, or a folder")
+    return names
 
 
 def _find(path: Path, patterns: Sequence[str], recursive: bool) -> list[str] | None:

@@ -113,7 +113,9 @@ class Attempts:
 
 
 class RemoteFile(io.RawIOBase):
-    """A file at a URL. size: in bytes. Raises OSError when it is opened or read."""
+    """A file at a URL. size: in bytes. version: differs if the content does, empty if the server tells none.
+
+    Raises OSError when it is opened or read."""
 
     def __init__(self, url: str, retries: Retries) -> None:
         self.url = url
@@ -121,8 +123,8 @@ class RemoteFile(io.RawIOBase):
         self._streamed = 0  # position of the stream
         self._attempts = Attempts(url, retries)
         self._system, self._path = file_system(url, retries)
-        self.size = self._attempts.run(self._announced)
-        self._tag = "" if is_http(url) else self._attempts.run(self._ukey)  # differs if the content does
+        self.size, self.version = self._attempts.run(self._announced)
+        self._tag = "" if is_http(url) else self.version
         self._position = 0  # of what is read next
         self._failed_at = 0  # position of the last failure
 
@@ -211,11 +213,13 @@ class RemoteFile(io.RawIOBase):
             )
         self._tag = self._tag or tag
 
-    def _announced(self) -> int:
-        size = self._system.info(self._path)["size"]
-        if size is None:
+    def _announced(self) -> tuple[int, str]:
+        """Size and version. A web server's tag of a HEAD request may differ from that of its answers with content."""
+        info = self._system.info(self._path)
+        if info["size"] is None:
             raise RemoteError(f"{self.url}: the server does not say how long it is: download it")
-        return int(size)
+        tag = info.get("ETag") or info.get("Last-Modified") or "" if is_http(self.url) else self._ukey()
+        return int(info["size"]), str(tag)
 
     def _ukey(self) -> str:
         return str(self._system.ukey(self._path))

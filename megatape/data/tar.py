@@ -15,6 +15,7 @@ MAX_EXTENDED = 8  # extended headers of one member
 FILES, FOLDER, LONG_NAME, PAX = b"0\0007", b"5", b"L", b"x"
 IGNORED = b"gKV"  # headers for all members, names of links, labels
 FAULTS = {b"1": "a link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+MAX_MEMBER_BYTES = 2**60  # whose ends are positions that a file can have
 CHUNK_BYTES = 2**20
 
 
@@ -77,6 +78,8 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def _padded(size: int) -> int:
+    if size >= MAX_MEMBER_BYTES:
+        raise TarError(f"a member of {size:,} bytes")
     return -(-size // BLOCK) * BLOCK
 
 

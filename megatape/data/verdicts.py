@@ -4,11 +4,12 @@ First the rules that judge a text by itself decide, in the order given, each on 
 that remain, those go that equal an earlier one, then those that resemble one. Earlier ones that go for either reason count too.
 
 One process keeps hashes and keys of the only unit in memory. With several units a first pass writes the verdicts of the rules
-on each, with hashes and keys. One process compares them all, in parts that bound its memory, and the second pass replays this.
+on each, with hashes and keys. One process compares them all, in parts that bound its memory, and the second pass replays this
+on the same documents, by their hashes.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy as np
 
 from megatape.data.cleaning.cleaning import Cleaning
 from megatape.data.cleaning.rule import Dropped
-from megatape.data.duplicates import document_hash, pack_hashes, repeated, seen_before
+from megatape.data.duplicates import HASH_BYTES, document_hash, pack_hashes, repeated, seen_before
+from megatape.errors import UserError
 
 DUPLICATES, NEAR_DUPLICATES = "duplicates", "near_duplicates"
 AS_IT_IS, CHANGED = 0, 1  # codes of documents that stay; those of the others are CHANGED plus the number of a reason
@@ -55,11 +57,14 @@ class FirstPass:
         self._cleaning, self._drop_duplicates, self._near = cleaning, drop_duplicates, cleaning.near_duplicates
         self._reasons: dict[str, int] = {}
         self._codes = array("I")  # of each document
-        self._hashes: list[bytes] = []
+        self._texts = bytearray()  # hashes of all documents as they were read
+        self._hashes = bytearray()  # of those that the rules leave
         self._keys: list[np.ndarray] = []
 
     def add(self, text: str) -> None:
         """The next document."""
+        text_hash = document_hash(text)
+        self._texts += text_hash
         try:
             left = self._cleaning.apply(text)
         except Dropped as reason:
@@ -67,13 +72,17 @@ class FirstPass:
             return
         self._codes.append(AS_IT_IS if left == text else CHANGED)
         if self._drop_duplicates:
-            self._hashes.append(document_hash(left))
+            self._hashes += text_hash if left == text else document_hash(left)
         if self._near is not None:
             self._keys.append(self._near.keys(left))
 
     def content(self) -> bytes:
-        """What `compare` and `replay` read, as .npz."""
-        arrays: dict[str, Any] = {"codes": np.array(self._codes, np.uint32), "reasons": np.array(list(self._reasons), np.str_)}
+        """What `compare` and `SecondPass` read, as .npz."""
+        arrays: dict[str, Any] = {
+            "codes": np.array(self._codes, np.uint32),
+            "reasons": np.array(list(self._reasons), np.str_),
+            "texts": pack_hashes(self._texts),
+        }
         if self._drop_duplicates:
             arrays["hashes"] = pack_hashes(self._hashes)
         if self._near is not None:
@@ -103,30 +112,48 @@ def compare(files: Sequence[Path], beat: Callable[[], None]) -> bytes:
     return _packed(arrays)
 
 
-def replay(cleaning: Cleaning, first_pass: Path, compared: Path, number: int) -> Judge:
-    """For the documents of unit `number`, by what `FirstPass` and `compare` have found."""
-    with np.load(first_pass, allow_pickle=False) as unit:
-        codes, reasons = unit["codes"], unit["reasons"].tolist()
-    survivors = np.flatnonzero(codes <= CHANGED)
-    with np.load(compared, allow_pickle=False) as found:
-        for reason in (NEAR_DUPLICATES, DUPLICATES):  # a document that does both is counted among the duplicates
-            if (name := f"{reason}-{number}") in found.files:
-                reasons.append(reason)
-                codes[survivors[np.unpackbits(found[name], count=survivors.size).astype(bool)]] = CHANGED + len(reasons)
-    left: Iterator[int] = iter(codes.tolist())
+class SecondPass:
+    """Applies what `FirstPass` and `compare` have decided to the documents of a unit, which must be the same as then.
 
-    def judge(text: str) -> str:
-        code = next(left, None)
-        if code is None:
-            raise ValueError(
-                f"unit {number} has more documents than when it was first read: its files have changed meanwhile. Remove "
-                f"{first_pass.parents[1]} to begin again"
-            )
+    Args:
+        first_pass, compared: files with what they have written.
+        number: of the unit among all.
+        unit: its name in messages.
+    """
+
+    def __init__(self, cleaning: Cleaning, first_pass: Path, compared: Path, number: int, unit: str) -> None:
+        self._cleaning, self._unit, self._folder = cleaning, unit, first_pass.parents[1]
+        with np.load(first_pass, allow_pickle=False) as content:
+            codes, self._reasons, self._texts = content["codes"], content["reasons"].tolist(), content["texts"].tobytes()
+        survivors = np.flatnonzero(codes <= CHANGED)
+        with np.load(compared, allow_pickle=False) as found:
+            for reason in (NEAR_DUPLICATES, DUPLICATES):  # a document that does both is counted among the duplicates
+                if (name := f"{reason}-{number}") in found.files:
+                    self._reasons.append(reason)
+                    repeats = np.unpackbits(found[name], count=survivors.size).astype(bool)
+                    codes[survivors[repeats]] = CHANGED + len(self._reasons)
+        self._codes, self._judged = codes.tolist(), 0
+
+    def judge(self, text: str) -> str:
+        """What is written of the next document. Raises Dropped, or UserError if the first pass has read another one there."""
+        first, self._judged = self._judged, self._judged + 1
+        if document_hash(text) != self._texts[first * HASH_BYTES : self._judged * HASH_BYTES]:
+            raise self._changed(f"document {self._judged:,} is another one")
+        code = self._codes[first]
         if code > CHANGED:
-            raise Dropped(reasons[code - CHANGED - 1])
-        return cleaning.edit(text) if code == CHANGED else text
+            raise Dropped(self._reasons[code - CHANGED - 1])
+        return self._cleaning.edit(text) if code == CHANGED else text
 
-    return judge
+    def close(self) -> None:
+        """Raise UserError if documents of the first pass are missing."""
+        if self._judged < len(self._codes):
+            raise self._changed(f"{self._judged:,} documents are left of {len(self._codes):,}")
+
+    def _changed(self, how: str) -> UserError:
+        return UserError(
+            f"{self._unit}: has changed since it was first read: {how}. What is decided about the others depends on it: remove "
+            f"{self._folder} to begin again"
+        )
 
 
 def _load(file: Path, name: str) -> np.ndarray:

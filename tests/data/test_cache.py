@@ -56,7 +56,7 @@ def test_ranks_of_a_node_copy_once(
     shard = index.splits["train"].shards[0]
     copied = []
 
-    def slow(source: str, target: Path, copy: Callable[[str, Path], object] = cache.copy_file) -> None:
+    def slow(source: str, target: Path, size: int, copy: Callable[[str, Path], object] = cache.copy_file) -> None:
         copied.append(source)
         time.sleep(0.2)
         copy(source, target)
@@ -112,7 +112,7 @@ def test_a_disk_that_corrupts_copies(
     directory = make_directory(documents)
     place = load_index(directory).splits["train"].shards[0].members[0].offset + 200
 
-    def corrupt(source: str, target: Path, copy: Callable[[str, Path], object] = cache.copy_file) -> None:
+    def corrupt(source: str, target: Path, size: int, copy: Callable[[str, Path], object] = cache.copy_file) -> None:
         copy(source, target)
         flip(target, place)
 
@@ -129,12 +129,28 @@ def test_a_cut_copy_is_made_again(make_directory: MakeDirectory, documents: Docu
     assert np.array_equal(read_all(directory, root), expected)
 
 
+def test_an_original_of_another_size_is_not_copied(
+    make_directory: MakeDirectory, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever length its server announces, no more is written to the disk than the index says."""
+    directory = make_directory(documents)
+    index = load_index(directory)
+    shard = index.splits["train"].shards[0]
+    with (directory / shard.file).open("ab") as file:
+        file.truncate(shard.bytes + 1)
+    with pytest.raises(
+        OSError, match=rf"cannot copy {shard.file}, .*{shard.file}: {shard.bytes + 1:,} bytes, not {shard.bytes:,}$"
+    ):
+        ShardCache(CacheFolder(tmp_path / "cache"), str(directory), index).local(shard)
+    assert not list((tmp_path / "cache").rglob("*.partial"))
+
+
 def test_a_cache_that_cannot_be_written(
     make_directory: MakeDirectory, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = make_directory(documents)
 
-    def full(source: str, target: Path) -> None:
+    def full(source: str, target: Path, size: int) -> None:
         target.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

@@ -2,14 +2,17 @@
 
 import json
 import pickle
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from datatrove.pipeline.formatters.pii import PIIFormatter
 
 from megatape.data.cleaning.cleaning import Cleaning, parse_rules
+from megatape.data.cleaning.personal_data import EMAIL, IP, PersonalData
 from megatape.data.cleaning.rule import Dropped
 from megatape.data.index import load_index
 from megatape.data.ledger import check_ledger
@@ -63,6 +66,27 @@ def verdict(rule: str, text: str) -> str:
 )
 def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
     assert verdict(rule, text) == wanted
+
+
+PARTS = [*"@.-_!#[]:,\\aé中²٣ \n", "..", "b1", "a-b", "ab:", "@a.b", "x@y.z", "255", "1.2.3.4", "8.8.8.8", "[8.8.8.8]"]
+
+
+def test_personal_data_is_what_datatrove_finds() -> None:
+    """The same text as by its own search from every word on."""
+    search, draw, found = PIIFormatter(email_replacement=EMAIL, ip_replacement=IP), random.Random(0), 0
+    for _ in range(4000):
+        parts = draw.sample(PARTS, draw.randint(3, len(PARTS)))
+        text = "".join(draw.choices(parts, k=draw.choice((3, 8, 30, 100))))
+        wanted = search.format(text)
+        assert PersonalData().apply(text) == wanted
+        found += EMAIL in wanted
+    assert found > 500
+
+
+@pytest.mark.timeout(60)  # the search from every word on takes hours
+@pytest.mark.parametrize("text", ["a-" * 500_000, "a-" * 300_000 + "@" + "b" * 300_000, "a.b" * 200_000 + "@"])
+def test_personal_data_in_a_text_without_spaces(text: str) -> None:
+    assert PersonalData().apply(text) == text
 
 
 def test_decontamination(tmp_path: Path) -> None:
@@ -221,7 +245,7 @@ def test_a_file_that_grew_between_the_passes(corpus: Corpus, tmp_path: Path, mon
             file.write(json.dumps({"text": "one more of these documents"}) + "\n")
 
     monkeypatch.setattr(Preparation, "_compare", grow)
-    with pytest.raises(ValueError, match="has more documents than when it was first read"):
+    with pytest.raises(ValueError, match="3.jsonl: has changed since it was first read: document 11 is another one"):
         prepare(corpus, tmp_path / "out")
 
 

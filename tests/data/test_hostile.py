@@ -1,6 +1,7 @@
 """Corrupted and malicious input: named, counted, bounded, and never larger in memory than a record may be."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -9,15 +10,21 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from backports import zstd
 from pyarrow import parquet
 
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import ExampleSource
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
-from megatape.data.sources.source import Source
+from megatape.data.remote import FileState
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import CorpusCounts, Source
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 from tests.data.test_corpus import read
 from tests.data.test_kinds import tar_of, write_parquet
 
@@ -56,10 +63,23 @@ def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     ]
 
 
-def negative(content: bytes) -> bytes:
-    """The size of the first member is -512, by a header with a right checksum."""
+def test_a_member_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    """It is read and named like any other."""
+    with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in {"ä.json": b'{"text": "one"}', "ö.json": b"{"}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    counts = CorpusCounts()
+    documents = list(read_documents(Source("webdataset", (str(tmp_path),)), counts))
+    assert [(document.text, document.place) for document in documents] == [("one", f"{tmp_path}/a.tar:\\udce4.json")]
+    assert counts.bad == 1 and counts.bad_examples[0].startswith(f"{tmp_path}/a.tar:\\udcf6.json: malformed")
+
+
+def sized(content: bytes, size: bytes) -> bytes:
+    """The size of the first member is another one, by a header with a right checksum."""
     header = bytearray(content[:512])
-    header[124:136] = b"\xff" * 10 + b"\xfe\x00"
+    header[124:136] = size
     header[148:156] = f"{sum(header[:148]) + 256 + sum(header[156:]):06o}\0 ".encode()
     return bytes(header) + content[512:]
 
@@ -74,7 +94,13 @@ TAR = tar_of(("0.txt", b"0" * 600), ("1.txt", b"1"))
         (TAR[:1536], "truncated"),  # between two members
         (TAR[:2560], "truncated"),  # without an end
         (TAR[:100] + b"x" + TAR[101:], "the checksum of a header is wrong"),
-        (negative(TAR), "a header has a negative number"),
+        (sized(TAR, b"\xff" * 10 + b"\xfe\x00"), "a header has a negative number"),
+        (sized(TAR, b"\x80\0\0\0\x80" + bytes(7)), "a member of 9,223,372,036,854,775,808 bytes"),
+        (sized(TAR, b"\x80" + b"\xff" * 11), "a member of 309,485,009,821,345,068,724,781,055 bytes"),
+        (
+            special("x", type=tarfile.XHDTYPE, size=29) + b"29 size=99999999999999999999\n".ljust(512, b"\0") + TAR,
+            "a member of",
+        ),
         (TAR + TAR, "there is more after its end"),
         (special("x", type=tarfile.XHDTYPE, size=2**40) + TAR, "extended headers of more than 65,536 bytes"),
         (special("x", type=tarfile.GNUTYPE_LONGNAME, size=2**30) + TAR, "extended headers of more than"),
@@ -90,8 +116,35 @@ def test_tars_that_are_refused(tmp_path: Path, content: bytes, reason: str) -> N
         read("webdataset", tmp_path)
 
 
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    """They lead anywhere: they are named and counted as members of tars are. A link that is given itself is a file."""
+    folder, secret, link = tmp_path / "texts", tmp_path / "secrets" / "secret.txt", tmp_path / "link.txt"
+    for path, content in {folder / "a.txt": "good", secret: "secret"}.items():
+        path.parent.mkdir()
+        path.write_text(content)
+    (folder / "b.txt").symlink_to(secret)
+    (folder / "c").symlink_to(secret.parent)
+    texts, counts = read("text", folder)
+    assert texts == ["good"] and counts.bad_examples == [f"{folder}/b.txt: it is a link, no file"]
+    (folder / "b.txt").rename(folder / "b.py")
+    (folder / "a.txt").rename(folder / "a.py")
+    assert read("code", folder)[0] == ["good"]
+    link.symlink_to(folder / "a.py")
+    assert read("text", link)[0] == ["good"]
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
-@pytest.mark.parametrize("damage", [lambda blob: blob[:-9], lambda blob: blob[:200] + b"\0" * 40 + blob[240:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda blob: blob[:-9],
+        lambda blob: blob[:200] + b"\0" * 40 + blob[240:],
+        lambda blob: b"",
+        lambda blob: blob[:1],
+        lambda blob: blob + blob[:3],
+        lambda blob: bytes(99),
+    ],
+)
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
 def test_packed_files_that_are_corrupted(
     tmp_path: Path, pack: Callable[[bytes], bytes], damage: Callable[[bytes], bytes], kind: str
@@ -104,12 +157,21 @@ def test_packed_files_that_are_corrupted(
         read("jsonl" if kind == "jsonl" else "webdataset", tmp_path)
 
 
-def test_a_zstd_frame_that_needs_a_gigabyte(tmp_path: Path) -> None:
+def test_a_zstd_frame_that_needs_two_gigabytes(tmp_path: Path) -> None:
     """Its window is refused, whatever it holds."""
-    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 30})
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
     (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(b'{"text": "a"}\n') + packer.flush())
-    with pytest.raises(ValueError, match="a.jsonl.zst: .*requires too much memory"):
+    with pytest.raises(UserError, match="a.jsonl.zst: its zstd frames take more than 128 MiB to unpack: pack it again without"):
         read("jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 2**31, 10**30])
+def test_a_limit_on_records_that_is_none(size: int) -> None:
+    message = rf"--max-record-bytes is {size}: give a number between 1 and 2,147,483,647"
+    with pytest.raises(UserError, match=message):
+        Source("python", max_record_bytes=size)
+    with pytest.raises(UserError, match=message):
+        ExampleSource("pairs", ("a.jsonl",), (), Limits(100), max_record_bytes=size)
 
 
 def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -149,6 +211,28 @@ def test_parquet_files_with_faults(tmp_path: Path) -> None:
             read("parquet", path)
 
 
+def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
+    """pyarrow aborts where a footer contradicts itself: the file is named, and others are read as before and after."""
+    good, bad = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    write_parquet(good, ["good"])
+    parquet.write_table(pa.table({"text": ["bad"]}), bad)
+    content = bad.read_bytes()
+    assert content.count(OPTIONAL) == 1
+    bad.write_bytes(content.replace(OPTIONAL, REQUIRED))
+    for _ in range(2):
+        assert read("parquet", good)[0] == ["good"]
+        with pytest.raises(UserError, match=f"{bad}: cannot be read: the process that did was ended by SIGABRT: a file is"):
+            read("parquet", tmp_path)
+
+
+def test_documents_that_are_not_wanted_end_their_process(tmp_path: Path) -> None:
+    """A source that is left before its end leaves no process that waits to send the rest."""
+    write_parquet(tmp_path / "a.parquet", ["x" * 100_000] * 100)
+    before = psutil.Process().children(recursive=True)
+    assert read("parquet", tmp_path, max_documents=1)[0] == ["x" * 100_000]
+    assert all(child in before for child in psutil.Process().children(recursive=True))
+
+
 def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no unit has too many of may be too much in all: nothing that is finished is lost, and nothing is read again."""
     monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 2000)
@@ -167,6 +251,19 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
     assert index.counts == {"bad records": 24}
 
 
+def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server announces does not decide how much memory the list of units takes."""
+    state = FileState(10**14, "")
+    monkeypatch.setattr("megatape.data.sources.source.file_states", lambda names: [state for _ in names])
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
+    ):
+        Source("jsonl", (str(tmp_path),)).units()
+
+
+# Beginnings of the description of a column in a footer of Parquet, whose page statistics are for the former.
+OPTIONAL, REQUIRED = b"%\x02\x18\x04text", b"%\x00\x18\x04text"
 GIGABYTE = 2**30
 READ_IN_LITTLE_MEMORY = f"""
 import resource, sys

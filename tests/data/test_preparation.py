@@ -4,6 +4,7 @@ import errno
 import gzip
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import CorpusCounts, Source, Unit
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from tests.adopted import write_llama2
 from tests.conftest import Command
 
@@ -112,9 +114,9 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
         prepare(replace(corpus, validation_share=0.2), tmp_path / "out")
     first = Path(corpus.source.inputs[0]) / "00.jsonl"
     longer = first.read_bytes() + b'{"text": "more"}\n'
-    (first.parent / "kept").write_bytes(first.read_bytes())
+    first.rename(first.parent / "kept")
     first.write_bytes(longer)
-    with pytest.raises(ValueError, match=r"out.partial was begun with other inputs: Unit"):
+    with pytest.raises(ValueError, match=r"out.partial was begun with other inputs: .*00.jsonl of version 4838-"):
         prepare(corpus, tmp_path / "out")
     (first.parent / "kept").replace(first)
     prepare(corpus, tmp_path / "out")
@@ -164,6 +166,81 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
     assert not (tmp_path / "out").exists()
     prepare(corpus, tmp_path / "out")
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (lambda content: content.replace(text_of(203), text_of(203)[::-1]), "document 4 is another one"),
+        (lambda content: content[: content.rindex("{")].ljust(len(content)), r"\d+ documents are left of \d+"),
+        (lambda content: content.replace('"text": ""', '"text":"0"'), "document 8 is another one"),
+    ],
+)
+def test_the_second_pass_reads_other_documents(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], how: str
+) -> None:
+    """Decisions of the first pass are for its documents, not for those at their places in a file of the same size and time."""
+    path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._compare
+    path.write_text(path.read_text().replace(text_of(3), text_of(203)))
+
+    def compare_and_change(self: Preparation, number: int, claim: Claim) -> None:
+        compare(self, number, claim)
+        before, content = path.stat(), path.read_text()
+        path.write_text(change(content))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_size == before.st_size and path.read_text() != content
+
+    monkeypatch.setattr(Preparation, "_compare", compare_and_change)
+    with pytest.raises(UserError, match=rf"{path}.*: has changed since it was first read: {how}.* remove .*out.partial to"):
+        prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("drop_duplicates", [True, False])
+def test_a_file_of_the_same_size_is_another_file(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
+) -> None:
+    """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
+    corpus, write, judge = replace(corpus, drop_duplicates=drop_duplicates), Preparation._write, Preparation._judge
+    first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
+
+    def fail(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+        if number == 3:
+            raise OSError("the disk is full")
+        (judge if drop_duplicates else write)(self, number, claim, **rest)
+
+    def change(path: Path) -> tuple[str, int]:
+        before = path.stat().st_mtime_ns
+        path.write_text(path.read_text())
+        os.utime(path, ns=(before + 1, before + 1))
+        return str(path), before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "_judge" if drop_duplicates else "_write", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            prepare(corpus, tmp_path / "out")
+    change(last)
+    path, before = change(first)
+    with pytest.raises(
+        ValueError, match=rf"begun with other inputs: {path} of version \d+-{before}, now \d+-{before + 1}\. Give"
+    ):
+        prepare(corpus, tmp_path / "out")
+    os.utime(first, ns=(before, before))
+    prepare(corpus, tmp_path / "out")
+
+
+def test_a_file_that_changes_between_its_units(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass over a file in several units: they are of one state of the file."""
+    path, write = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._write
+
+    def change(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+        write(self, number, claim, **rest)
+        if number == 0:
+            path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
+
+    monkeypatch.setattr(Preparation, "_write", change)
+    with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
+        prepare(replace(corpus, drop_duplicates=False), tmp_path / "out")
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])

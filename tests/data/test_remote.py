@@ -10,8 +10,9 @@ import fsspec
 import pytest
 
 from megatape.commands.main import EXTRAS
-from megatape.data.remote import copy_file, file_sizes, find_files, is_url, open_file, relative
+from megatape.data.remote import copy_file, file_states, find_files, is_url, open_file, relative
 from megatape.data.remote_file import Retries
+from megatape.errors import UserError
 from tests.data.web import Fault, Web, served
 
 QUICK = Retries(count=3, wait=0.01, timeout=0.5)
@@ -115,7 +116,7 @@ def test_what_is_not_there(web: Web) -> None:
     with pytest.raises(FileNotFoundError, match="nothing.bin: the server answers 404"):
         open_file(web.url("nothing.bin"), QUICK)
     with pytest.raises(OSError, match="127.0.0.1:9/x: .*Connect.*, after 4 attempts"):
-        file_sizes(["http://127.0.0.1:9/x"], QUICK)
+        file_states(["http://127.0.0.1:9/x"], QUICK)
     with pytest.raises(ValueError, match="Protocol not known: gopher"):
         open_file("gopher://host/x", QUICK)
     if importlib.util.find_spec("gcsfs") is None:
@@ -124,6 +125,12 @@ def test_what_is_not_there(web: Web) -> None:
         assert missing.value.name in EXTRAS
     with pytest.raises(FileNotFoundError, match="--input memory://none: no such file"):
         find_files(["memory://none"], "*")
+
+
+@pytest.mark.parametrize("braces", ["{1..99999999}", "{1..999}{1..999}", "{0001..200000}", "{a,{-9..99999999}}"])
+def test_braces_that_stand_for_too_many_names(braces: str) -> None:
+    with pytest.raises(UserError, match=r"its braces stand for more than 100,000 names"):
+        find_files([f"memory://host/{braces}.jsonl"])
 
 
 def test_a_listing_is_complete(web: Web) -> None:
@@ -156,7 +163,7 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
     for root in (str(tmp_path), f"file://{tmp_path}", "memory://sources", web.address):
         one, two = find_files([f"{root}/a/"], "*.jsonl", recursive=False)
         assert (one.rpartition("/")[2], two.rpartition("/")[2]) == ("one.jsonl", "two.jsonl")
-        assert file_sizes([one, two]) == [1, 2]
+        assert [state.size for state in file_states([one, two])] == [1, 2]
         with open_file(two) as file:
             assert file.read() == b"22"
         copy_file(two, tmp_path / "copy")
@@ -173,6 +180,25 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
     assert not is_url(str(tmp_path)) and not is_url("C4/{a,b}")
 
 
+def test_another_content_of_the_same_size_is_another_version(web: Web, tmp_path: Path) -> None:
+    """By path, on a web server and in object storage."""
+    memory = fsspec.filesystem("memory")
+    names = [str(tmp_path / "a"), web.url("a"), "memory://versions/a"]
+
+    def write(content: bytes) -> None:
+        Path(names[0]).write_bytes(content)
+        web.files["a"] = content
+        memory.pipe_file("/versions/a", content)
+
+    write(b"one")
+    first = file_states(names, QUICK)
+    assert file_states(names, QUICK) == first
+    write(b"two")
+    assert all(
+        before.size == now.size and before.version != now.version for before, now in zip(first, file_states(names), strict=True)
+    )
+
+
 @pytest.mark.parametrize(
     "name, given, path",
     [
@@ -184,6 +210,7 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
         ("http://host/c4/a.gz", "http://host/c4", "a.gz"),
         ("http://host/c4/1.gz", "http://host/c4/{0..2}.gz", ""),
         ("http://host/c4/3.gz", "http://host/c4/{0..2}.gz", None),
+        ("http://host/c4/900000.gz", "http://host/c4/{0..1000000..100000}.gz", ""),
         ("http://host/c4/a.gz", "http://host/c4/*.gz", ""),
         ("http://host/c4/a.gz", ".", None),
         ("c4/a.gz", "http://host/c4", None),

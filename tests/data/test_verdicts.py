@@ -10,7 +10,7 @@ import pytest
 from megatape.data.cleaning.cleaning import Cleaning
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import Dropped, TextRule
-from megatape.data.verdicts import FirstPass, Judge, compare, judge_at_once, replay
+from megatape.data.verdicts import FirstPass, Judge, SecondPass, compare, judge_at_once
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     compared.write_bytes(compare(files, lambda: beats.append(None)))
     assert len(beats) == len(units) * (drop_duplicates + 3 * near)
     found = [
-        outcomes(replay(cleaning, file, compared, number), unit)
+        outcomes(SecondPass(cleaning, file, compared, number, "unit").judge, unit)
         for number, (file, unit) in enumerate(zip(files, units, strict=True))
     ]
     assert list(chain(*found)) == wanted

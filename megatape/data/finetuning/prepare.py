@@ -14,7 +14,7 @@ from megatape.data.documents import check_share, split_of, store_tokenizer
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.index import SPLITS, Answers, Index, Split, save_index, token_dtype
 from megatape.data.limits import MAX_RECORD_BYTES
-from megatape.data.records import RecordCounts, read_records
+from megatape.data.records import RecordCounts, check_max_record_bytes, read_records
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy
@@ -44,6 +44,7 @@ class ExampleSource:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
+        check_max_record_bytes(self.max_record_bytes)
         if not self.validation:
             check_share(self.validation_share)
 

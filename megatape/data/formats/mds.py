@@ -120,8 +120,8 @@ class Shard:
         """Those of each sample. Raises FileNotFoundError, or ValueError for a shard that is not what index.json says."""
         self._check()
         with self.path.open("rb") as stored:
-            file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
             try:
+                file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
                 count = 4 + 4 * (self.samples + 1)
                 head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
                 if head[0] != self.samples or head[1] < count or (np.diff(head[1:]) <= 0).any():

@@ -6,22 +6,24 @@ from typing import Any
 
 from megatape.data.remote import find_files, open_file
 from megatape.data.remote_file import RemoteError
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, grouped
+from megatape.data.sources.isolated import IsolatedReader
+from megatape.data.sources.source import CorpusCounts, Document, Source, Unit, grouped
 
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
 
 
-class Parquet(Reader):
+class Parquet(IsolatedReader):
     """Files .parquet, of which only the columns of text and URL are read.
 
-    A row group belongs to the unit in which it begins, so that several processes read a large file."""
+    A row group belongs to the unit in which it begins, so that several processes read a large file. pyarrow ends the process
+    where a footer contradicts itself."""
 
     has_fields = True
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
         return grouped(find_files(inputs, "*.parquet", option=option), divided=True)
 
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read_here(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
         import pyarrow as pa  # takes a third of a second
 
         for name in unit.inputs:

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from megatape.data.index import Tally
 from megatape.data.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
-from megatape.data.records import NUM_BAD_EXAMPLES, RecordCounts, is_packed
-from megatape.data.remote import file_sizes, relative
+from megatape.data.records import NUM_BAD_EXAMPLES, RecordCounts, check_max_record_bytes, is_packed
+from megatape.data.remote import file_states, relative
+from megatape.errors import UserError
 from megatape.registry import SOURCES
 
 UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
+MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
 
 
 @dataclass
@@ -76,13 +78,38 @@ class Unit:
     num_bytes   of input, which measures progress; 0 if unknown
     begin, end  which bytes of the only input: a line or row group belongs to the unit in which it begins. None: to the end.
                 Of a hub data set, which of its files
-    split       of all its documents; empty: their text decides"""
+    split       of all its documents; empty: their text decides
+    versions    of the inputs when the source was divided, as remote.FileState has them; empty: unknown"""
 
     inputs: tuple[str, ...]
     num_bytes: int
     begin: int = 0
     end: int | None = None
     split: str = ""
+    versions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        more = f" and {len(self.inputs) - 1:,} more" if len(self.inputs) > 1 else ""
+        return f"{self.inputs[0]}{more}{f', from byte {self.begin:,} on' if self.begin else ''}"
+
+    def difference(self, other: "Unit") -> str:
+        """The first thing in which another unit differs, with both values."""
+        if self.inputs == other.inputs:
+            for name, mine, its in zip(self.inputs, self.versions, other.versions, strict=False):
+                if mine != its:
+                    return f"{name} of version {mine}, now {its}"
+        return f"{self!r}, now {other!r}"
+
+    def check_unchanged(self) -> None:
+        """Raise UserError if a file is another than when the source was divided into units, by its version."""
+        if not self.versions:
+            return
+        now = replace(self, versions=tuple(state.version for state in file_states(self.inputs)))
+        if now != self:
+            raise UserError(
+                f"an input has changed while it was prepared: {self.difference(now)}. Give the same command again when it no "
+                "longer changes"
+            )
 
 
 class Reader(ABC):
@@ -165,8 +192,7 @@ class Source:
             raise ValueError(f"--max-bad-fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
         if self.max_documents is not None and self.max_documents < 1:
             raise ValueError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
-        if self.max_record_bytes < 1:
-            raise ValueError(f"--max-record-bytes is {self.max_record_bytes}: give at least 1")
+        check_max_record_bytes(self.max_record_bytes)
 
     @property
     def reader(self) -> Reader:
@@ -185,7 +211,8 @@ class Source:
         if self.max_documents is None or len(units) == 1:
             return units
         whole = tuple(dict.fromkeys(name for unit in units for name in unit.inputs))
-        return [Unit(whole, sum(unit.num_bytes for unit in units))]
+        versions = {name: version for unit in units for name, version in zip(unit.inputs, unit.versions, strict=False)}
+        return [Unit(whole, sum(unit.num_bytes for unit in units), versions=tuple(versions.values()))]
 
     def input_of(self, name: str) -> str:
         """Which of `inputs` a unit's input belongs to, as it is given there; the kind of a source without inputs."""
@@ -231,28 +258,32 @@ def document_of(record: Any, place: str, source: Source, counts: CorpusCounts) -
 def grouped(files: Iterable[str], divided: bool = False) -> list[Unit]:
     """Units of whole files, a few small ones in one, up to UNIT_BYTES. divided: larger files, of lines, give several units."""
     units: list[Unit] = []
-    group: list[str] = []
+    group: list[tuple[str, str]] = []  # files and versions
     size = 0
 
     def close() -> None:
         nonlocal size
         if group:
-            units.append(Unit(tuple(group), size))
+            names, versions = zip(*group, strict=True)
+            units.append(Unit(names, size, versions=versions))
         group.clear()
         size = 0
 
     files = list(files)
-    for file, file_bytes in zip(files, file_sizes(files), strict=True):
+    for file, (file_bytes, version) in zip(files, file_states(files), strict=True):
         if size + file_bytes > UNIT_BYTES:
             close()
         if divided and file_bytes > UNIT_BYTES and not is_packed(file):
-            starts = range(0, file_bytes, UNIT_BYTES)
-            units += [
-                Unit((file,), min(UNIT_BYTES, file_bytes - start), start, min(start + UNIT_BYTES, file_bytes))
-                for start in starts
-            ]
+            if len(units) + file_bytes // UNIT_BYTES > MAX_UNITS:
+                raise UserError(
+                    f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {UNIT_BYTES:,}: "
+                    "check the length that the file system or the server announces, and prepare a larger source in parts"
+                )
+            for start in range(0, file_bytes, UNIT_BYTES):
+                end = min(start + UNIT_BYTES, file_bytes)
+                units.append(Unit((file,), end - start, start, end, versions=(version,)))
             continue
-        group.append(file)
+        group.append((file, version))
         size += file_bytes
     close()
     return units

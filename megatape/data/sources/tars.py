@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import orjson
 
-from megatape.data.records import CORRUPTED, unpacked
+from megatape.data.records import CORRUPTED, corrupted, unpacked
 from megatape.data.remote import find_files, open_file
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of, grouped
 from megatape.data.tar import TarError, read_members
@@ -36,7 +36,7 @@ class Tars(Reader):
                         if document is not None:
                             yield document
             except FAULTS as error:
-                raise ValueError(f"{name}: corrupted or truncated tar file ({error}): download or copy it again") from error
+                raise corrupted(name, "tar", error) from error
 
 
 def _samples(file: BinaryIO, archive: str, source: Source, counts: CorpusCounts) -> Iterator[dict[str, tuple[str, bytes]]]:
@@ -54,7 +54,7 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: CorpusCounts)
             if sample:
                 yield sample
             key, sample = stem, {}
-        digest = hashlib.blake2b(member.name.encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(member.name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
         if digest in names:
             counts.add_bad(place, "a second member of this name")
         elif member.content is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from platform import python_version
 from typing import ClassVar
 
-from megatape.data.remote import find_files, open_file
+from megatape.data.remote import find_files, open_file, relative
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, grouped
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
@@ -16,7 +16,7 @@ BINARY_BYTES = 8000  # among which a zero byte means that a file is no text, as 
 
 
 class TextFiles(Reader):
-    """The .txt files of folders, and files of any name.
+    """The .txt files of folders, which are no links, and files of any name.
 
     skips_binary: whether files with zero bytes are bad records."""
 
@@ -26,7 +26,11 @@ class TextFiles(Reader):
         return grouped(find_files(inputs, "*.txt", option=option))
 
     def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+        inputs = source.inputs + source.validation
         for name in unit.inputs:
+            if Path(name).is_symlink() and any(relative(name, given) for given in inputs):  # in one of the folders
+                counts.add_bad(name, "it is a link, no file")
+                continue
             with open_file(name) as file:
                 content = file.read(source.max_record_bytes + 1)
             counts.read_bytes += len(content)
