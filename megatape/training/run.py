@@ -13,7 +13,7 @@ import torch
 from megatape.attention.operation import choose
 from megatape.checkpoint.background import Background
 from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot
-from megatape.checkpoint.same_run import changed_settings, check_annealing, check_same_run
+from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.weights import StoredWeights
 from megatape.checkpoint.writer import write_checkpoint
 from megatape.config import Config, save_config
@@ -401,6 +401,7 @@ class Run:
             self.engine.state.load(first.read, step=0)
             return first.base
         check_same_run(reader.directory, reader.config, reader.state["fingerprints"], self.config, self.data.fingerprints)
+        check_end_token(reader.directory, reader.tokenizer(), self.data.tokenizer)
         on_main(lambda: check_order(reader.directory, reader.state, self.data.train, self.config.training.seed), self.topology)
         check_annealing(reader.directory, reader.config, self.config, reader.tokens)
         changed = changed_settings(reader.directory, reader.config, self.config, allow_changes)

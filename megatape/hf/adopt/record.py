@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
-from megatape.files import read_json
+from megatape.files import first_fault, read_json
 from megatape.hf.adopt.weights import FolderWeights
 
 IMPORT = "import.json"
@@ -41,7 +41,7 @@ def read_record(directory: Path) -> ImportRecord:
     try:
         return ImportRecord.model_validate(read_json(path))
     except ValueError as error:
-        reason = error.errors()[0] if isinstance(error, ValidationError) else error
+        reason = first_fault(error) if isinstance(error, ValidationError) else error
         raise ValueError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
 
 
