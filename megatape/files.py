@@ -89,9 +89,11 @@ def _adapter(kind: Any) -> Any:
 
 
 def first_fault(error: Any) -> str:
-    """The first fault of a ValidationError of pydantic, in one line."""
+    """The first fault of a ValidationError of pydantic, in one line: the field, what is wrong, and its value if it is short."""
     fault = error.errors(include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ")
+    value = fault["input"]
+    found = "" if isinstance(value, dict | list) else f"; it is {str(value)[:80]!r}"
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}{found}".removeprefix(": ")
 
 
 @contextmanager

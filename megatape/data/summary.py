@@ -1,6 +1,7 @@
 """What one unit of a preparation has written, and the sum of all."""
 
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class Summary:
                     for name, split in content.splits.items()
                 }
             return cls(splits, content.counts)
-        except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
 
 

@@ -54,6 +54,7 @@ def test_faults_of_files(checkpoint: Path) -> None:
         load_manifest(checkpoint)
 
 
+@pytest.mark.timeout(60)
 def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
     """A pipe has no bytes and is never read to its end, a device of zeros neither: no size or hash is asked of them."""
     manifest = load_manifest(checkpoint)

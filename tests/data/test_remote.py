@@ -136,6 +136,7 @@ def test_a_listing_is_complete(web: Web) -> None:
         find_files([web.url("a/")], "*.jsonl", retries=QUICK)
 
 
+@pytest.mark.timeout(60)
 def test_a_listing_that_contains_itself(web: Web) -> None:
     """Every page has a link to a page below it; links to folders above are not followed, and their files are of no input."""
     web.files |= {"a/one.jsonl": b"1"}
@@ -147,6 +148,7 @@ def test_a_listing_that_contains_itself(web: Web) -> None:
     assert len(web.requests) < 100
 
 
+@pytest.mark.timeout(60)
 def test_a_server_that_sends_a_byte_at_a_time(web: Web) -> None:
     """A file and a listing, which are never silent."""
     web.files |= {"a/one.jsonl": b"1"}
