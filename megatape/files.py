@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from megatape.errors import UserError
 
@@ -75,7 +75,7 @@ def as_type(value: Any, kind: type[Result]) -> Result:
     from pydantic import ValidationError  # a tenth of a second, for which many commands need not wait
 
     try:
-        result: Result = _adapter(kind).validate_python(value)
+        result: Result = _adapter(cast(Any, kind)).validate_python(value)
     except ValidationError as error:
         raise ValueError(first_fault(error)) from None
     return result

@@ -29,11 +29,12 @@ from megatape.data.prepare import prepare
 from megatape.data.sources.source import Source
 from megatape.data.summary import Summary
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.hf.adopt.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
 from megatape.study.outcome import Outcome
 from megatape.tasks.journal import Journal
 from megatape.training.guard import Guard
-from megatape.training.ledger import check_order
+from megatape.training.ledger import check_order, prove
 
 TESTS = Path(__file__).parent
 FIXTURES = TESTS / "compatibility" / "fixtures"
@@ -119,6 +120,30 @@ def outcome(folder: Path) -> Malformed:
     return Malformed(path, lambda: Outcome.read(path).summary, ("config",))
 
 
+def imported(folder: Path) -> Malformed:
+    model = json.loads((FIXTURES / "run/config.json").read_text())["model"]
+    tensors = {"norm.weight": {"file": "a", "name": "a", "shape": [1]}}
+    content = {"format": 1, "source": "/", "family": "llama", "dtype": "float32", "difference": 0.0, "tokenizer": ["a"]}
+    path = folder / "import.json"
+    path.write_text(json.dumps(content | {"model": model, "files": {"a": {"bytes": 1, "sha256": ""}}, "tensors": tensors}))
+
+    def read() -> None:
+        record = read_record(folder)
+        assert ".." not in (*record.files, *record.tokenizer, *(tensor.file for tensor in record.tensors.values()))
+
+    return Malformed(path, read, ("model",))
+
+
+def metrics(folder: Path) -> Malformed:
+    run = shutil.copytree(FIXTURES / "run", folder / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["path"] = str(FIXTURES / "data")
+    (run / "config.json").write_text(json.dumps(config))
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines()[0])
+    return Malformed(path, lambda: list(prove(run)))
+
+
 def samples(folder: Path) -> Malformed:
     path = folder / "samples.jsonl"
     path.write_text(json.dumps({"example": 0, "prediction": "x"}))
@@ -126,7 +151,7 @@ def samples(folder: Path) -> Malformed:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", [data_index, mds_index, checkpoint_state, gpu, outcome, samples])
+@pytest.mark.parametrize("kind", [data_index, mds_index, checkpoint_state, gpu, outcome, imported, metrics, samples])
 def test_values_of_other_types_and_sizes(kind: Callable[[Path], Malformed], tmp_path: Path) -> None:
     check(kind(tmp_path))
 
@@ -154,9 +179,7 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             Summary.load(unit)
 
 
-@pytest.mark.parametrize(
-    "shape, dtype", [((2,), "<i8"), ((0, 3), "<i8"), ((2, 3), "<f8"), ((10**15, 3), "<i8"), ((2, 3), "|O")]
-)
+@pytest.mark.parametrize("shape, dtype", [((2,), "<i8"), ((0, 3), "<i8"), ((10**15, 3), "<i8"), ((2, 3), "|O")])
 def test_answers_that_are_none(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
     """The hash is right; header and content are not."""
     file = io.BytesIO()
