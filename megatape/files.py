@@ -1,6 +1,7 @@
 """Files of unknown origin, outputs that never replace what somebody else made, and patience with file systems."""
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from megatape.errors import UserError
 
@@ -97,7 +98,7 @@ def first_fault(error: Any) -> str:
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[io.BufferedReader]:
     """A file to read. Raises OSError, or UserError for a pipe or a device, which may never end."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # else pipes wait
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

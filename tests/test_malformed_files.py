@@ -38,7 +38,7 @@ from megatape.training.ledger import check_order, prove
 
 TESTS = Path(__file__).parent
 FIXTURES = TESTS / "compatibility" / "fixtures"
-VALUES = (None, -1, 2**63, 10**400, 0.5, "..", [], {"a": 1})
+VALUES: tuple[Any, ...] = (None, -1, 2**63, 10**400, 0.5, "..", [], {"a": 1})
 
 
 class Malformed(NamedTuple):
