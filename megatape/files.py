@@ -1,16 +1,21 @@
 """Files of unknown origin, outputs that never replace what somebody else made, and patience with file systems."""
 
 import errno
+import io
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from megatape.errors import UserError
 
 Result = TypeVar("Result")
 
@@ -34,7 +39,7 @@ def read_json(
     path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, max_bytes: int = MAX_JSON_BYTES
 ) -> Any:
     """The value of a JSON file of at most `max_bytes`. Raises OSError, or ValueError as `parse_json` does."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"larger than {max_bytes:,} bytes")
@@ -56,6 +61,54 @@ def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], 
         if not nested:
             return value
     raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+def as_type(value: Any, kind: type[Result]) -> Result:
+    """A JSON value as a `kind`, whose fields have the types that it declares.
+
+    Args:
+        value: Of `read_json` or `parse_json`.
+        kind: A dataclass, a model of pydantic, or a type made of them.
+
+    Raises:
+        ValueError: In one line, naming the first field that is missing or of another type.
+    """
+    from pydantic import ValidationError  # a tenth of a second, for which many commands need not wait
+
+    try:
+        result: Result = _adapter(cast(Any, kind)).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(first_fault(error)) from None
+    return result
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def first_fault(error: Any) -> str:
+    """The first fault of a ValidationError of pydantic, in one line: the field, what is wrong, and its value if it is short."""
+    fault = error.errors(include_url=False, include_context=False)[0]
+    value = fault["input"]
+    found = "" if isinstance(value, dict | list) else f"; it is {str(value)[:80]!r}"
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}{found}".removeprefix(": ")
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[io.BufferedReader]:
+    """A file to read. Raises OSError, or UserError for a pipe or a device, which may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # else pipes wait
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UserError(f"{path}: a pipe or a device, not a file: replace it by the original file")
+        yield file
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is the name of a file in a folder, and no path that leads elsewhere."""
+    return name not in ("", ".", "..") and not set(name) & set("/\0")
 
 
 def temporary_name(path: Path) -> Path:

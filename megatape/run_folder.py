@@ -189,7 +189,7 @@ class RunFolder:
         try:
             config = json.loads(self.config.read_text(encoding="utf-8"))
             return min(int(config["checkpoint"]["interval"]), int(config["training"]["steps"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
 

@@ -1,10 +1,12 @@
 """JSON of unknown origin, and outputs that never replace what somebody else made."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from megatape.files import MAX_DEPTH, new_folder, parse_json, read_json
+from megatape.data.index import Shard
+from megatape.files import MAX_DEPTH, as_type, is_file_name, new_folder, open_regular, parse_json, read_json
 
 
 def test_deep_json_is_refused() -> None:
@@ -26,6 +28,41 @@ def test_large_json_is_not_read(tmp_path: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(ValueError, match="larger than 67,108,864 bytes"):
         read_json(path)
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """Neither a pipe, which waits for a writer, nor a device, which never ends; links to files are."""
+    pipe, device, link = (tmp_path / name for name in ("pipe", "device", "link"))
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    link.symlink_to(__file__)
+    for path in (pipe, device):
+        with pytest.raises(ValueError, match=f"{path}: a pipe or a device, not a file"):
+            read_json(path)
+    with open_regular(link) as file:
+        assert file.read() == Path(__file__).read_bytes()
+
+
+def test_types_of_fields() -> None:
+    """The first fault in one line, whatever is wrong."""
+    content = {"file": "a", "bytes": 3, "members": []}
+    assert as_type(content, Shard) == Shard("a", 3, [])
+    member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}
+    for value, told in (
+        ([], "Input should be a dictionary or an instance of Shard"),
+        (content | {"bytes": "x" * 100}, f"bytes: Input should be a valid integer, .*; it is '{'x' * 80}'"),
+        (content | {"bytes": -1}, "bytes: Input should be greater than or equal to 0; it is '-1'"),
+        (content | {"bytes": 2**63}, "bytes: Input should be less than or equal to"),
+        (content | {"members": [member]}, "members.0.sha256: Field required"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{told}[^\n]*$"):
+            as_type(value, Shard)
+
+
+def test_names_of_files() -> None:
+    assert all(map(is_file_name, ("a", "...", "a b", ".a", "a..")))
+    assert not any(map(is_file_name, ("", ".", "..", "a/b", "/", "a/", "../a", "a\0")))
 
 
 def test_new_folder_appears_when_complete(tmp_path: Path) -> None:

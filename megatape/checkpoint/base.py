@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Section
+from megatape.files import first_fault, is_file_name
 
 _ADVICE = "put it back, or say where it is now with --base DIR"
 
@@ -63,11 +64,9 @@ def parse_base(entry: Any, origin: str) -> BaseRecord:
     try:
         record = BaseRecord.model_validate(entry)
     except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"]))
-        raise ValueError(f"{origin}: no manifest of MegaTAPE: base.{where}: {fault['msg']}; use another checkpoint") from None
+        raise ValueError(f"{origin}: no manifest of MegaTAPE: base.{first_fault(error)}; use another checkpoint") from None
     for name in record.files:
-        if not name or Path(name).name != name:
+        if not is_file_name(name):
             raise ValueError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
     for name, tensor in record.tensors.items():
         if tensor.file not in record.files:

@@ -15,11 +15,13 @@ The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one with
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from megatape.files import read_json
+from megatape.errors import UserError
+from megatape.files import is_file_name, open_regular, read_json
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -36,7 +38,7 @@ class UnknownFormat(ValueError):
 
 def describe(path: Path) -> dict[str, Any]:
     """Size in bytes and sha256 of a file that is there. For one that we write, `write_file` returns them."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
 
@@ -87,10 +89,12 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     for name, entry in manifest["files"].items():
         file = directory / name
         try:
-            size = file.stat().st_size
+            status = file.stat()
         except FileNotFoundError:
             raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint") from None
-        if size != entry["bytes"]:
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{file}: a folder, a pipe or a device, no file; use another checkpoint")
+        if (size := status.st_size) != entry["bytes"]:
             raise ValueError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
     return manifest
 
@@ -143,7 +147,7 @@ def _fault_of_content(manifest: dict[str, Any]) -> str | None:
     if not isinstance(files, dict):
         return "files is not an object"
     for name, entry in files.items():
-        if not name or Path(name).name != name:
+        if not is_file_name(name):
             return f"file {name!r} is not in the checkpoint's folder"
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
             return f"file {name!r} has no size or sha256"

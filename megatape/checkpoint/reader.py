@@ -6,16 +6,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, FiniteFloat, field_validator
 from safetensors import safe_open
 from torch import Tensor
 
 from megatape.checkpoint.base import Base, BaseFault, open_base, parse_base
 from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
+from megatape.data.index import Count
 from megatape.data.tokenizer import FILES, Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.files import read_json
+from megatape.errors import UserError
+from megatape.files import as_type, read_json
 from megatape.run_folder import named_step
+
+MAX_STEP_SAMPLES = 2**24  # of which resuming computes a digest
+
+
+class SpikeState(BaseModel):
+    """The part of state.json by which the spike policy judges the next steps."""
+
+    spikes: dict[str, list[FiniteFloat]] = {}
+    left_out: list[tuple[Count, Count]] = []
+    troubled: list[Count] = []
+
+
+class State(BaseModel):
+    """The content of state.json. Earlier versions wrote less; last_step is empty before the first step."""
+
+    step: Count
+    updates: Count = 0
+    samples: Count
+    tokens: Count
+    fingerprints: dict[str, str]
+    config: dict[str, Any]
+    attention: str = ""
+    guard: SpikeState = SpikeState()
+    callbacks: dict[str, Any] = {}
+    last_step: dict[str, int] = {}
+
+    @field_validator("last_step")
+    @classmethod
+    def _check_last_step(cls, last: dict[str, int]) -> dict[str, int]:
+        if last and (last.keys() != {"first", "last", "digest"} or not 0 <= last["last"] - last["first"] < MAX_STEP_SAMPLES):
+            raise ValueError(f"{last} are no samples of a step")
+        return last
 
 
 class CheckpointReader:
@@ -31,8 +66,10 @@ class CheckpointReader:
         self.base_record = parse_base(self.manifest["base"], str(directory / MANIFEST)) if "base" in self.manifest else None
         if base is not None and self.base_record is None:
             raise BaseFault(f"{directory} holds all of its weights: leave out --base")
+        if "weight" not in self.manifest["tensors"]:
+            raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; use another checkpoint")
         check_file(directory, self.manifest, STATE)
-        self.state: dict[str, Any] = _read_state(directory / STATE)
+        self.state = _read_state(directory / STATE)
         self.step: int = self.state["step"]
         self.updates: int = self.state["updates"]
         self.samples: int = self.state["samples"]
@@ -117,16 +154,10 @@ class CheckpointReader:
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of state.json. Raises ValueError if it is not what a run writes."""
     try:
-        state = read_json(path)
+        state = as_type(read_json(path), State).model_dump(exclude_unset=True)
     except ValueError as error:
-        raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
-    if not isinstance(state, dict):
-        raise ValueError(f"{path}: no state of a run, it is not an object; use another checkpoint")
-    state.setdefault("updates", state.get("step"))  # earlier versions took every step
-    for names, kind in ((("step", "updates", "samples", "tokens"), int), (("fingerprints", "config"), dict)):
-        for name in names:
-            if type(state.get(name)) is not kind:
-                raise ValueError(f"{path}: no state of a run, its {name} is {state.get(name)!r}; use another checkpoint")
+        raise UserError(f"{path}: no state of a run ({error}); use another checkpoint") from None
+    state.setdefault("updates", state["step"])  # earlier versions took every step
     return state
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from megatape.config import Config, Identity, differences
+from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 
 # Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.
 ASKED = ("training.precision", "training.fp8", "optimizer.beta1", "optimizer.beta2")
@@ -30,6 +32,17 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
                 f"{'data.mixture' if ours.data.mixture else f'data.path {ours.data.path}'} holds (fingerprint "
                 f"{recorded[name][:12]}, here {fingerprints[name][:12]}): point it to those shards, or start a new run"
             )
+
+
+def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
+    """Raise UserError if documents end with another token than those that the checkpoint `origin` was trained on.
+
+    The fingerprint of a tokenizer is that of its main file, and another one may declare the end token."""
+    if theirs.eos_id != ours.eos_id:
+        raise UserError(
+            f"{origin} was trained on documents that end with token {theirs.eos_id}, those of {ours.origin} end with "
+            f"{ours.eos_id}: use the former, or start a new run"
+        )
 
 
 def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> None:

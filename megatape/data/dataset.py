@@ -10,12 +10,13 @@ import numpy as np
 
 from megatape.data.cache import CacheFolder
 from megatape.data.folder import open_folder
-from megatape.data.index import SPLITS
+from megatape.data.index import INDEX_FILE, SPLITS
 from megatape.data.order import sample_index
 from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.data.window import WindowOrder
+from megatape.errors import UserError
 from megatape.targets import IGNORE_INDEX
 
 
@@ -37,9 +38,9 @@ class Dataset(ABC):
 
     directory: its path or URL. cache: see SplitReader. window: 0, or how many shards training mixes at a time (WindowOrder); in
     subclasses that take one no sample needs two shards then.
-    Attributes: sequence_length (N), num_samples, num_tokens, vocab_size, tokenizer_hash (sha256),
-    unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, answers (None: whole documents are learned),
-    fingerprint (sha256 over the content of the split and its tokenizer).
+    Attributes: sequence_length (N), num_samples, num_tokens, tokenizer_entry (of the index), vocab_size, tokenizer_hash
+    (sha256), unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, answers (None: whole documents are
+    learned), fingerprint (sha256 over the content of the split and its tokenizer).
     Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
@@ -53,7 +54,7 @@ class Dataset(ABC):
         self._name = f"split {split} of {directory}"
         self._folder = open_folder(directory, cache)
         index = self._folder.index()
-        self._tokenizer_files = index.tokenizer.files
+        self.tokenizer_entry = index.tokenizer
         content = index.splits[split]
         self.sequence_length = sequence_length
         self.num_tokens = content.tokens
@@ -110,9 +111,20 @@ class Dataset(ABC):
         return self.sample(index)
 
     def tokenizer(self) -> Tokenizer:
-        """That of the data. Raises ValueError or FileNotFoundError if its files are not those that the index lists."""
-        self._folder.fetch(*self._tokenizer_files)
-        return stored_tokenizer(self._folder.directory, self._tokenizer_files)
+        """The tokenizer of the data.
+
+        Raises ValueError or FileNotFoundError if its files are not those that the index lists, or if the index has other ids of
+        special tokens, with which documents would begin and end elsewhere."""
+        entry = self.tokenizer_entry
+        self._folder.fetch(*entry.files)
+        tokenizer = stored_tokenizer(self._folder.directory, entry.files)
+        for name in ("vocab_size", "bos_id", "eos_id"):
+            if (recorded := getattr(entry, name)) != (found := getattr(tokenizer, name)):
+                raise UserError(
+                    f"{self._folder.origin}/{INDEX_FILE}: corrupted, {name} is {recorded}, but {found} by {entry.file}: copy "
+                    "it again or re-run the preparation"
+                )
+        return tokenizer
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:

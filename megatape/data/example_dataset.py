@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from megatape.data.cache import CacheFolder
 from megatape.data.dataset import Dataset, Sample
 from megatape.data.index import Answers
 from megatape.data.packing import joined, pack
+from megatape.errors import UserError
 from megatape.files import patiently
 from megatape.targets import IGNORE_INDEX
 
@@ -90,7 +92,12 @@ def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
         raise ValueError(
             f"{path}: corrupted, sha256 is {found}, the index says {entry.sha256}: copy it again or re-run the preparation"
         )
-    answers = np.load(io.BytesIO(content), allow_pickle=False)
+    try:
+        answers = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, MemoryError, SyntaxError, TokenError) as error:
+        raise UserError(f"{path}: no array of answers ({error}): prepare the data again") from None
+    if answers.dtype != np.int64 or answers.shape != (answers.size // 3, 3) or not answers.size:
+        raise UserError(f"{path}: an array {answers.shape} of {answers.dtype}, not of answers: prepare the data again")
     examples, first, end = answers.T
     previous = np.r_[0, end[:-1]]
     new = np.diff(examples, prepend=-1)

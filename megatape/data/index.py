@@ -3,11 +3,12 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from megatape.files import read_json, write_atomically
+from megatape.files import as_type, is_file_name, read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
@@ -16,16 +17,17 @@ ADOPTED_VERSION = 2  # of data whose tokenizer has companions
 ANSWERS_VERSION = 3  # of prompts and answers
 MAX_INDEX_BYTES = 2**30  # about four million members, 2e12 tokens
 SPLITS = ("train", "validation")
+Count = Annotated[int, Field(ge=0, le=2**53)]  # of what a file can hold: sums fit into 64 bits, and quotients into a float
 
 
 @dataclass(frozen=True)
 class Member:
     """One `.npy` file in a shard: `bytes` bytes at `offset`, header included; `documents` counts the EOS ids."""
 
-    offset: int
-    bytes: int
-    tokens: int
-    documents: int
+    offset: Count
+    bytes: Count
+    tokens: Count
+    documents: Count
     sha256: str
 
 
@@ -34,7 +36,7 @@ class Shard:
     """One tar file in the data directory."""
 
     file: str
-    bytes: int
+    bytes: Count
     members: list[Member]
 
 
@@ -42,9 +44,9 @@ class Shard:
 class Split:
     """One split. unigram_entropy: nats per token, the loss of a model that knows only the token frequencies."""
 
-    documents: int
-    tokens: int
-    text_bytes: int
+    documents: Count
+    tokens: Count
+    text_bytes: Count
     unigram_entropy: float
     shards: list[Shard]
 
@@ -57,9 +59,9 @@ class TokenizerEntry:
 
     file: str
     sha256: str
-    vocab_size: int
-    bos_id: int | None
-    eos_id: int
+    vocab_size: Count
+    bos_id: Count | None
+    eos_id: Count
     companions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -81,9 +83,9 @@ class Answers:
 
     file: str
     sha256: str
-    examples: int
-    tokens: int
-    longest: int
+    examples: Count
+    tokens: Count
+    longest: Count
     unigram_entropy: float
 
 
@@ -95,8 +97,8 @@ class DocumentTable:
 
     file: str
     sha256: str
-    documents: int
-    tokens: int
+    documents: Count
+    tokens: Count
 
 
 @dataclass
@@ -105,11 +107,11 @@ class Tally:
 
     tokens, text_bytes: of the documents written, control tokens included."""
 
-    read: int = 0
-    written: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
+    read: Count = 0
+    written: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    dropped: dict[str, Count] = field(default_factory=dict)
 
     def add(self, other: "Tally") -> None:
         """Add what became of further documents."""
@@ -137,7 +139,7 @@ class Index:
     validation_share: float
     splits: dict[str, Split]
     answers: dict[str, Answers] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Count] = field(default_factory=dict)
     document_tables: dict[str, list[DocumentTable]] = field(default_factory=dict)
     ledger: dict[str, Tally] = field(default_factory=dict)
     rules: list[dict[str, Any]] = field(default_factory=list)
@@ -182,51 +184,29 @@ def load_index(directory: Path) -> Index:
             "data again, or read it with the version that wrote it"
         )
     try:
-        index = Index(
-            tokenizer=TokenizerEntry(**content["tokenizer"]),
-            dtype=content["dtype"],
-            source=content["source"],
-            validation_share=content["validation_share"],
-            splits={name: parse_split(content["splits"][name]) for name in SPLITS},
-            answers={name: Answers(**entry) for name, entry in content.get("answers", {}).items()},
-            counts=content.get("counts", {}),
-            document_tables={
-                name: [DocumentTable(**table) for table in tables]
-                for name, tables in content.get("document_tables", {}).items()
-            },
-            ledger={name: Tally(**tally) for name, tally in content.get("ledger", {}).items()},
-            rules=content.get("rules", []),
-        )
+        index = as_type(content, Index)
         _check(index)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: corrupted ({error!r}): copy it again or re-run the preparation") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: corrupted ({error}): copy it again or re-run the preparation") from error
     return index
-
-
-def parse_split(content: dict[str, Any]) -> Split:
-    """A split as `asdict` and JSON give it. Raises KeyError or TypeError if it is none."""
-    shards = [
-        Shard(shard["file"], shard["bytes"], [Member(**member) for member in shard["members"]]) for shard in content["shards"]
-    ]
-    return Split(**{**content, "shards": shards})
 
 
 def _check(index: Index) -> None:
     """Check what readers rely on to stay inside the files."""
     dtype = token_dtype(index.tokenizer.vocab_size)
+    if index.splits.keys() != set(SPLITS):
+        raise ValueError(f"splits are {', '.join(index.splits)}, not {', '.join(SPLITS)}")
     if index.dtype != dtype.name:
         raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
     if index.answers and index.answers.keys() != index.splits.keys():
         raise ValueError(f"answers has {', '.join(index.answers)}, not every split")
     tables = [table for tables in index.document_tables.values() for table in tables]
     files = *index.tokenizer.files, *(answers.file for answers in index.answers.values()), *(table.file for table in tables)
-    for name in files:
-        if Path(name).name != name:
+    for name in (*files, *(shard.file for split in index.splits.values() for shard in split.shards)):
+        if not is_file_name(name):
             raise ValueError(f"{name!r} is not a plain file name")
     for name, split in index.splits.items():
         for shard in split.shards:
-            if Path(shard.file).name != shard.file:
-                raise ValueError(f"shard {shard.file!r} is not a plain file name")
             for number, member in enumerate(shard.members):
                 fits = 0 <= member.offset <= member.offset + member.bytes <= shard.bytes
                 if not fits or not 0 < member.tokens * dtype.itemsize < member.bytes:

@@ -29,7 +29,7 @@ from megatape.data.sources.source import CorpusCounts, Source, Unit
 from megatape.data.summary import SUMMARY, Summary, check_filled, merged
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.files import check_absent, read_json, sync, write_atomically
+from megatape.files import as_type, check_absent, read_json, sync, write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, read_holder
 
 PLAN = "plan.json"
@@ -119,14 +119,9 @@ class PartialFolder:
         if not path.exists():
             return None
         try:
-            content = read_json(path)
-            units = [
-                Unit(**unit | {name: tuple(unit.get(name, ())) for name in ("inputs", "versions")}) for unit in content["units"]
-            ]
-            tokenizers = {name: TokenizerEntry(**entry) for name, entry in content["tokenizers"].items()}
-            return Plan(**content | {"units": units, "tokenizers": tokenizers})
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}: corrupted ({error!r}): remove {self.path}, which loses what it holds") from error
+            return as_type(read_json(path), Plan)
+        except ValueError as error:
+            raise ValueError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
 
     def tokenizers(self, plan: Plan) -> dict[str, Tokenizer]:
         """The stored tokenizers. Raises FileNotFoundError or ValueError if their files have changed."""

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
-from megatape.data.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http
+from megatape.data.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http, within
 from megatape.errors import UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -22,6 +22,8 @@ COPY_BYTES = 8 * 2**20  # at a time
 AT_ONCE = 16  # requests for sizes
 RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")  # in braces: first and last number, step
 MAX_NAMES = 100_000  # that braces stand for
+MAX_DEPTH = 32  # of folders on a server: a listing that contains itself has any depth
+LISTING_TIMEOUTS = 5  # a listing, which comes in one piece, may take so many times Retries.timeout
 
 
 def is_url(name: str) -> bool:
@@ -156,7 +158,7 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool, retries: Re
     if "*" in pattern:
         url, patterns, recursive = folder + slash, (pattern,), False
     system, path = file_system(url, retries)
-    attempts = Attempts(url, retries)
+    attempts, limit = Attempts(url, retries), within(url, LISTING_TIMEOUTS * retries.timeout)
     if is_http(url):
         kind = "directory" if url.endswith("/") else "file"
     else:
@@ -169,9 +171,15 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool, retries: Re
     found, folders = [], [path]
     matches = _matcher(patterns)
     while folders:  # fsspec's own walk leaves out folders that fail
-        folder = folders.pop()
-        for entry in attempts.run(lambda: system.ls(folder, detail=True)):  # noqa: B023  # called at once
+        folder = folders.pop()  # the deepest: one that contains itself is noticed at once
+        if folder.count("/") - path.count("/") > MAX_DEPTH:
+            raise UserError(
+                f"{url}: folders more than {MAX_DEPTH} deep, its listings contain themselves: give the folders or files in it"
+            )
+        for entry in attempts.run(lambda: system.ls(folder, detail=True, **limit)):  # noqa: B023  # called at once
             name = entry["name"]
+            if is_http(url) and ".." in name.split("/"):  # a link of the page that leads elsewhere
+                continue
             if entry["type"] == "directory":
                 folders += [name] if recursive and name.startswith(folder) and len(name) > len(folder) else []
             elif matches(name.rpartition("/")[2]):

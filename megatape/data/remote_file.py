@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 BLOCK_BYTES = 8 * 2**20  # requested at a time from object storage
 SKIP_BYTES = 2**20  # over which reading on is cheaper than a new request
 PROGRESS_BYTES = 2**20  # after which earlier failures do not count any more
+SLOW_BYTES = 2**16  # fewer within Retries.timeout are a failure, so that a server cannot send a byte a second for years
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # answers of servers that may serve later
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 
@@ -27,7 +28,8 @@ class Retries:
     """How long a server may fail.
 
     count: failures without PROGRESS_BYTES in between, of which one more is an error. wait, longest_wait: seconds before the
-    first new attempt, twice as many before each further one. timeout: seconds of silence that are a failure."""
+    first new attempt, twice as many before each further one. timeout: seconds of silence that are a failure, and of waiting for
+    fewer than SLOW_BYTES."""
 
     count: int = 7
     wait: float = 1.0
@@ -70,6 +72,11 @@ def file_system(url: str, retries: Retries) -> tuple[Any, str]:
     return system, path
 
 
+def within(url: str, seconds: float) -> dict[str, float]:
+    """Argument of fsspec's functions that ends a request to a web server after so long, whatever comes meanwhile."""
+    return {"timeout": seconds} if is_http(url) else {}
+
+
 class Attempts:
     """Work on a URL that is tried again when it fails for a reason that may pass."""
 
@@ -94,10 +101,14 @@ class Attempts:
 
     def _transient(self, error: Exception) -> str | None:
         """What has failed, if it may pass; otherwise None, or RemoteError for what needs other words."""
-        from aiohttp import ClientError, ClientResponseError, InvalidURL
+        from aiohttp import ClientError, ClientResponseError, InvalidURL, RedirectClientError, TooManyRedirects
 
         if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
             error = error.__cause__  # fsspec hides so why a web server does not give a size
+        if isinstance(error, RedirectClientError | TooManyRedirects):
+            raise RemoteError(
+                f"{self.url}: the server redirects without end, or to what no web server has ({error})"
+            ) from error
         if isinstance(error, ClientResponseError):
             reason = f"the server answers {error.status} {error.message}"
             if error.status == 404:
@@ -121,6 +132,7 @@ class RemoteFile(io.RawIOBase):
         self.url = url
         self._stream: Any = None  # of fsspec
         self._streamed = 0  # position of the stream
+        self._came, self._waited = 0, 0.0  # bytes, and seconds for them, since the speed was last looked at
         self._attempts = Attempts(url, retries)
         self._system, self._path = file_system(url, retries)
         self.size, self.version = self._attempts.run(self._announced)
@@ -174,10 +186,17 @@ class RemoteFile(io.RawIOBase):
             raise
 
     def _take(self, wanted: int) -> bytes:
+        began, limit = time.monotonic(), self._attempts.retries.timeout
         content: bytes = self._stream.read(wanted)
         if not content:
             raise EOFError("the body ends too early")
         self._streamed += len(content)
+        self._came += len(content)
+        self._waited += time.monotonic() - began
+        if self._waited > limit:
+            if self._came < SLOW_BYTES:
+                raise ConnectionError(f"only {self._came:,} bytes in {self._waited:.0f} s")
+            self._came, self._waited = 0, 0.0
         return content
 
     def _open(self) -> None:
@@ -215,7 +234,7 @@ class RemoteFile(io.RawIOBase):
 
     def _announced(self) -> tuple[int, str]:
         """Size and version. A web server's tag of a HEAD request may differ from that of its answers with content."""
-        info = self._system.info(self._path)
+        info = self._system.info(self._path, **within(self.url, self._attempts.retries.timeout))
         if info["size"] is None:
             raise RemoteError(f"{self.url}: the server does not say how long it is: download it")
         tag = info.get("ETag") or info.get("Last-Modified") or "" if is_http(self.url) else self._ukey()
@@ -228,3 +247,4 @@ class RemoteFile(io.RawIOBase):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+        self._came, self._waited = 0, 0.0

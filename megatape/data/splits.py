@@ -51,7 +51,11 @@ def open_data(config: Config) -> RunData:
     mixture = Mixture(data, corpora)
     mixture.check_epochs(training.steps, training.global_batch_size)
     validation = {name: _open_split(data, data.mixture[name].path, "validation") for name in mixture.shares}
-    return RunData(mixture, validation, next(iter(corpora.values())).tokenizer())
+    first, *others = corpora.values()
+    for corpus in others:
+        if corpus.tokenizer_entry != first.tokenizer_entry:  # else its ids are those that are compared with the first one's
+            corpus.tokenizer()
+    return RunData(mixture, validation, first.tokenizer())
 
 
 def _open_training(config: Config, field: str, path: str) -> Dataset:

@@ -1,16 +1,18 @@
 """What one unit of a preparation has written, and the sum of all."""
 
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
-from megatape.data.index import DocumentTable, Split, Tally, parse_split
+from megatape.data.index import DocumentTable, Split
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.writer import entropy
-from megatape.files import read_json
+from megatape.files import as_type, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
 
@@ -30,6 +32,15 @@ class WrittenSplit:
 
 
 @dataclass(frozen=True)
+class Content:
+    """The content of summary.json: contents and tables of the splits, by name, and what the unit has read and skipped."""
+
+    splits: dict[str, Split]
+    tables: dict[str, list[DocumentTable]]
+    counts: CorpusCounts
+
+
+@dataclass(frozen=True)
 class Summary:
     """What a unit has added to each split, and what it has read and skipped."""
 
@@ -40,26 +51,22 @@ class Summary:
         """Write it beside the shards."""
         arrays: dict[str, Any] = {name: split.token_counts for name, split in self.splits.items()}
         np.savez_compressed(folder / TOKEN_COUNTS, **arrays)
-        splits = {name: asdict(split.content) for name, split in self.splits.items()}
-        tables = {name: [asdict(table) for table in split.tables] for name, split in self.splits.items()}
-        content = {"splits": splits, "tables": tables, "counts": asdict(self.counts)}
-        (folder / SUMMARY).write_text(json.dumps(content), encoding="utf-8")
+        splits = {name: split.content for name, split in self.splits.items()}
+        content = Content(splits, {name: split.tables for name, split in self.splits.items()}, self.counts)
+        (folder / SUMMARY).write_text(json.dumps(asdict(content)), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Summary":
         """Of a finished unit. Raises OSError, or ValueError if it cannot be read."""
         try:
-            content = read_json(folder / SUMMARY)
+            content = as_type(read_json(folder / SUMMARY), Content)
             with np.load(folder / TOKEN_COUNTS, allow_pickle=False) as token_counts:
                 splits = {
-                    name: WrittenSplit(
-                        parse_split(split), token_counts[name], [DocumentTable(**table) for table in content["tables"][name]]
-                    )
-                    for name, split in content["splits"].items()
+                    name: WrittenSplit(split, token_counts[name], content.tables[name])
+                    for name, split in content.splits.items()
                 }
-            inputs = {name: Tally(**tally) for name, tally in content["counts"]["inputs"].items()}
-            return cls(splits, CorpusCounts(**content["counts"] | {"inputs": inputs}))
-        except (ValueError, TypeError, KeyError) as error:
+            return cls(splits, content.counts)
+        except (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
 
 

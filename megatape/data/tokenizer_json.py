@@ -5,7 +5,8 @@ tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import tokenizers
 
 from megatape.data.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
+from megatape.errors import UserError
 from megatape.files import parse_json
 
 
@@ -26,7 +28,8 @@ class JsonTokenizer(Tokenizer):
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
         try:
-            self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
+            with _panics_as_errors():
+                self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
         except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
             raise ValueError(
                 f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read "
@@ -42,17 +45,32 @@ class JsonTokenizer(Tokenizer):
             )
         self._ids: dict[str, int] = self.backend.get_vocab()
         self.vocab_size = max(self._ids.values(), default=-1) + 1
+        if self.vocab_size > 2**31:  # ids of documents are int32
+            raise UserError(f"{self._where(JSON_FILE)}: it has a token with id {self.vocab_size - 1}: copy the file again")
         self.declared = self._read_declared()
         self.eos_id = self._end()
         self.bos_id = self._beginning()
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        try:
+            with _panics_as_errors():
+                ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        except RuntimeError as error:
+            raise UserError(
+                f"{self._where(JSON_FILE)}: cannot be applied to a text that begins {text[:40]!r} ({error}): use a tokenizer "
+                "with simpler patterns, or leave out the text"
+            ) from None
         return ids
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
         # On all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
-        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        try:
+            with _panics_as_errors():
+                encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        except RuntimeError:
+            for text in texts:  # the one with the fault raises an error that names it
+                self.encode(text)
+            raise
         return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
 
     def encode_rendered(self, text: str) -> list[int]:
@@ -152,10 +170,9 @@ class JsonTokenizer(Tokenizer):
     def _beginning(self) -> int | None:
         """The token that the template of tokenizer.json puts in front of a text."""
         try:
-            encoding = self.backend.encode("a")
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust, an exception that nothing else descends from
-                raise
+            with _panics_as_errors():
+                encoding = self.backend.encode("a")
+        except RuntimeError as error:
             raise ValueError(
                 f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied ({error}): copy the file again"
             ) from None
@@ -166,6 +183,8 @@ class JsonTokenizer(Tokenizer):
                 f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin "
                 "with one token, and not with that which ends them"
             )
+        if front and front[0] >= self.vocab_size:
+            raise UserError(f"{self._where(JSON_FILE)}: texts begin with token {front[0]}, which it lacks: copy the file again")
         return front[0] if front else None
 
     def _object(self, name: str) -> dict[str, Any]:
@@ -182,3 +201,14 @@ class JsonTokenizer(Tokenizer):
 
     def _where(self, name: str) -> str:
         return f"{self.origin}/{name}"
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Raise RuntimeError for a panic of Rust, such as that of a pattern that exceeds the limit of its engine."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # it has no other base and cannot be imported
+            raise
+        raise RuntimeError(str(error)) from None

@@ -41,7 +41,7 @@ def read_model(folder: Path) -> PreTrainedModel:
     except FAULTS as error:
         raise ValueError(f"{config_path}: {reason(error)}: {ADVICE}") from None
     model_class, stored = family.model_class, stored_tensors(folder)
-    if config.num_hidden_layers > len(stored):
+    if not (isinstance(config.num_hidden_layers, int) and config.num_hidden_layers <= len(stored)):
         raise ValueError(
             f"{config_path}: num_hidden_layers is {config.num_hidden_layers}, but the folder holds {len(stored)} tensors: "
             f"{ADVICE}"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from megatape.files import read_json
+from megatape.files import is_file_name, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -65,7 +65,7 @@ def _index(folder: Path) -> dict[str, str] | None:
     if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
         raise ValueError(f"{path}: no weight_map of tensors and files: {ADVICE}")
     for name in listed.values():
-        if Path(name).name != name:
+        if not is_file_name(name):
             raise ValueError(f"{path}: {name!r} is not a plain file name: {ADVICE}")
     return listed
 

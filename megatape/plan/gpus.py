@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from megatape.config import Section
-from megatape.files import read_json
+from megatape.files import as_type, read_json
 
 
 class Gpu(Section):
@@ -55,7 +55,7 @@ def load_gpu(name: str) -> Gpu:
     if not path.is_file():
         raise FileNotFoundError(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
     try:
-        return Gpu.model_validate(read_json(path))
+        return as_type(read_json(path), Gpu)
     except ValueError as error:
         fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
         raise ValueError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None

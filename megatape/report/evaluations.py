@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from megatape.files import read_json
+from megatape.files import first_fault, read_json
 from megatape.tasks.task import Measure
 from megatape.units import size
 
@@ -66,10 +66,7 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
         try:
             results = Results.model_validate(read_json(path))
         except (OSError, ValueError) as error:
-            reason: object = error
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            reason = first_fault(error) if isinstance(error, ValidationError) else error
             notes.append(f"{path} is not shown: it holds no results of an evaluation ({reason})")
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))

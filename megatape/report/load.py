@@ -106,7 +106,7 @@ def _ranks(folder: RunFolder) -> int | None:
     for checkpoint in folder.list_checkpoints():
         try:
             return int(read_json(checkpoint / "state.json")["world_size"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             continue
     return None
 

@@ -8,8 +8,11 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from megatape.files import parse_json
+from pydantic import Field
+
+from megatape.files import as_type, parse_json
 
 NONCE_DIGITS = 16  # hexadecimal: what tells one holder from all others
 
@@ -20,7 +23,7 @@ class Holder:
     if unknown. started: when the process started, in ticks since boot. since: when it took what it holds."""
 
     host: str
-    pid: int
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
     machine: str
     started: str
     since: str
@@ -91,8 +94,8 @@ def this_process() -> Holder:
 def read_holder(content: bytes) -> Holder | None:
     """The holder that a file names, None if it names none: it is just being written, or was corrupted."""
     try:
-        return Holder(**parse_json(content))
-    except (ValueError, TypeError):
+        return as_type(parse_json(content), Holder)
+    except ValueError:
         return None
 
 

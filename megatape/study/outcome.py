@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from megatape.config import Config, parse_config
-from megatape.files import read_json, temporary_name
+from megatape.config import Config
+from megatape.files import as_type, read_json, temporary_name
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,6 @@ class Outcome:
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote. Raises ValueError if the file is corrupted."""
         try:
-            content = read_json(path)
-            for name in ("losses", "curve"):
-                content[name] = {int(key): value for key, value in content[name].items()}
-            content["axes"] = tuple(content["axes"])
-            return cls(**content | {"config": parse_config(content["config"], str(path))})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return as_type(read_json(path), cls)
+        except ValueError as error:
             raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None

@@ -98,13 +98,14 @@ def _trained(folders: list[Path], data: Path | None, samples: int, length: int |
 def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
     """The first samples of the validation split [S, N], each starting with <s>, or with </s> without one, and its id."""
     dataset = TokenDataset(directory, "validation", length)
-    if checkpoint.tokenizer().sha256 != dataset.tokenizer_hash:
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer.sha256 != dataset.tokenizer_hash:
         raise ValueError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
     if dataset.num_samples < samples:
         raise ValueError(
             f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
     tokens = torch.from_numpy(np.stack([dataset.tokens(index)[:length] for index in range(samples)]))
-    begin = dataset.eos_id if dataset.bos_id is None else dataset.bos_id  # what precedes a text in training
+    begin = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id  # what precedes a text in training
     tokens[:, 0] = begin
     return tokens, begin

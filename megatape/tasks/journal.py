@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.files import parse_json, read_json, write_atomically
+from megatape.run_folder import read_lines
 from megatape.tasks.task import Sample
 
 
@@ -49,12 +50,9 @@ class Journal:
         """The samples of all ranks, by number of the example. Lines that were not written whole are left out."""
         found: dict[int, Sample] = {}
         for path in [self._samples, *sorted(self.folder.glob("samples-*.jsonl"))]:
-            for line in path.read_bytes().splitlines() if path.exists() else ():
-                try:
-                    sample = parse_json(line)
-                except ValueError:
-                    continue
-                found[sample["example"]] = sample
+            for _, sample in read_lines(path):
+                if type(sample.get("example")) is int:
+                    found[sample["example"]] = sample
         return found
 
     def add(self, rank: int, samples: Iterable[Sample]) -> None:

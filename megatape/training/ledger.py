@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from megatape.checkpoint.reader import MAX_STEP_SAMPLES
 from megatape.config import load_config
 from megatape.data.dataset import Dataset
 from megatape.data.mixture import Mixture
 from megatape.data.order import samples_digest
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 
 
@@ -73,7 +75,9 @@ def prove(directory: Path) -> Iterator[str]:
         entry = json.loads(line)
         if number != step + 1:
             raise ValueError(f"{folder.metrics}: step {number} follows step {step}: lines were lost")
-        first, step, consumed = consumed, number, entry["samples"]
+        first, step, consumed = consumed, number, entry.get("samples")
+        if type(consumed) is not int or not 0 <= consumed - first < MAX_STEP_SAMPLES:
+            raise UserError(f"{folder.metrics}: step {step} ends with sample {consumed!r} after {first:,}: it was changed")
         located = [data.located(place, seed) for place in range(first, consumed)]
         for corpus, index in located:
             try:

@@ -15,7 +15,7 @@ import torch
 from megatape.attention.operation import choose
 from megatape.checkpoint.manager import CheckpointManager, NotSaved
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
-from megatape.checkpoint.same_run import changed_settings, check_annealing, check_same_run
+from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
@@ -346,6 +346,7 @@ class Trainer:
             return None
         origin, theirs = reader.directory, reader.config
         check_same_run(origin, theirs, reader.state["fingerprints"], self.config, self.data.fingerprints)
+        check_end_token(origin, reader.tokenizer(), self.data.tokenizer)
         on_main(lambda: check_order(origin, reader.state, self.data.train, self.config.training.seed), self.topology)
         check_annealing(origin, theirs, self.config, reader.tokens)
         changed = changed_settings(origin, theirs, self.config, start.allow_changes)

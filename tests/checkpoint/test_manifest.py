@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,23 @@ def test_faults_of_files(checkpoint: Path) -> None:
         load_manifest(checkpoint)
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
+    """A pipe has no bytes and is never read to its end, a device of zeros neither: no size or hash is asked of them."""
+    manifest = load_manifest(checkpoint)
+    for path in (checkpoint / "b", checkpoint / MANIFEST):
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(ValueError, match=f"{path}: a .*pipe or a device"):
+            load_manifest(checkpoint)
+        path.unlink()
+        path.symlink_to("/dev/zero")
+        with pytest.raises(ValueError, match=f"{path}: a .*pipe or a device"):
+            load_manifest(checkpoint)
+    with pytest.raises(ValueError, match="b: a pipe or a device"):
+        check_hashes(checkpoint, manifest)
+
+
 def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
     """Of two ranks, one looks at files 0 and 2, the other at file 1."""
     manifest = load_manifest(checkpoint)
@@ -80,6 +98,7 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         ({"base": {}}, "format 1 with a base"),
         ({"files": []}, "files is not an object"),
         ({"files": {"../../a": {}}}, "file '../../a' is not in the checkpoint's folder"),
+        ({"files": {"..": {}}}, "file '..' is not in the checkpoint's folder"),
         ({"files": {"a": {"bytes": "5"}}}, "file 'a' has no size or sha256"),
         ({"tensors": {"weight": ["w"]}}, "tensors is not an object of objects"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),

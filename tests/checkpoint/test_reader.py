@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from megatape.checkpoint.manifest import load_manifest, save_manifest
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot, verified_checkpoint
 
@@ -58,6 +59,15 @@ def test_verified_checkpoint(tmp_path: Path) -> None:
     CheckpointReader(copy)  # sizes and state are as recorded
     with pytest.raises(ValueError, match=f"{file.name}: its sha256"):
         verified_checkpoint(copy)
+
+
+def test_a_manifest_without_weights(tmp_path: Path) -> None:
+    copy = tmp_path / "step-00000004"
+    shutil.copytree(FIXTURE, copy)
+    files = load_manifest(copy)["files"]
+    save_manifest(copy, files, {})
+    with pytest.raises(ValueError, match="manifest.json: no manifest of MegaTAPE: tensors has no weight"):
+        CheckpointReader(copy)
 
 
 def test_generator_state_comes_back() -> None:

@@ -1,12 +1,15 @@
 """What a run may change when it resumes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape.checkpoint.same_run import changed_settings, check_same_run
+from megatape.checkpoint.same_run import changed_settings, check_end_token, check_same_run
 from megatape.config import parse_config
+from megatape.data.tokenizer_files import load_tokenizer
+from tests.adopted import write_llama3
 from tests.test_config import RAW, parse
 
 PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
@@ -60,3 +63,17 @@ def test_changed_recipe() -> None:
 def test_other_data(name: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         check_same_run(Path("origin"), parse(), PRINTS, parse(), PRINTS | {name: "x" * 64})
+
+
+def test_another_end_token_of_the_same_tokenizer_file(tmp_path: Path) -> None:
+    """Base and instruct models share tokenizer.json and end documents with different tokens: the hash does not tell."""
+    folder = write_llama3(tmp_path / "llama3")
+    before = load_tokenizer(folder)
+    check_end_token(Path("origin"), before, load_tokenizer(folder))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "<|eot|>"}))
+    (folder / "special_tokens_map.json").unlink()
+    after = load_tokenizer(folder)
+    assert before.sha256 == after.sha256
+    with pytest.raises(ValueError, match="origin was trained on documents that end with token 601, those of .* end with 602"):
+        check_end_token(Path("origin"), before, after)

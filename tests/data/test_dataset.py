@@ -1,10 +1,15 @@
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from megatape.config import Config
 from megatape.data.dataset import DocumentDataset, TokenDataset
 from megatape.data.documents import write_documents
+from megatape.data.splits import open_data
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.targets import IGNORE_INDEX
 from tests.data.conftest import Documents, MakeDirectory
@@ -113,3 +118,25 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
     dataset = DocumentDataset(with_digit, "train", 7, "=")
     with pytest.raises(ValueError, match="a document of split train of .* has no '='"):
         dataset.sample(0)
+
+
+@pytest.mark.parametrize("field, value", [("eos_id", 3), ("bos_id", None), ("vocab_size", 299)])
+def test_ids_that_are_not_the_tokenizers(
+    data_directory: Path, raw_config: dict[str, Any], tmp_path: Path, field: str, value: int | None
+) -> None:
+    """Documents that end with another token would have other masks: refused alone, and in a mixture at any place."""
+    copy = shutil.copytree(data_directory, tmp_path / "copy")
+    content = json.loads((copy / "index.json").read_text())
+    recorded = content["tokenizer"][field]
+    content["tokenizer"][field] = value
+    (copy / "index.json").write_text(json.dumps(content))
+    message = f"copy/index.json: corrupted, {field} is {value}, but {recorded} by tokenizer.model"
+    raw_config["data"]["path"] = str(copy)
+    with pytest.raises(ValueError, match=message):
+        open_data(Config.model_validate(raw_config))
+    del raw_config["data"]["path"]
+    raw_config["data"]["mixture"] = {
+        name: {"path": str(path), "weight": 1.0} for name, path in (("a", data_directory), ("b", copy))
+    }
+    with pytest.raises(ValueError, match=message):
+        open_data(Config.model_validate(raw_config))

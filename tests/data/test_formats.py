@@ -1,6 +1,7 @@
 """Token files of other systems: theirs are read, ours are theirs to the byte, and nothing changes on the way there and back."""
 
 import json
+import os
 import shutil
 import struct
 import tracemalloc
@@ -128,6 +129,11 @@ def test_a_stream_that_ends_within_a_document(import_command: Callable[..., tupl
     assert sum(split.tokens for split in splits) == 602 and sum(split.documents for split in splits) == 6
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def change(path: Path, offset: int, content: bytes) -> None:
     whole = bytearray(path.read_bytes())
     whole[offset : offset + len(content)] = content
@@ -159,6 +165,8 @@ def change(path: Path, offset: int, content: bytes) -> None:
         ("documents", lambda p: change(p["idx"], 9, b"\2"), "version 2 with ids"),
         ("documents", lambda p: change(p["idx"], 58, b"\7"), "sequence 1 does not begin where the one before it ends"),
         ("documents", lambda p: change(p["idx"], 34, struct.pack("<i", -1)), "sequence 0 does not begin where"),
+        ("documents", lambda p: pipe(p["idx"]), "documents.idx: a pipe or a device, not a file"),
+        ("documents", lambda p: pipe(p["bin"]), "documents.bin: a pipe or a device, not a file"),
         ("documents", lambda p: change(p["idx"], 82, b"\1"), "its first document does not begin with the first sequence"),
         ("documents", lambda p: change(p["idx"], 114, b"\3"), "its documents end after 3 of 4 sequences"),
         # The second document is empty, the third has its sequence too.
@@ -207,6 +215,19 @@ def shorten(folder: Path, left: int) -> None:
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(format="json")), "format json with columns"),
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_names=["text"])), "read is mds with tokens or"),
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=["pkl"])), "its ids are pkl: what is"),
+        ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=[None])), "column_encodings.0: Input"),
+        (
+            "documents",
+            lambda p: edit(p, lambda c: c["shards"][0].update(samples=2**40)),
+            "shards.0.samples: Input should be less",
+        ),
+        ("documents", lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(hashes=[])), "raw_data.hashes: Input"),
+        (
+            "documents",
+            lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(basename="..")),
+            "'..' is not a plain file",
+        ),
+        ("documents", lambda p: shorten(p, 8), "shard.00000.mds: corrupted"),  # to the beginning of its first sample
         (
             "documents",
             lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=["ndarray:float32"])),
@@ -288,3 +309,18 @@ def test_a_document_without_end_is_not_collected(monkeypatch: pytest.MonkeyPatch
     endless = (np.full(1000, 7) for _ in iter(int, 1))
     with pytest.raises(ValueError, match=r"x: 6,000 tokens without the end token, 2"):
         list(divided(endless, 2, Path("x")))
+
+
+def test_an_index_that_promises_gigabytes(tmp_path: Path) -> None:
+    """Memory is taken for what the file of ids holds, whatever its index says."""
+    count, length = 8, 2**31 - 1
+    places = np.arange(count) * 2 * length
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, count, 2)
+    lengths, ends = np.full(count, length, "<i4"), np.array([0, count], "<i8")
+    (tmp_path / "a.idx").write_bytes(header + lengths.tobytes() + places.astype("<i8").tobytes() + ends.tobytes())
+    (tmp_path / "a.bin").write_bytes(bytes(100))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="a.bin: truncated, a.idx has 34,359,738,352 bytes"):
+        list(Megatron().read(tmp_path / "a", IDS))
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()

@@ -28,7 +28,7 @@ def server() -> Iterator[Web]:
 @pytest.fixture
 def web(server: Web) -> Web:
     server.files = {"data.bin": CONTENT}
-    server.faults, server.always, server.requests = [], Fault(), []
+    server.faults, server.always, server.requests, server.links = [], Fault(), [], []
     return server
 
 
@@ -141,6 +141,39 @@ def test_a_listing_is_complete(web: Web) -> None:
     web.faults = [Fault(), *[Fault(status=503)] * 4]
     with pytest.raises(OSError, match="a/: the server answers 503"):
         find_files([web.url("a/")], "*.jsonl", retries=QUICK)
+
+
+@pytest.mark.timeout(60)
+def test_a_listing_that_contains_itself(web: Web) -> None:
+    """Every page has a link to a page below it; links to folders above are not followed, and their files are of no input."""
+    web.files |= {"a/one.jsonl": b"1"}
+    web.links = ["../", "../two.jsonl", "b/../"]
+    assert find_files([web.url("a/")], "*.jsonl", retries=QUICK) == [web.url("a/one.jsonl")]
+    web.links = ["b/", "c/"]
+    with pytest.raises(ValueError, match=rf"{web.url('a/')}: folders more than 32 deep"):
+        find_files([web.url("a/")], "*.jsonl", retries=QUICK)
+    assert len(web.requests) < 100
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_sends_a_byte_at_a_time(web: Web) -> None:
+    """A file and a listing, which are never silent."""
+    web.files |= {"a/one.jsonl": b"1"}
+    web.always = Fault(after=5, then="trickle")
+    patience = Retries(count=1, wait=0.01, timeout=0.1)
+    with pytest.raises(OSError, match=r"ConnectionError: only \d+ bytes in .* at byte \d+ of 3,000,000, after 2 attempts"):
+        open_file(web.url("data.bin"), patience).read()
+    with pytest.raises(OSError, match=r"a/: no answer for 0.1 s, after 2 attempts"):
+        find_files([web.url("a/")], "*.jsonl", retries=patience)
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "gopher://host/x", "http://[::x", "/data.bin"])
+def test_redirects_to_what_no_web_server_has(web: Web, location: str) -> None:
+    """No attempt more: neither another scheme nor a redirect to itself passes."""
+    web.always = Fault(status=302, location=location)
+    with pytest.raises(OSError, match=rf"^{web.url('data.bin')}: the server redirects"):
+        read(web)
+    assert sum(method == "GET" for method, *_ in web.requests) < 15
 
 
 def test_any_part_of_a_file(web: Web) -> None:

@@ -230,6 +230,11 @@ def test_no_index(tmp_path: Path) -> None:
         (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
         (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),
         (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(file=".."), "'..' is not a plain file name"),
+        (lambda content: content["tokenizer"].update(file=".."), "'..' is not a plain file name"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(bytes=10**30), r"splits.train.shards.0.bytes: .* less"),
+        (lambda content: content["tokenizer"].update(vocab_size=-1), "tokenizer.vocab_size: .* greater"),
+        (lambda content: content.update(answers=""), "answers: .* dictionary"),
         (
             lambda content: content["splits"]["train"]["shards"][0]["members"][1].update(offset=10**9),
             "does not fit its shard",

@@ -240,3 +240,28 @@ def test_sentencepiece_without_control_tokens(tmp_path: Path) -> None:
     assert tokenizer.encode_documents(["a b"])[0].tolist() == [*tokenizer.encode("a b"), 2]
     with pytest.raises(ValueError, match="it has no </s>"):
         SentencePieceTokenizer(without("eos"))
+
+
+def test_a_pattern_that_exceeds_its_engines_limit(edited: Callable[..., Path]) -> None:
+    """An error that names file and text, where the library panics, which no handler of errors expects."""
+    pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    folder = edited("llama3", "tokenizer.json", lambda content: content.update(pre_tokenizer=pattern))
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("harmless")
+    message = r"tokenizer.json: cannot be applied to a text that begins 'xxx.*retry-limit-in-match over"
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode("x" * 100)
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode_documents(["harmless", "x" * 100, "harmless"])
+
+
+@pytest.mark.parametrize("place", ["vocabulary", "template"])
+def test_ids_beyond_31_bits(edited: Callable[..., Path], place: str) -> None:
+    def change(content: dict[str, Any]) -> None:
+        if place == "vocabulary":
+            content["model"]["vocab"]["</s>"] = 2**31
+        else:
+            content["post_processor"]["special_tokens"]["<s>"]["ids"] = [2**31]
+
+    with pytest.raises(ValueError, match=r"tokenizer.json: .* 2147483648"):
+        load_tokenizer(edited("llama2", "tokenizer.json", change))

@@ -16,13 +16,15 @@ from typing import Any
 class Fault:
     """What is wrong with one answer to GET.
 
-    status: answered instead. after: bytes of the body, before `then`: "reset" the connection, "end" it, or "stall" until the
-    server ends. ranges: whether a Range is obeyed. most: bytes in an answer to a Range. announced: added to the length and size
-    that are announced. tag: another ETag. encoding: what the server says of the body."""
+    status: answered instead. location: where 302 redirects to, for HEAD too. after: bytes of the body, before `then`: "reset"
+    the connection, "end" it, "trickle" (a byte every 50 ms), or "stall" until the server ends. ranges: whether a Range is
+    obeyed. most: bytes in an answer to a Range. announced: added to the length and size that are announced. tag: another ETag.
+    encoding: what the server says of the body."""
 
     status: int = 0
     after: int = 0
     then: str = ""
+    location: str = ""
     ranges: bool = True
     most: int = 2**40
     announced: int = 0
@@ -35,13 +37,15 @@ FINE = Fault()
 
 @dataclass
 class Web:
-    """files: by name, which are served; folders are pages of links, as web servers make them. faults: of the next answers to
-    GET, in order; always: of those after them. requests: method, name and Range of all so far."""
+    """files: by name, which are served; folders are pages of links, as web servers make them. links: on all of these pages.
+    faults: of the next answers to GET, in order; always: of those after them. requests: method, name and Range of all so
+    far."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     always: Fault = FINE
+    links: list[str] = field(default_factory=list)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -61,7 +65,7 @@ def served(**files: bytes) -> Iterator[Web]:
             pass
 
         def do_HEAD(self) -> None:
-            self.answer(FINE)
+            self.answer(web.always if web.always.location else FINE)
 
         def do_GET(self) -> None:
             self.answer(web.faults.pop(0) if web.faults else web.always)
@@ -72,11 +76,13 @@ def served(**files: bytes) -> Iterator[Web]:
             content = web.files.get(name)
             if self.path.endswith("/"):
                 inside = (other.removeprefix(name) for other in web.files if other.startswith(name))
-                links = {first + slash for first, slash, _ in (path.partition("/") for path in inside)}
+                links = {first + slash for first, slash, _ in (path.partition("/") for path in inside)} | set(web.links)
                 content = "".join(f'<a href="{link}">{link}</a>' for link in links).encode()
             status = fault.status or (404 if content is None else 200)
             if status != 200 or content is None:
                 self.send_response(status)
+                if fault.location:
+                    self.send_header("Location", fault.location)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
@@ -99,6 +105,8 @@ def served(**files: bytes) -> Iterator[Web]:
                 web.ended.wait()
             elif fault.then == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            while fault.then == "trickle" and not web.ended.wait(0.05):
+                self.wfile.write(b" ")
             if fault.then or fault.announced:
                 self.connection.close()
                 self.close_connection = True

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.formats.format import TokenFormat
+from megatape.files import open_regular
 
 BLOCK_IDS = 2**20
 
@@ -25,7 +26,7 @@ class Flat(TokenFormat):
                 f"{path}: {size:,} bytes are no whole number of {dtype.name} ids, which this tokenizer's are: it is truncated, "
                 "or of another tokenizer"
             )
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while (ids := np.fromfile(file, dtype, BLOCK_IDS)).size:
                 yield ids
 

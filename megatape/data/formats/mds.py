@@ -17,18 +17,22 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from megatape.data.formats.format import TokenFormat
+from megatape.data.index import Count
 from megatape.data.records import CORRUPTED, unpacked
-from megatape.files import read_json
+from megatape.files import as_type, is_file_name, read_json
 
 INDEX, VERSION = "index.json", 2
 COLUMNS = ("tokens", "input_ids")
 SHARD_BYTES = 2**26  # of what we write, as streaming's own writer
 HASH = "sha256"
+HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}  # whose hashes have any length
+MAX_SAMPLES, MAX_SAMPLE_BYTES = 2**26, 2**29  # that are read of a shard, whose index and compression may promise anything
 PACKED = {"zstd": ".zst", "gz": ".gz"}  # compressions, and the endings of such files elsewhere
 # Of an ndarray's shape and ids, by the codes before them.
 SHAPES = {0: "u1", 1: "<u2", 2: "<u4", 3: "<u8"}
@@ -48,12 +52,12 @@ class Mds(TokenFormat):
         if not index.is_file():
             raise FileNotFoundError(f"{index}: not found: give the folder of one split of a data set of MosaicML streaming")
         try:
-            content = read_json(index)
-            shards = [Shard.of(path, entry) for entry in content["shards"]]
-            if content["version"] != VERSION:
-                raise ValueError(f"version {content['version']}, not {VERSION}")
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{index}: no index of MosaicML streaming that can be read ({error!r})") from error
+            content = as_type(read_json(index), Index)
+            shards = [Shard.of(path, entry) for entry in content.shards]
+            if content.version != VERSION:
+                raise ValueError(f"version {content.version}, not {VERSION}")
+        except ValueError as error:
+            raise ValueError(f"{index}: no index of MosaicML streaming that can be read ({error})") from error
         for shard in shards:
             yield from shard.ids()
 
@@ -76,6 +80,37 @@ class Mds(TokenFormat):
 
 
 @dataclass(frozen=True)
+class File:
+    """A file of index.json, and its hashes by algorithm."""
+
+    basename: str
+    bytes: Count
+    hashes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A shard of index.json. Shards of other formats have no columns. zip_data: None unless it is compressed."""
+
+    format: str
+    samples: Annotated[Count, Field(le=MAX_SAMPLES)]
+    compression: str | None
+    raw_data: File
+    zip_data: File | None
+    column_names: tuple[str, ...] = ()
+    column_encodings: tuple[str, ...] = ()
+    column_sizes: tuple[Count | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Index:
+    """The content of index.json."""
+
+    shards: list[Entry]
+    version: int
+
+
+@dataclass(frozen=True)
 class Shard:
     """A shard as index.json describes it.
 
@@ -92,29 +127,20 @@ class Shard:
     compression: str | None
 
     @classmethod
-    def of(cls, folder: Path, entry: dict[str, Any]) -> "Shard":
-        """Raises ValueError, KeyError or TypeError for what cannot be read."""
-        columns = dict(zip(entry["column_names"], entry["column_encodings"], strict=True))
+    def of(cls, folder: Path, entry: Entry) -> "Shard":
+        """Raises ValueError for what cannot be read."""
+        columns = dict(zip(entry.column_names, entry.column_encodings, strict=True))
         column = next((name for name in COLUMNS if name in columns), None)
-        if entry["format"] != "mds" or column is None:
-            raise ValueError(
-                f"format {entry['format']} with columns {columns}: what is read is mds with {' or '.join(COLUMNS)}"
-            )
-        if entry["zip_data"] and entry["compression"].partition(":")[0] not in PACKED:
-            raise ValueError(f"compression {entry['compression']}: what is read is {', '.join(PACKED)}, or none")
-        file = entry["zip_data"] or entry["raw_data"]
-        if Path(file["basename"]).name != file["basename"]:
-            raise ValueError(f"{file['basename']!r} is not a plain file name")
-        return cls(
-            folder / file["basename"],
-            entry["samples"],
-            column,
-            columns[column],
-            dict(zip(entry["column_names"], entry["column_sizes"], strict=True)),
-            file["bytes"],
-            file["hashes"],
-            entry["compression"].partition(":")[0] if entry["zip_data"] else None,
-        )
+        if entry.format != "mds" or column is None:
+            raise ValueError(f"format {entry.format} with columns {columns}: what is read is mds with {' or '.join(COLUMNS)}")
+        compression = (entry.compression or "").partition(":")[0] if entry.zip_data else None
+        if compression not in (*PACKED, None):
+            raise ValueError(f"compression {entry.compression}: what is read is {', '.join(PACKED)}, or none")
+        file = entry.zip_data or entry.raw_data
+        if not is_file_name(file.basename):
+            raise ValueError(f"{file.basename!r} is not a plain file name")
+        sizes = dict(zip(entry.column_names, entry.column_sizes, strict=True))
+        return cls(folder / file.basename, entry.samples, column, columns[column], sizes, file.bytes, file.hashes, compression)
 
     def ids(self) -> Iterator[np.ndarray]:
         """Those of each sample. Raises FileNotFoundError, or ValueError for a shard that is not what index.json says."""
@@ -124,10 +150,13 @@ class Shard:
                 file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
                 count = 4 + 4 * (self.samples + 1)
                 head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
-                if head[0] != self.samples or head[1] < count or (np.diff(head[1:]) <= 0).any():
+                sizes = np.diff(head[1:])
+                if head[0] != self.samples or head[1] < count or sizes.size < self.samples or (sizes <= 0).any():
                     raise ValueError("its samples are not where they should be")
+                if (longest := max(head[1] - count, sizes.max(initial=0))) > MAX_SAMPLE_BYTES:
+                    raise ValueError(f"a sample of {longest:,} bytes, more than {MAX_SAMPLE_BYTES:,}")
                 file.read(int(head[1]) - count)
-                for size in np.diff(head[1:]).tolist():
+                for size in sizes.tolist():
                     yield self._decode(file.read(size), size)
             except FAULTS as error:
                 raise ValueError(f"{self.path}: corrupted ({error}): copy it again") from error
@@ -137,7 +166,7 @@ class Shard:
             raise FileNotFoundError(f"{self.path}: not found, {INDEX} lists it: copy it again")
         if (size := self.path.stat().st_size) != self.file_bytes:
             raise ValueError(f"{self.path}: {size:,} bytes, {INDEX} says {self.file_bytes:,}: copy it again")
-        for algorithm in self.hashes.keys() & hashlib.algorithms_available:
+        for algorithm in self.hashes.keys() & HASHES:
             with self.path.open("rb") as file:
                 found = hashlib.file_digest(file, algorithm).hexdigest()
             if found != self.hashes[algorithm]:
@@ -151,7 +180,7 @@ class Shard:
         left = list(struct.unpack_from(f"<{given}I", sample))
         begin = 4 * given
         for name, fixed in self.sizes.items():
-            size = fixed or left.pop(0)
+            size = left.pop(0) if fixed is None else fixed
             if len(sample) < length or begin + size > length:
                 raise ValueError("truncated")
             if name == self.column:

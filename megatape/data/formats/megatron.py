@@ -15,6 +15,7 @@ A document is one sequence, unless it was divided into sentences. Here sequences
 leaves them.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.formats.format import TokenFormat
+from megatape.files import open_regular
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")
@@ -43,7 +45,8 @@ class Megatron(TokenFormat):
         places = _numbers(index, PLACE, HEADER.size + LENGTH.itemsize * num_sequences, num_sequences)
         ends = _numbers(index, PLACE, HEADER.size + (LENGTH.itemsize + PLACE.itemsize) * num_sequences, num_ends)
         sequence, place = 0, 0  # that are read: sequences, bytes
-        with ids_path.open("rb") as file:
+        with open_regular(ids_path) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
             if next(ends) != 0:
                 raise _corrupted(index, "its first document does not begin with the first sequence")
             for end in ends:
@@ -55,8 +58,7 @@ class Megatron(TokenFormat):
                     if next(places) != place + size or length < 0:
                         raise _corrupted(index, f"sequence {sequence - 1:,} does not begin where the one before it ends")
                     size += length * stored.itemsize
-                content = file.read(size)
-                if len(content) < size:
+                if place + size > num_bytes or len(content := file.read(size)) < size:
                     raise ValueError(
                         f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again"
                     )
@@ -89,7 +91,7 @@ class Megatron(TokenFormat):
 
 def _header(path: Path) -> tuple[np.dtype, int, int]:
     """Type of the ids, number of sequences, number of documents plus one."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(HEADER.size)
     if not content.startswith(MAGIC) or len(content) < HEADER.size:
         raise ValueError(

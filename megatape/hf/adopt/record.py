@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
-from megatape.files import read_json
+from megatape.files import first_fault, is_file_name, read_json
 from megatape.hf.adopt.weights import FolderWeights
 
 IMPORT = "import.json"
@@ -39,9 +39,13 @@ def read_record(directory: Path) -> ImportRecord:
     """The record of the import in `directory`. Raises FileNotFoundError or ValueError if it is none."""
     path = directory / IMPORT
     try:
-        return ImportRecord.model_validate(read_json(path))
+        record = ImportRecord.model_validate(read_json(path))
+        for name in (*record.files, *record.tokenizer, *(tensor.file for tensor in record.tensors.values())):
+            if not is_file_name(name):
+                raise ValueError(f"{name!r} is not a plain file name")
+        return record
     except ValueError as error:
-        reason = error.errors()[0] if isinstance(error, ValidationError) else error
+        reason = first_fault(error) if isinstance(error, ValidationError) else error
         raise ValueError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
 
 

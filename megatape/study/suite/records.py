@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from megatape.files import write_atomically
+from megatape.files import first_fault, write_atomically
 
 Count = Annotated[int, Field(ge=0)]
 Asked = Annotated[int, Field(ge=1)]
@@ -73,15 +73,10 @@ def read_records(path: Path) -> list[Record]:
         try:
             record = Record.model_validate_json(line)
         except ValidationError as error:
-            raise ValueError(f"{place} is corrupted ({_first(error)}): remove the file and run the command again") from None
+            raise ValueError(
+                f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again"
+            ) from None
         if record.model in found:
             raise ValueError(f"{place} repeats {record.task}, {record.split}, {record.row}, seed {record.seed}: remove one")
         found[record.model] = record
     return list(found.values())
-
-
-def _first(error: ValidationError) -> str:
-    """The first error, with the field and its value."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"]))
-    return f"{field}: {first['msg']}; it is {str(first['input'])[:80]!r}" if field else f"{first['msg']}"

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from megatape.config import Config, parse_config
-from megatape.files import read_json, write_atomically
+from megatape.config import Config
+from megatape.files import as_type, read_json, write_atomically
 from megatape.run_folder import RunFolder
 from megatape.study.suite.records import Record
 
@@ -52,6 +52,6 @@ class Scores:
         try:
             content = read_json(path)
             content["records"] = [Record.model_validate_json(json.dumps(record)) for record in content["records"]]
-            return cls(**content | {"config": parse_config(content["config"], str(path))})
+            return as_type(content, cls)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None
