@@ -17,6 +17,7 @@ from megatape.data.records import MAX_RECORD_BYTES, RecordCounts, read_records
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy
+from megatape.errors import UserError
 from megatape.files import new_folder
 from megatape.registry import FORMATS
 
@@ -167,6 +168,8 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
                 example = form.example(record)
             except Dropped as reason:
                 counts.add_dropped(place, str(reason))
+            except UserError as error:  # not of this record alone
+                raise UserError(f"{place}: {error}") from None
             except ValueError as error:
                 counts.add_bad(place, str(error))
             else:
