@@ -13,6 +13,7 @@ import io
 import os
 import shlex
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 from safetensors import SafetensorError
@@ -127,7 +128,8 @@ def _accept_any_text() -> None:
         if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+            with suppress(io.UnsupportedOperation):  # of standard input, which a program of one's own has begun to read
+                stream.reconfigure(errors=errors)
 
 
 def _fail(error: object, status: int) -> int:

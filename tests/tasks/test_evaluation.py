@@ -76,6 +76,31 @@ def test_one_that_was_stopped_goes_on(evaluate: Evaluate, model: Path, tmp_path:
     assert evaluate(model)[0] == 0 and content(folder) == whole
 
 
+def test_samples_that_were_altered_are_asked_again(
+    evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, settings = tmp_path / "out" / "perplexity" / model.name, ("--lengths", "32", "--max-tokens", "500")
+    assert evaluate(model, settings=settings)[0] == 0
+    whole = content(folder)
+    lines = whole["samples.jsonl"].decode().splitlines()
+    forged = [json.loads(line) | change for line, change in zip(lines, FORGED, strict=False)]
+    altered = [*map(json.dumps, [*forged, [], 7, None, {"example": []}]), *lines[len(forged) :]]
+    (folder / "samples.jsonl").write_text("\n".join(altered))
+    assert evaluate(model, settings=settings)[0] == 0 and content(folder) == whole
+
+
+FORGED: list[dict[str, Any]] = [
+    {"losses": "a"},
+    {"losses": [float("nan")]},
+    {"length": None},
+    {"begin": 10**30},
+    {"scored": 10**15},
+    {"size": 1e300},
+    {"example": 3},
+    {"sha256": ""},
+]
+
+
 def test_only_with_the_same_settings(evaluate: Evaluate, model: Path, tmp_path: Path) -> None:
     settings = ("--lengths", "32", "--max-tokens", "500")
     assert evaluate(model, settings=settings)[0] == 0
