@@ -33,7 +33,10 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 def read_json(
     path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, max_bytes: int = MAX_JSON_BYTES
 ) -> Any:
-    """The value of a JSON file of at most `max_bytes`. Raises OSError, or ValueError as `parse_json` does."""
+    """The value of a JSON file of at most `max_bytes`. Raises OSError, or ValueError as `parse_json` does, and for a pipe or a
+    device, which may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError("no regular file")
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

@@ -1,5 +1,6 @@
 """JSON of unknown origin, and outputs that never replace what somebody else made."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ def test_large_json_is_not_read(tmp_path: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(ValueError, match="larger than 67,108,864 bytes"):
         read_json(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ValueError, match="no regular file"):
+        read_json(tmp_path / "pipe.json")
 
 
 def test_new_folder_appears_when_complete(tmp_path: Path) -> None:

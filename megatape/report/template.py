@@ -14,17 +14,19 @@ PAGE = "index.html"
 
 
 def fill(template: str, scripts: tuple[str, ...] = (), **values: Any) -> str:
-    """The page of a template, with these scripts. values: what the template shows; as text, never as HTML."""
+    """The page of a template, with these scripts. values: what the template shows; as text, never as HTML, and with escapes for
+    lone surrogates, which names of files and JSON may have and UTF-8 has not."""
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["short"] = short
-    return environment.get_template(template).render(
+    page = environment.get_template(template).render(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         style=Markup(asset("page.css")),
         scripts=[Markup(asset(script)) for script in scripts],
         **values,
     )
+    return page.encode("utf-8", "backslashreplace").decode()
 
 
 def asset(name: str) -> str:

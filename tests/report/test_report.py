@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path
     with run.metrics.open("a") as file:
         file.write("".join(f"{json.dumps(line)}\n" for line in odd) + '{"step": 23, "lo')
     with run.events.open("a") as file:
+        file.write('{"time": 1, "event": "failed", "step": 22, "detail": "no text: \\ud800"}\n')
         file.write(f'{{"time": 1e99, "event": "failed", "step": 22, "detail": {json.dumps(HOSTILE)}}}\n{{"time": 3}}\n{{"ti')
     new = make_run(tmp_path / "new", data_directory, steps=1)
     for path in (new.metrics, new.events):
@@ -123,6 +125,7 @@ def test_a_run_that_is_training(command: Command, data_directory: Path, tmp_path
     text, content, _ = page_of(command, tmp_path / "out", run.directory, new.directory)
     assert curve(content, "Loss", 0)["x"] == list(range(1, 21))
     assert cells(text, "steps") == ["22 of 20", "0 of 1"] and "No events were recorded" in text
+    assert "no text: \\ud800" in text
     assert "<img" not in text and "&lt;img src=x" in text and "\\u003cimg src=x" in text
 
 
@@ -138,6 +141,9 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     make_results(tmp_path / "more/e", "passkey", "a", [], format=2)
     (tmp_path / "more/e2").mkdir()
     (tmp_path / "more/e2/results.json").write_text("[" * 100_000)
+    os.mkfifo(tmp_path / "more/e/picture.png")
+    (tmp_path / "more/pipe").mkdir()
+    os.mkfifo(tmp_path / "more/pipe/results.json")
     (first.parent / "perplexity.png").write_bytes(b"\x89PNG")
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)
     text, _, errors = page_of(command, tmp_path / "out", run.directory, "--evaluations", tmp_path / "more", tmp_path / "more/b")
@@ -156,9 +162,11 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
 def test_bad_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory).directory
     (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     cases: dict[str, list[object]] = {
         "nowhere: give the folder of a run": [tmp_path / "nowhere"],
         "empty holds no run: it has no config.json": [tmp_path / "empty"],
+        "loop: give the folder of a run": [tmp_path / "loop"],
         "is given twice": [run, run / "../run"],
         "nothing: give one below which": [run, "--evaluations", tmp_path / "nothing"],
     }
