@@ -55,9 +55,11 @@ def test_options_beyond_any_use(
     monkeypatch.chdir(tmp_path)
     try:
         status, _, errors = command(*words.split())
+        assert status == 2
     except SystemExit as ended:
-        status, errors = ended.code, capfd.readouterr().err
-    assert status == 2 and allowed in errors
+        assert ended.code == 2
+        errors = capfd.readouterr().err
+    assert allowed in errors
     assert not list(tmp_path.iterdir())
 
 

@@ -78,7 +78,8 @@ class AdditionTask:
                 f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
                 "`megatape prepare addition` wrote"
             )
-        return cls(*(source.get(field.name) for field in fields(cls)))
+        numbers: list[Any] = [source.get(field.name) for field in fields(cls)]
+        return cls(*numbers)
 
     def describe(self) -> dict[str, Any]:
         """What the index records."""
