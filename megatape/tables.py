@@ -22,8 +22,9 @@ class Table:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
+    """A Markdown table. Cells of unknown origin stay in their columns: bars are escaped, and a cell is one line."""
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True)
 
 
 def columns(rows: Iterable[Sequence[str]], header: Sequence[str] = (), align: Sequence[str] | None = None) -> str:

@@ -34,6 +34,35 @@ def test_numbers_beyond_any_model(command: Command, setting: str, allowed: str) 
     assert time.monotonic() - begin < LIMIT
 
 
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("prepare addition --output out --digits 9223372036854775808", "give at most 1000"),
+        ("prepare addition --output out --digits 2 --per-cell 99999999999", "give at most 1000000000"),
+        ("data tokenizer --source text --input . --output out --max-record-bytes 9223372036854775808", "at most 2147483647"),
+        ("evaluate passkey nowhere --output out --lengths 99999999999", "give lengths of at most 16777216"),
+        ("benchmark gpu --out out --device cpu --tiny --budget nan", "invalid positive value: 'nan'"),
+    ],
+)
+def test_options_beyond_any_use(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: str,
+    allowed: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status, _, errors = command(*words.split())
+        assert status == 2
+    except SystemExit as ended:
+        assert ended.code == 2
+        errors = capfd.readouterr().err
+    assert allowed in errors
+    assert not list(tmp_path.iterdir())
+
+
 def test_deep_json(command: Command, data_directory: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(DEEP)

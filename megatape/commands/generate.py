@@ -79,7 +79,11 @@ def run(args: argparse.Namespace) -> int:
             _write(loaded, records, sampling, args.output)
         elif args.interactive:
             for line in _typed_lines():
-                check_text(line, "a line")
+                try:
+                    check_text(line, "a line")
+                except ValueError as error:
+                    _warn(f"{error}")
+                    continue
                 _print(loaded, line, sampling, repeat=False)
         else:
             _print(loaded, args.prompt, sampling, repeat=True)
@@ -135,13 +139,15 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], sampling: "Samp
 
     prompts = [prompt_ids(loaded, record["prompt"]) for record in records]
     _warn(too_long(loaded, max(map(len, prompts)), sampling))
-    with nullcontext(sys.stdout) if output is None else output.open("x", encoding="utf-8") as file:
+    # JSON allows lone surrogates in `records` as escapes only, and so is anything else that a terminal's encoding lacks.
+    opened = nullcontext(sys.stdout) if output is None else output.open("x", encoding="utf-8", errors="backslashreplace")
+    with opened as file:
         for begin, end in _batches([len(prompt) for prompt in prompts], sampling):
             found = continue_prompts(loaded, prompts[begin:end], sampling)
             for record, continuations in zip(records[begin:end], found, strict=True):
                 for number, continuation in enumerate(continuations):
                     line = record | {"sample": number, "continuation": continuation.text, "end": continuation.end}
-                    print(json.dumps(line, ensure_ascii=False), file=file)
+                    print(json.dumps(line, ensure_ascii=file.encoding != "utf-8"), file=file)
             file.flush()
 
 
@@ -162,10 +168,7 @@ def _typed_lines() -> Iterator[str]:
     while True:
         if sys.stdin.isatty():
             print("> ", end="", file=sys.stderr, flush=True)
-        try:
-            line = sys.stdin.readline()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"standard input is not UTF-8 text ({error})") from None
+        line = sys.stdin.readline()
         if not line:
             return
         if line.strip():

@@ -10,8 +10,11 @@ Training has further statuses of its own (docs/training.md).
 
 import argparse
 import errno
+import io
+import os
 import shlex
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 from safetensors import SafetensorError
@@ -96,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: list[str] | None = None) -> int:
     """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
     words = sys.argv[1:] if words is None else words
+    _accept_any_text()
     args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     try:
         status: int = args.run(args)
@@ -111,6 +115,22 @@ def main(words: list[str] | None = None) -> int:
         return _fail(error, 1)
     except (ValueError, OSError, SafetensorError) as error:
         return _fail(error, 2)
+
+
+def _accept_any_text() -> None:
+    """Let no text end a command: standard output and errors escape characters that their encoding lacks, such as an umlaut on
+    an ASCII terminal, and bytes of standard input that are no text become lone surrogates. A stream that is closed is empty."""
+    for name, mode, errors in (
+        ("stdin", "r", "surrogateescape"),
+        ("stdout", "w", "backslashreplace"),
+        ("stderr", "w", "backslashreplace"),
+    ):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+        elif isinstance(stream, io.TextIOWrapper):
+            with suppress(io.UnsupportedOperation):  # of standard input, which a program of one's own has begun to read
+                stream.reconfigure(errors=errors)
 
 
 def _fail(error: object, status: int) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from megatape.data.sources.source import Source
     from megatape.data.tokenizer import Tokenizer
 
+MOST = 2**31 - 1  # bytes of a record, nodes, seconds, ...
+
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """--config and --set, for `read_config`."""
@@ -170,10 +172,10 @@ def token_bar(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def positive(text: str) -> int:
-    """argparse type of positive integers."""
+    """argparse type of positive integers that an operating system can count with."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: give at least 1")
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text}: give at least 1" if number < 1 else f"{text}: give at most {MOST}")
     return number
 
 

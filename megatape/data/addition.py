@@ -9,13 +9,14 @@ import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from megatape.data.documents import write_documents
 from megatape.data.index import Index, load_index
 from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.errors import UserError
 from megatape.files import new_folder
 
 KIND = "addition"
@@ -24,6 +25,8 @@ ALPHABET = f"0123456789+{EQUALS}"
 HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
 TEST_PROBLEMS = 100  # at most, for each pair of lengths
 ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
+
+BOUNDS = {"--digits": (1, 1000), "--per-cell": (1, 10**9), "--seed": (0, 2**63 - 1)}
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,18 @@ class AdditionTask:
     per_cell   training problems for each pair of lengths
     seed       of all draws, and of what is held out
 
-    Raises ValueError for numbers below 1 (the seed: below 0)."""
+    Raises ValueError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none."""
 
     digits: int
     per_cell: int
     seed: int
 
     def __post_init__(self) -> None:
-        for option, value, least in (("--digits", self.digits, 1), ("--per-cell", self.per_cell, 1), ("--seed", self.seed, 0)):
-            if value < least:
-                raise ValueError(f"{option} is {value}: give at least {least}")
+        for option, (least, most) in BOUNDS.items():
+            value = getattr(self, option.strip("-").replace("-", "_"))
+            if type(value) is not int or not least <= value <= most:
+                bound = f"at most {most}" if type(value) is int and value > most else f"at least {least}"
+                raise UserError(f"{option} is {value!r}: give {bound}")
 
     @classmethod
     def of(cls, directory: Path) -> Self:
@@ -73,7 +78,8 @@ class AdditionTask:
                 f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
                 "`megatape prepare addition` wrote"
             )
-        return cls(**{name: value for name, value in source.items() if name != "kind"})
+        numbers: list[Any] = [source.get(field.name) for field in fields(cls)]
+        return cls(*numbers)
 
     def describe(self) -> dict[str, Any]:
         """What the index records."""

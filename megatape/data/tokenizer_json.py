@@ -123,13 +123,21 @@ class JsonTokenizer(Tokenizer):
     def chat_template(self) -> str | None:
         """The Jinja template of conversations, as transformers finds it; None if there is none."""
         if TEMPLATE_FILE in self.files:
-            return self.files[TEMPLATE_FILE].decode()
+            try:
+                return self.files[TEMPLATE_FILE].decode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{self.chat_template_origin} is not UTF-8 text ({error}): copy the file again") from None
         found = self._object(CONFIG_FILE).get("chat_template")
         if isinstance(found, list):  # several, by name
             found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
         if not isinstance(found, str | None):
             raise ValueError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
         return found
+
+    @property
+    def chat_template_origin(self) -> str:
+        """The file that has the chat template, for errors."""
+        return self._where(TEMPLATE_FILE if TEMPLATE_FILE in self.files else CONFIG_FILE)
 
     def _read_declared(self) -> dict[str, Any]:
         """Special tokens by role, as transformers reads them: special_tokens_map.json counts beside an older

@@ -24,6 +24,8 @@ from megatape.hf.stored import ADVICE, read_object, stored_tensors
 LARGEST = 2**63 - 1  # of the numbers in config.json
 # Keys of config.json that say how from_pretrained finds code.
 IGNORED = {"auto_map"}
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+OPTIONAL = ("sliding_window", "dtype")  # null, whatever the class has by default
 # What the classes of transformers raise for values that make no sense.
 FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
@@ -109,11 +111,22 @@ def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
     Raises ValueError, or what the class raises for values that make no sense."""
     config_class = family.config_class
     fields = {name: value for name, value in fields.items() if name not in IGNORED}
-    if unknown := sorted(fields.keys() - config_class().to_dict().keys() - family.undeclared):
+    defaults = config_class().to_dict()
+    if unknown := sorted(fields.keys() - defaults.keys() - family.undeclared):
         raise ValueError(f"key {unknown[0]} is not known to {config_class.__name__}")
-    for name, value in fields.items():
+    rope = fields.get("rope_parameters")
+    for name, value in [*fields.items(), *(rope.items() if isinstance(rope, dict) else ())]:
         if isinstance(value, int | float) and not abs(value) <= LARGEST:
             raise ValueError(f"{name} is {value}, beyond {LARGEST}")
+        wanted = float if name == "rope_theta" else type(defaults.get(name))
+        if name in TOKENS:
+            fits = all(token is None or type(token) is int for token in (value if isinstance(value, list) else [value]))
+        elif wanted in (bool, int, float, str):
+            fits = type(value) is wanted or (wanted is float and type(value) is int) or (value is None and name in OPTIONAL)
+        else:
+            continue
+        if not fits:
+            raise ValueError(f"{name} is {value!r:.40}, no {'token' if name in TOKENS else wanted.__name__}")
     if fields.get("dtype", "float32") not in DTYPES:
         raise ValueError(f"dtype is {fields['dtype']!r}, none of {', '.join(DTYPES)}")
     return config_class(**fields)

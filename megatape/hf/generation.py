@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
+from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel
 
 MAX_NEW_TOKENS = 2**20  # a slip of the finger shows at once, not after days
+MAX_SAMPLES = 2**14  # of a prompt, which are made in one batch
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6  # between which logits / temperature is finite in float32
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,17 @@ class Sampling:
         if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
             bound = "at least 1" if self.max_new_tokens < 1 else f"at most {MAX_NEW_TOKENS}"
             raise ValueError(f"--max-new-tokens is {self.max_new_tokens}: give {bound}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"--temperature is {self.temperature}: give 0 for the likeliest text, or more to sample")
+        if self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            raise UserError(
+                f"--temperature is {self.temperature}: give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to "
+                f"{MAX_TEMPERATURE:g} to sample"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"--top-k is {self.top_k}: give at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"--top-p is {self.top_p}: give a probability above 0, at most 1")
-        if self.samples < 1:
-            raise ValueError(f"--samples is {self.samples}: give at least 1")
+        if not 1 <= self.samples <= MAX_SAMPLES:
+            raise UserError(f"--samples is {self.samples}: give 1 to {MAX_SAMPLES:,}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}: give 0 to {2**63 - 1}")
         for text in self.stop:

@@ -56,7 +56,7 @@ def find_results(folders: list[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
-    return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS))))
+    return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS)) if path.is_file()))
 
 
 def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
@@ -78,7 +78,7 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
 
 
 def _pictures(folder: Path, notes: list[str]) -> Iterator[str]:
-    for path in sorted(folder.glob("*.png")):
+    for path in filter(Path.is_file, sorted(folder.glob("*.png"))):
         if path.stat().st_size <= MAX_PICTURE_BYTES:
             yield base64.b64encode(path.read_bytes()).decode()
         else:

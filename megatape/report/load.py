@@ -55,7 +55,7 @@ class Run:
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
     """Read the runs. Raises FileNotFoundError without a folder, and ValueError if it holds no run or is given twice."""
-    resolved = [directory.resolve() for directory in directories]
+    resolved = [Path(os.path.realpath(directory)) for directory in directories]
     for number, directory in enumerate(resolved):
         if directory in resolved[:number]:
             raise ValueError(f"{directories[number]} is given twice")

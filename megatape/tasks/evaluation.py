@@ -83,7 +83,8 @@ def evaluate_in(
         for file, text in task.files(samples).items():
             write_atomically(folder / file, text.encode())
         journal.complete(samples, settings | {"versions": software()} | found_out)
-        result.draw(f"{model.name}\n{result.summary}", folder / f"{name}.png")
+        title = f"{model.name}\n{result.summary}".replace("$", r"\$")  # else matplotlib reads formulas
+        result.draw(title, folder / f"{name}.png")
         return [result.summary, measures]
 
     summary, measures = ranks.on_main(finish)

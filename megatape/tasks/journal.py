@@ -5,8 +5,11 @@ samples-0.jsonl    what each rank answered, a line per example, while the evalua
 samples.jsonl      the same of all ranks in the order of the examples, once it is complete
 results.json       the settings and all results, written last
 TASK.png           a picture of them
+
+Every line of samples has the hash of its other fields: one that was altered or not written whole is asked again.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +18,8 @@ from typing import Any
 from megatape.files import parse_json, read_json, write_atomically
 from megatape.run_folder import read_lines
 from megatape.tasks.task import Sample
+
+HASH = "sha256"
 
 
 class Journal:
@@ -47,26 +52,34 @@ class Journal:
         write_atomically(path, f"{text}\n".encode())
 
     def read(self) -> dict[int, Sample]:
-        """The samples of all ranks, by number of the example. Lines that were not written whole are left out."""
+        """The samples of all ranks, by number of the example. Altered lines, and those not written whole, are left out."""
         found: dict[int, Sample] = {}
         for path in [self._samples, *sorted(self.folder.glob("samples-*.jsonl"))]:
             for _, sample in read_lines(path):
-                if type(sample.get("example")) is int:
+                if sample.pop(HASH, None) == _hash(sample):
                     found[sample["example"]] = sample
         return found
 
     def add(self, rank: int, samples: Iterable[Sample]) -> None:
         """Append to what this rank answered. The file is closed again: other hosts then see it on a shared file system too."""
-        lines = "".join("\n" + json.dumps(sample) for sample in samples)  # the last line may be torn: begin a new one
+        lines = "".join("\n" + _line(sample) for sample in samples)  # the last line may be torn: begin a new one
         with (self.folder / f"samples-{rank}.jsonl").open("a", encoding="utf-8") as file:
             file.write(lines)
 
     def complete(self, samples: Iterable[Sample], results: dict[str, Any]) -> None:
         """Write the results and the samples of all ranks in one file. For one process, when no rank adds any more."""
-        write_atomically(self._samples, "".join(json.dumps(sample) + "\n" for sample in samples).encode())
+        write_atomically(self._samples, "".join(_line(sample) + "\n" for sample in samples).encode())
         for path in self.folder.glob("samples-*.jsonl"):
             path.unlink()
         write_atomically(self.results, f"{json.dumps(results, default=str, indent=2)}\n".encode())
+
+
+def _line(sample: Sample) -> str:
+    return json.dumps(sample | {HASH: _hash(sample)})
+
+
+def _hash(sample: Sample) -> str:
+    return hashlib.sha256(json.dumps(sample).encode()).hexdigest()
 
 
 def _difference(known: Any, wanted: Any, name: str = "") -> str | None:

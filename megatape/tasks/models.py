@@ -1,5 +1,6 @@
 """Evaluates models by tasks: every model by each of them, with a table of all models for each task."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -76,7 +77,7 @@ def name_models(models: list[Path]) -> list[str]:
     """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
 
     Raises ValueError if one is given twice."""
-    parts = [model.resolve().parts for model in models]
+    parts = [Path(os.path.realpath(model)).parts for model in models]  # Path.resolve raises no OSError for a loop of links
     for number, part in enumerate(parts):
         if part in parts[:number]:
             raise ValueError(f"{models[number]} is given twice")

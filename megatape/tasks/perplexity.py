@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from megatape.data.dataset import TokenDataset
+from megatape.errors import UserError
 from megatape.tasks.lengths import parse_lengths, usual_lengths
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
@@ -235,6 +236,8 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
         _check_tokenizer(model, dataset, tokens)
     elif path.suffix == ".bin":
         tokens = np.fromfile(path, np.uint16, max_tokens).astype(np.int64)
+    elif path.exists() and not path.is_file():
+        raise UserError(f"--data {path} is a device or a pipe: give a text file, a .bin file or a folder")
     else:
         try:
             text = path.read_text(encoding="utf-8")

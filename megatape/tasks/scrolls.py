@@ -210,8 +210,7 @@ def _side_by_side(samples: list[Sample]) -> str:
     for sample in samples:
         question, right = sample["prompt"].partition("\n\n")[0], "yes" if sample["scores"]["exact_match"] else ""
         rows.append([sample["id"], question, " / ".join(sample["references"]), sample["prediction"], right])
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
-    return markdown(["id", "question", "reference", "answer", "right"], cells)
+    return markdown(["id", "question", "reference", "answer", "right"], rows)
 
 
 def _parse_sets(text: str) -> tuple[TextSet, ...]:

@@ -1,6 +1,7 @@
 """All commands: help and errors without torch, one form of error messages, and the scripts that call the commands."""
 
 import errno
+import io
 import json
 import re
 import runpy
@@ -128,6 +129,33 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
     monkeypatch.setattr(generate, "run", fail)
     found, printed, errors = command("generate", "folder", "--prompt", "a")
     assert (found, printed) == (status, "") and errors.endswith(message)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Umlauts on an ASCII terminal, and names of files that are no text."""
+
+    def fail(args: object) -> int:
+        print("runs/für\udcff")
+        raise ValueError("runs/für\udcff")
+
+    monkeypatch.setattr(generate, "run", fail)
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    assert command("generate", "folder", "--prompt", "a")[0] == 2
+    shown = "runs/f\\xfcr\\udcff\n" if encoding == "ascii" else "runs/für\\udcff\n"
+    for name, stream in streams.items():
+        stream.seek(0)
+        assert stream.read() == ("error: " * (name == "stderr") + shown)
+
+
+def test_closed_streams(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(generate, "run", lambda args: sys.stdout.write(sys.stdin.read()))
+    assert command("generate", "folder", "--prompt", "a")[0] == 0
+    assert not sys.stderr.closed
 
 
 def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Addition data: what it contains, what it holds out, and the command that generates it."""
 
+import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -121,6 +122,14 @@ def test_impossible_tasks(numbers: tuple[int, int, int], message: str) -> None:
 def test_data_of_another_task(data_directory: Path) -> None:
     with pytest.raises(ValueError, match="holds data of kind 'text', not 'addition'"):
         AdditionTask.of(data_directory)
+
+
+@pytest.mark.parametrize("source", [{"digits": "2", "per_cell": 1, "seed": 0}, {"seed": 0}, {"digits": float("nan")}])
+def test_a_forged_index(data_directory: Path, tmp_path: Path, source: dict[str, object]) -> None:
+    index = json.loads((data_directory / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(index | {"source": {"kind": "addition"} | source}))
+    with pytest.raises(ValueError, match="--digits is .*: give at least 1"):
+        AdditionTask.of(tmp_path)
 
 
 def test_command(command: Command, tmp_path: Path) -> None:

@@ -221,6 +221,13 @@ def test_corrupted_foreign_weights(folder: Path) -> None:
         ({"num_attention_heads": 0, "num_key_value_heads": None, "head_dim": None}, "config.json"),
         ({"dtype": "system"}, "dtype is 'system', none of float32"),
         ({"rope_parameters": 3}, "config.json"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "config.json: rope_theta is 'x', no float"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10**30}}, "rope_theta is 10{30}, beyond"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is None, no int"),
+        ({"num_hidden_layers": "x"}, "num_hidden_layers is 'x', no int"),
+        ({"rms_norm_eps": []}, r"rms_norm_eps is \[\], no float"),
+        ({"eos_token_id": [1, "x"]}, r"eos_token_id is \[1, 'x'\], no token"),
+        ({"bos_token_id": {}}, "bos_token_id is {}, no token"),
     ],
 )
 def test_impossible_configurations(folder: Path, fields: dict[str, Any], message: str) -> None:

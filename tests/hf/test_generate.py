@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -166,8 +166,31 @@ def test_interactive(exported: Callable[..., Exported], command: Command, monkey
         monkeypatch.setattr(typed, "isatty", lambda answer=terminal: answer)
         monkeypatch.setattr(sys, "stdin", typed)
         assert command(*words, "--interactive") == (0, "".join(expected), "> > > > " if terminal else "")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
-    assert "standard input is not UTF-8" in command("generate", folder, "--interactive")[2]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The fox\n\xff\nover"), encoding="utf-8"))
+    status, printed, errors = command(*words, "--interactive")
+    assert (status, printed, errors.count("\n")) == (0, "".join(expected), 1)
+    assert errors.startswith("a line '\\udcff' is not valid UTF-8")
+
+
+def test_a_terminal_without_the_texts_letters(
+    exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text is escaped, JSON stays JSON, and what a file of prompts holds comes back."""
+    folder, words = exported("plain").folder, ("--max-new-tokens", 1)
+    record = {"prompt": "für", "key": "\ud800"}
+    (tmp_path / "in.jsonl").write_text(json.dumps(record))
+    for source in (["--prompt", "für"], ["--prompts", tmp_path / "in.jsonl"]):
+        shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", shown)
+        assert command("generate", folder, *source, *words)[0] == 0
+        text = cast(io.BytesIO, shown.buffer).getvalue().decode()
+        if source[0] == "--prompt":
+            assert text.startswith("f\\xfcr")
+        else:
+            assert json.loads(text).items() >= record.items()
+    assert command("generate", folder, *source, *words, "--output", tmp_path / "out.jsonl")[0] == 0
+    written = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    assert "für" in written and json.loads(written).items() >= record.items()
 
 
 def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
@@ -192,6 +215,9 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
         (["--prompt", "a", "--max-new-tokens", "9999999"], "--max-new-tokens is 9999999: give at most 1048576"),
         (["--prompt", "a", "--temperature", "-1"], "--temperature is -1.0"),
         (["--prompt", "a", "--temperature", "nan"], "--temperature is nan"),
+        (["--prompt", "a", "--temperature", "1e-300"], "--temperature is 1e-300: give 0 for the likeliest text, or 1e-06 to"),
+        (["--prompt", "a", "--temperature", "1e300"], "--temperature is 1e+300"),
+        (["--prompt", "a", "--temperature", "1", "--samples", "9999999"], "--samples is 9999999: give 1 to 16,384"),
         (["--prompt", "a", "--temperature", "1", "--top-k", "0"], "--top-k is 0: give at least 1"),
         (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "--top-p is 1.5: give a probability above 0, at most 1"),
         (["--prompt", "a", "--temperature", "1", "--top-p", "0"], "--top-p is 0.0"),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,9 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     make_results(tmp_path / "more/e", "passkey", "a", [], format=2)
     (tmp_path / "more/e2").mkdir()
     (tmp_path / "more/e2/results.json").write_text("[" * 100_000)
+    os.mkfifo(tmp_path / "more/e/picture.png")
+    (tmp_path / "more/pipe").mkdir()
+    os.mkfifo(tmp_path / "more/pipe/results.json")
     (first.parent / "perplexity.png").write_bytes(b"\x89PNG")
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)
     text, _, errors = page_of(command, tmp_path / "out", run.directory, "--evaluations", tmp_path / "more", tmp_path / "more/b")
@@ -158,9 +162,11 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
 def test_bad_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory).directory
     (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     cases: dict[str, list[object]] = {
         "nowhere: give the folder of a run": [tmp_path / "nowhere"],
         "empty holds no run: it has no config.json": [tmp_path / "empty"],
+        "loop: give the folder of a run": [tmp_path / "loop"],
         "is given twice": [run, run / "../run"],
         "nothing: give one below which": [run, "--evaluations", tmp_path / "nothing"],
     }

@@ -1,6 +1,7 @@
 """The frame of `megatape evaluate`: folders, tables, evaluations that were stopped, and ranks that divide the work."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,31 @@ def test_one_that_was_stopped_goes_on(evaluate: Evaluate, model: Path, tmp_path:
     assert evaluate(model)[0] == 0 and content(folder) == whole
 
 
+def test_samples_that_were_altered_are_asked_again(
+    evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, settings = tmp_path / "out" / "perplexity" / model.name, ("--lengths", "32", "--max-tokens", "500")
+    assert evaluate(model, settings=settings)[0] == 0
+    whole = content(folder)
+    lines = whole["samples.jsonl"].decode().splitlines()
+    forged = [json.loads(line) | change for line, change in zip(lines, FORGED, strict=False)]
+    altered = [*map(json.dumps, [*forged, [], 7, None, {"example": []}]), *lines[len(forged) :]]
+    (folder / "samples.jsonl").write_text("\n".join(altered))
+    assert evaluate(model, settings=settings)[0] == 0 and content(folder) == whole
+
+
+FORGED: list[dict[str, Any]] = [
+    {"losses": "a"},
+    {"losses": [float("nan")]},
+    {"length": None},
+    {"begin": 10**30},
+    {"scored": 10**15},
+    {"size": 1e300},
+    {"example": 3},
+    {"sha256": ""},
+]
+
+
 def test_only_with_the_same_settings(evaluate: Evaluate, model: Path, tmp_path: Path) -> None:
     settings = ("--lengths", "32", "--max-tokens", "500")
     assert evaluate(model, settings=settings)[0] == 0
@@ -91,6 +117,24 @@ def test_only_with_the_same_settings(evaluate: Evaluate, model: Path, tmp_path: 
     assert content(folder) == before
     (folder / "settings.json").write_text("no JSON")
     assert "says of no evaluation what it is" in evaluate(model, settings=settings)[2]
+
+
+def test_any_name_of_a_model(evaluate: Evaluate, model: Path, tmp_path: Path) -> None:
+    """In the table, and in a picture's title, which matplotlib searches for formulas."""
+    odd = tmp_path / "a|b $\\frac$"
+    shutil.copytree(model, odd)
+    status, _, errors = evaluate(odd, settings=("--lengths", "32", "--max-tokens", "500"))
+    assert status == 0, errors
+    rows = (tmp_path / "out" / "perplexity" / "results.md").read_text(encoding="utf-8").splitlines()
+    assert rows[2].startswith("| a\\|b $\\frac$ |")
+
+
+def test_paths_without_end(evaluate: Evaluate, command: Command, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert "loop: no such folder" in evaluate(tmp_path / "loop")[2]
+    os.mkfifo(tmp_path / "pipe")
+    errors = command("evaluate", "perplexity", model, "--data", tmp_path / "pipe", "--output", tmp_path / "out")[2]
+    assert "pipe is a device or a pipe: give a text file" in errors
 
 
 def test_only_with_the_same_text(evaluate: Evaluate, command: Command, model: Path, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
         "prediction": "hello there",
         "references": REFERENCES[1],
         "scores": {"f1": pytest.approx(200 / 3)},
+        "sha256": samples[1]["sha256"],
     }
     assert (folder / "scrolls.png").stat().st_size > 5000
 

@@ -3,12 +3,17 @@
 import argparse
 from pathlib import Path
 
+from megatape.commands import options
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results.jsonl, table.md and logs")
     parser.add_argument(
-        "--budget", type=float, metavar="SECONDS", help="end after so long: leave out parts that do not fit (default: all)"
+        "--budget",
+        type=options.positive,
+        metavar="SECONDS",
+        help="end after so long: leave out parts that do not fit (default: all)",
     )
     parser.add_argument(
         "--done",

@@ -115,7 +115,7 @@ def _names(tokenizers: list[Path]) -> list[str]:
     if len(tokenizers) == 1:
         return [""]
     names: dict[str, Path] = {}
-    for path in (tokenizer.resolve() for tokenizer in tokenizers):
+    for path in (Path(os.path.realpath(tokenizer)) for tokenizer in tokenizers):
         name = path.name if path.is_dir() else path.parent.name if path.name in (JSON_FILE, SENTENCEPIECE_FILE) else path.stem
         if name in names:
             raise ValueError(

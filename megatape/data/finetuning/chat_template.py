@@ -1,15 +1,12 @@
 """The chat template that an adopted tokenizer brings along, run as transformers runs it: by Jinja, in its sandbox."""
 
-import re
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
+from megatape.data.finetuning.chat_renderer import Message, NotJinja, renderer
 from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.errors import UserError
 
-Message = dict[str, str]  # role and content
 PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True)
@@ -31,32 +28,27 @@ class ChatTemplate:
     Attributes: notes, for the user. Raises ValueError for a template that is not Jinja."""
 
     def __init__(self, tokenizer: JsonTokenizer, template: str) -> None:
-        import jinja2
-        from transformers.utils import chat_template_utils  # takes a second or two to import
-
         self._tokenizer, self._template = tokenizer, template
-        self._render_all: Any = chat_template_utils.render_jinja_template
-        self._marked = GENERATION.search(template) is not None
         special = {f"{role}_token": tokenizer.special_token(role) for role in ("bos", "eos", "unk", "pad")}
-        self._variables: dict[str, Any] = {name: text for name, text in special.items() if text is not None}
-        try:
-            self._render(PROBE)
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(
-                f"{tokenizer.origin}: the chat template is not Jinja (line {error.lineno}: {error}): copy the file again"
-            ) from None
-        except Exception:  # noqa: BLE001, S110 (templates may refuse a conversation, which is told of each that they do)
-            pass
+        self._variables = {name: text for name, text in special.items() if text is not None}
         self.notes: list[str] = []
-        with suppress(ValueError):
+        try:
             probe = self.tokens(PROBE)
-            last = probe.ids[probe.answers[-1][1] - 1]
-            if last not in tokenizer.stop_ids:
-                stops = ", ".join(repr(tokenizer.piece(token)) for token in tokenizer.stop_ids)
-                self.notes.append(
-                    f"warning: the chat template ends answers with {tokenizer.piece(last)!r}, and generation stops at {stops}: "
-                    "name the token that ends answers in eos_token_id of generation_config.json beside the tokenizer"
-                )
+        except UserError:
+            raise
+        except NotJinja as error:
+            raise UserError(
+                f"{tokenizer.chat_template_origin}: the chat template is not Jinja ({error}): copy the file again"
+            ) from None
+        except ValueError:
+            return  # templates may refuse a conversation, which is told of each that they do
+        last = probe.ids[probe.answers[-1][1] - 1]
+        if last not in tokenizer.stop_ids:
+            stops = ", ".join(repr(tokenizer.piece(token)) for token in tokenizer.stop_ids)
+            self.notes.append(
+                f"warning: the chat template ends answers with {tokenizer.piece(last)!r}, and generation stops at {stops}: "
+                "name the token that ends answers in eos_token_id of generation_config.json beside the tokenizer"
+            )
 
     def tokens(self, messages: list[Message]) -> Tokens:
         """The tokens of a conversation, up to its last answer. Raises ValueError for one whose answers have no exact place."""
@@ -64,38 +56,13 @@ class ChatTemplate:
             for text in self._tokenizer.special_texts:
                 if text in message["content"]:
                     raise ValueError(f"message {number} has the special token {text!r}, which would be one: remove it")
-        try:
-            text, places = self._places(messages)
-        except ValueError:
-            raise
-        except Exception as error:  # noqa: BLE001 (whatever a template raises)
-            raise ValueError(f"the chat template fails: {type(error).__name__}: {error}") from None
+        origin = self._tokenizer.chat_template_origin
+        text, places = renderer.render(origin, self._template, self._variables, messages)
         ids = self._tokenizer.encode_rendered(text)
         answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in places]
         if any(not 0 < begin < end for begin, end in answers):
             raise ValueError("the chat template writes nothing for an answer, or nothing before it")
         return Tokens(ids, [self._with_stop(ids, begin, end) for begin, end in answers])
-
-    def _places(self, messages: list[Message]) -> tuple[str, list[tuple[int, int]]]:
-        """The rendered conversation, and where in it each answer begins and ends."""
-        if self._marked:
-            text, places = self._render(messages, marked=True)
-            if not places:
-                raise ValueError("the chat template marks nothing of this conversation by {% generation %}")
-            return text, places
-        text, _ = self._render(messages)
-        places = []
-        for index, message in enumerate(messages):
-            if message["role"] == "assistant":
-                prompt, _ = self._render(messages[:index], add_generation_prompt=True)
-                answered, _ = self._render(messages[: index + 1])
-                if not answered.startswith(prompt) or not text.startswith(answered):
-                    raise ValueError(
-                        f"the chat template writes message {index + 1}, or one before it, differently in the whole "
-                        "conversation, so its place is unknown: use a template that marks answers by {% generation %}"
-                    )
-                places.append((len(prompt), len(answered)))
-        return text, places
 
     def _prefix(self, ids: list[int], text: str) -> int:
         """The number of tokens of the beginning of a rendered conversation that has these tokens."""
@@ -114,18 +81,3 @@ class ChatTemplate:
         if inside:
             return begin, inside[-1] + 1
         return begin, end + (end < len(ids) and ids[end] in stops)
-
-    def _render(
-        self, messages: list[Message], marked: bool = False, add_generation_prompt: bool = False
-    ) -> tuple[str, list[tuple[int, int]]]:
-        """The text of a conversation, and the marked places in it."""
-        texts: list[str]
-        places: list[list[tuple[int, int]]]
-        texts, places = self._render_all(
-            conversations=[messages],
-            chat_template=self._template,
-            return_assistant_tokens_mask=marked,
-            add_generation_prompt=add_generation_prompt,
-            **self._variables,
-        )
-        return texts[0], places[0] if marked else []

@@ -18,6 +18,7 @@ from megatape.data.records import RecordCounts, check_max_record_bytes, read_rec
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy
+from megatape.errors import UserError
 from megatape.files import new_folder
 from megatape.registry import FORMATS
 
@@ -169,6 +170,8 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
                 example = form.example(record)
             except Dropped as reason:
                 counts.add_dropped(place, str(reason))
+            except UserError as error:  # not of this record alone
+                raise UserError(f"{place}: {error}") from None
             except ValueError as error:
                 counts.add_bad(place, str(error))
             else:

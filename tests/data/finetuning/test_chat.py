@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from megatape.data.finetuning import chat_renderer
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.format import Dropped, Limits
+from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.errors import UserError
+from tests.data.finetuning.conftest import write_lines
 
 PLAIN = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -153,7 +157,10 @@ def test_conversations_without_an_exact_place(
 
 def test_templates_that_are_refused_or_doubtful(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = adopted(folders, tmp_path, "{% for %}")
-    with pytest.raises(ValueError, match=r"qwen: the chat template is not Jinja \(line 1: "):
+    with pytest.raises(ValueError, match=r"qwen/chat_template.jinja: the chat template is not Jinja \(line 1: "):
+        Chat(load_tokenizer(folder), Limits(256))
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"qwen/chat_template.jinja is not UTF-8"):
         Chat(load_tokenizer(folder), Limits(256))
     (folder / "chat_template.jinja").write_text(UNENDED)
     (note,) = Chat(load_tokenizer(folder), Limits(256)).notes
@@ -161,3 +168,30 @@ def test_templates_that_are_refused_or_doubtful(folders: dict[str, Path], tmp_pa
     (folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__ }}")
     with pytest.raises(ValueError, match="the chat template fails: SecurityError"):
         Chat(load_tokenizer(folder), Limits(256)).example(conversation(MESSAGES))
+
+
+LARGE = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "memory": "{{ ('a' * 2 * 10 ** 9) | length }}",
+    "output": "{{ 'a' * 300 }}",
+}
+
+
+@pytest.mark.parametrize(("template", "inline"), list(zip(LARGE.values(), (False, True, False), strict=True)), ids=LARGE)
+@pytest.mark.timeout(60)
+def test_templates_without_end(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, inline: bool
+) -> None:
+    """A template is stopped, and so is the command, with the template's file in its error."""
+    for name, limit in (("MAX_SECONDS", 0), ("MAX_MEMORY", 2**30), ("MAX_TEXT", 200)):
+        monkeypatch.setattr(chat_renderer, name, limit)
+    folder, output = (
+        adopted(folders, tmp_path, "{% if messages | length > 2 %}" + template + "{% endif %}", inline),
+        tmp_path / "out",
+    )
+    path = write_lines(tmp_path / "in.jsonl", [conversation(MESSAGES)])
+    source = ExampleSource("chat", (str(path),), (str(path),), Limits(256))
+    name = "tokenizer_config.json" if inline else "chat_template.jinja"
+    with pytest.raises(UserError, match=f"in.jsonl:1: .*/qwen/{name}: the chat template takes more than"):
+        prepare_examples(source, output, load_tokenizer(folder), lambda counts, tokens: None)
+    assert not output.exists()

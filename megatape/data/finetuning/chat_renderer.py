@@ -1,0 +1,140 @@
+"""Renders conversations by chat templates in a process that ends at a limit of time, memory or output.
+
+A template is a program of unknown origin. Jinja's sandbox keeps it from files and from Python's internals, not from endless
+loops or texts that fill the memory.
+"""
+
+import multiprocessing
+import re
+import resource
+import signal
+import time
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from megatape.errors import UserError
+from megatape.units import size
+
+Message = dict[str, str]  # role and content
+Places = list[tuple[int, int]]
+
+MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
+MAX_MEMORY = 4 * 2**30  # bytes
+MAX_TEXT = 2**26  # characters of a conversation
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class NotJinja(ValueError):
+    """A template that does not compile."""
+
+
+class ChatRenderer:
+    """A process that renders conversations, started by the first one. It ends with this process."""
+
+    _process: BaseProcess | None = None
+    _pipe: "Connection[Any, Any]"
+
+    def render(self, origin: str, template: str, variables: dict[str, str], messages: list[Message]) -> tuple[str, Places]:
+        """Render a conversation.
+
+        Args:
+            origin: File of the template, for errors.
+            template: Text of the template.
+            variables: Special tokens by the names that templates have for them.
+            messages: The conversation.
+
+        Returns:
+            The text, and where in it each answer begins and ends.
+
+        Raises:
+            NotJinja: The template does not compile.
+            UserError: The template exceeds a limit.
+            ValueError: The template refuses the conversation, or an answer has no exact place in it.
+            ChildProcessError: The process ended for another reason."""
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+        try:
+            self._pipe.send(((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages))
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            status, self._process = self._process.exitcode, None
+            if status not in (-signal.SIGXCPU, -signal.SIGKILL):
+                raise ChildProcessError(f"the process that renders chat templates ended with status {status}") from None
+            answer = MemoryError()
+        if isinstance(answer, MemoryError):
+            raise UserError(
+                f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, {size(MAX_MEMORY)} of memory or "
+                f"{MAX_TEXT:,} characters for one conversation: simplify its loops, or copy the file again"
+            )
+        if isinstance(answer, ValueError):
+            raise answer
+        text, places = answer
+        return text, places
+
+
+renderer = ChatRenderer()
+
+
+def _serve(pipe: "Connection[Any, Any]") -> None:
+    """Render what comes until nobody is left to ask."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends this process
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
+
+    _limit(resource.RLIMIT_CORE, 0)
+    while True:
+        try:
+            (max_seconds, max_memory, max_text), template, variables, messages = pipe.recv()
+        except EOFError:
+            return
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds)
+        _limit(resource.RLIMIT_DATA, max_memory)
+        answer: tuple[str, Places] | ValueError | MemoryError
+        try:
+            answer = _places(partial(render_jinja_template, chat_template=template, **variables), template, messages, max_text)
+        except MemoryError:
+            answer = MemoryError()
+        except TemplateSyntaxError as error:
+            answer = NotJinja(f"line {error.lineno}: {error}")
+        except ValueError as error:
+            answer = ValueError(str(error))
+        except Exception as error:  # noqa: BLE001 (whatever a template raises)
+            answer = ValueError(f"the chat template fails: {type(error).__name__}: {error}")
+        pipe.send(answer)
+
+
+def _places(render: Any, template: str, messages: list[Message], max_text: int) -> tuple[str, Places]:
+    """The rendered conversation, and where in it each answer begins and ends. Raises MemoryError if it is too long."""
+    marked = GENERATION.search(template) is not None
+    (text,), found = render([messages], return_assistant_tokens_mask=marked)
+    if len(text) > max_text:
+        raise MemoryError
+    if marked:
+        if not found[0]:
+            raise ValueError("the chat template marks nothing of this conversation by {% generation %}")
+        return text, found[0]
+    places = []
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
+            (answered,), _ = render([messages[: index + 1]])
+            if not answered.startswith(prompt) or not text.startswith(answered):
+                raise ValueError(
+                    f"the chat template writes message {index + 1}, or one before it, differently in the whole "
+                    "conversation, so its place is unknown: use a template that marks answers by {% generation %}"
+                )
+            places.append((len(prompt), len(answered)))
+    return text, places
+
+
+def _limit(kind: int, most: int) -> None:
+    """Set a limit of this process, within what its user may set."""
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
