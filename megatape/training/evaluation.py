@@ -1,5 +1,6 @@
 """What is measured on the validation split while training."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,6 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.config import Config
+from megatape.data.loader import Batch, evaluation_batches
+from megatape.data.positions import Positions
+from megatape.data.splits import RunData
+from megatape.model.encodings import encoding_of
+from megatape.parallel.mesh import Axis
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.state import WEIGHT
@@ -21,6 +28,65 @@ class Validation:
     loss: float
     positions: PositionView | None
     corpora: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ValidationBatches:
+    """This rank's share of the validation data.
+
+    Attributes:
+        splits: micro-batches of each corpus, by name.
+        viewed: the first sample of the first corpus, the same on all ranks.
+        error: why they cannot be read, or "".
+    """
+
+    splits: dict[str, list[Batch]]
+    viewed: list[Batch]
+    error: str = ""
+
+
+def read_validation(config: Config, data: RunData, axis: Axis) -> ValidationBatches:
+    """Read this rank's share of the first evaluation.samples samples of each validation split, before any of it is used.
+
+    Args:
+        config: of the run.
+        data: opened by this rank.
+        axis: ranks that read different samples.
+    """
+    seed, positions = config.training.seed, positions_of(config)
+    splits: dict[str, list[Batch]] = {}
+    viewed: list[Batch] = []
+    try:
+        for name, split in data.validation.items():
+            viewed = viewed or list(evaluation_batches(split, 1, 1, 0, 1, positions, seed))
+            size, samples = config.training.micro_batch_size, config.evaluation.samples
+            splits[name] = list(evaluation_batches(split, size, samples, axis.rank, axis.size, positions, seed))
+    except (ValueError, OSError) as error:
+        return ValidationBatches({}, [], str(error))
+    return ValidationBatches(splits, viewed)
+
+
+def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationBatches) -> Validation:
+    """The loss on the validation splits of all ranks, and the position view. Collective."""
+    losses = {
+        name: engine.evaluate((on_device(batch, engine.device) for batch in split), sum(batch.num_targets for batch in split))
+        for name, split in batches.splits.items()
+    }
+    loss = sum(data.shares[name] * of_split for name, of_split in losses.items())
+    views = None
+    if math.isfinite(loss) and encoding_of(config.model).carries_state:
+        views = view_positions(engine, on_device(batches.viewed[0], engine.device), data.tokenizer.decode)
+    return Validation(loss, views, losses if config.data.mixture else {})
+
+
+def positions_of(config: Config) -> Positions:
+    """The positions that the encoding gives the tokens of samples."""
+    return encoding_of(config.model).positions(config.data.random_offset)
+
+
+def on_device(batch: Batch, device: torch.device) -> Inputs:
+    """The batch on a device; the host does not wait until it is there."""
+    return batch.mapped(lambda tensor: tensor.to(device, non_blocking=True)).tensors()
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """A training run: its model, its data, how far it is, and the loop over its steps."""
 
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -15,16 +14,13 @@ import torch
 from megatape.attention.operation import choose
 from megatape.checkpoint.manager import CheckpointManager, NotSaved
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
-from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
-from megatape.data.loader import Batch, Loader, evaluation_batches
-from megatape.data.positions import Positions
+from megatape.data.loader import Loader
 from megatape.data.splits import RunData
 from megatape.files import patiently
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
-from megatape.model.encodings import encoding_of
 from megatape.model.fp8 import multiply_in_fp8
 from megatape.model.shifted import shift_groups
 from megatape.model.trainable import check_trainable, freeze
@@ -33,7 +29,7 @@ from megatape.model.update_trial import update_plainly
 from megatape.optim.schedules import learning_rate
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.registry import CALLBACKS
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, unlimited
@@ -42,20 +38,20 @@ from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
 from megatape.training.backends import updates_by_kernel, working_backends
 from megatape.training.callbacks.callback import Callbacks, RunContext
-from megatape.training.evaluation import Validation, view_positions
+from megatape.training.evaluation import Validation, evaluate, on_device, positions_of, read_validation
 from megatape.training.fp8 import working_product
 from megatape.training.hardware import peak_memory
 from megatape.training.initial_state import initial_state
 from megatape.training.interrupt import Interrupt
-from megatape.training.ledger import check_order
 from megatape.training.prefetch import Prefetcher, StepBatches
+from megatape.training.resume import check_continues, repeated_steps, restart, unevaluated_step
 from megatape.training.speed import Speed
 from megatape.training.spike_policy import Decision, Rollback, SpikePolicy, Take
 from megatape.training.state import TrainState
 from megatape.training.status import StepStatus
-from megatape.training.step import NUMBERS, StepMetrics, StepOutput
+from megatape.training.step import StepMetrics, StepOutput
 from megatape.zero.distributed import own_device
-from megatape.zero.engine import Engine, Gradients, Inputs, TrainingDiverged
+from megatape.zero.engine import Engine, Gradients, TrainingDiverged
 
 SKIPPED = "skipped (training.skip_samples)"
 BUILT_IN = ("metrics", "position_views", "profile")  # callbacks of every run
@@ -121,7 +117,7 @@ class Trainer:
             micro_batch_size=config.training.micro_batch_size,
             rank=self.mesh["batch"].rank,
             world_size=self.mesh["batch"].size,
-            positions=self._positions,
+            positions=positions_of(config),
             warmup={stage.length: -(-stage.tokens // config.data.sequence_length) for stage in config.data.length_warmup},
         )
         # Model and optimizer, under DeepSpeed.
@@ -268,40 +264,23 @@ class Trainer:
         )
 
     def evaluate(self) -> Validation:
-        """Loss on the first samples of each validation split, and the position view of the very first one.
+        """Loss on the validation splits, and the position view.
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
-        DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
+        DataUnreadable on all ranks if one cannot read its share."""
         self.pace.enter("evaluation", f"the evaluation after step {self.state.step}")
-        seed = self.config.training.seed
-        batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh["batch"]
-        batches: dict[str, list[Batch]] = {}
-        viewed: list[Batch] = []
-        error = ""
-        try:
-            with self.pace.waiting("the reading of validation data"):
-                for name, data in self.data.validation.items():
-                    viewed = viewed or list(evaluation_batches(data, 1, 1, 0, 1, self._positions, seed))
-                    local = evaluation_batches(data, batch_size, samples, axis.rank, axis.size, self._positions, seed)
-                    batches[name] = list(local)
-        except (ValueError, OSError) as failure:
-            error = str(failure)
-        if self.engine.sum_over_ranks(bool(error))[0]:
-            self._raise_data_error(error)
-        losses = {
-            name: self.engine.evaluate((self._inputs(batch) for batch in local), sum(batch.num_targets for batch in local))
-            for name, local in batches.items()
-        }
-        loss = sum(self.data.shares[name] * of_split for name, of_split in losses.items())
-        if not math.isfinite(loss):
+        with self.pace.waiting("the reading of validation data"):
+            batches = read_validation(self.config, self.data, self.mesh["batch"])
+        if self.engine.sum_over_ranks(bool(batches.error))[0]:
+            self._raise_data_error(batches.error)
+        validation = evaluate(self.config, self.engine, self.data, batches)
+        if not math.isfinite(validation.loss):
             raise TrainingDiverged(
-                f"the validation loss after step {self.state.step} is {loss}: the weights have diverged. Checkpoints in "
-                f"{self.folder.checkpoints} are from before; lower optimizer.learning_rate or training.gradient_clip, and "
-                "continue with --resume auto"
+                f"the validation loss after step {self.state.step} is {validation.loss}: the weights have diverged. "
+                f"Checkpoints in {self.folder.checkpoints} are from before; lower optimizer.learning_rate or "
+                "training.gradient_clip, and continue with --resume auto"
             )
-        carries = encoding_of(self.config.model).carries_state
-        views = view_positions(self.engine, self._inputs(viewed[0]), self.data.tokenizer.decode) if carries else None
-        return Validation(loss, views, losses if self.config.data.mixture else {})
+        return validation
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps beside weights and optimizer state."""
@@ -339,28 +318,20 @@ class Trainer:
             reader, corrupted = self.checkpoints.load(start.resume, start.base)
         if reader is None:
             if start.resume is not None:
-                self._restart()
+                restart(self.folder, self.log, self.topology)
             initial = initial_state(self.config, self.engine.state.parameters, self.topology, self.data.tokenizer, start.base)
             self.engine.state.load(initial.read, step=0)
             self.checkpoints.base = initial.base
             return None
-        origin, theirs = reader.directory, reader.config
-        check_same_run(origin, theirs, reader.state["fingerprints"], self.config, self.data.fingerprints)
-        check_end_token(origin, reader.tokenizer(), self.data.tokenizer)
-        on_main(lambda: check_order(origin, reader.state, self.data.train, self.config.training.seed), self.topology)
-        check_annealing(origin, theirs, self.config, reader.tokens)
-        changed = changed_settings(origin, theirs, self.config, start.allow_changes)
+        changed = check_continues(reader, self.config, self.data, self.topology, self.attention, start.allow_changes)
         self._continue(reader)
         self.policy.load_state_dict(reader.state.get("guard", {}))
         self.checkpoints.set_aside(corrupted)
         self.checkpoints.base = reader.base
-        self.log.say(f"resumed from {origin}: {reader.samples:,} samples and {reader.tokens:,} tokens seen")
-        before = reader.state.get("attention", self.attention)  # older checkpoints do not tell
-        if before != self.attention:
-            changed.append(f"attention by {before} -> {self.attention}, which rounds differently")
+        self.log.say(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen")
         for line in changed:
             self.log.say(f"changed since then: {line}")
-        return origin
+        return reader.directory
 
     def _continue(self, reader: CheckpointReader) -> None:
         """Be where the run was when it wrote the checkpoint."""
@@ -373,18 +344,6 @@ class Trainer:
         if snapshot is not None:
             restore_rng(snapshot)
 
-    def _restart(self) -> None:
-        """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""
-
-        def restart() -> None:
-            if recorded := patiently(self.folder.check_restart):
-                self.log.say(
-                    f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its "
-                    f"metrics are kept in {self.folder.set_metrics_aside()}"
-                )
-
-        on_main(restart, self.topology)
-
     def _record(self) -> None:
         """Leave in the folder what shows that a run trains here."""
         if self.origin:
@@ -395,43 +354,23 @@ class Trainer:
 
     def _begin(self, interrupt: Interrupt) -> bool:
         """Tell where the run begins, and evaluate what a stop kept from its evaluation. Returns whether to stop."""
-        state, steps = self.state, self.config.training.steps
-        self.log.step = state.step
-        self._record_start()
-        self.callbacks.on_start(state.step)
-        if state.step >= steps:
-            self.log.say(
-                f"already at step {state.step} of training.steps {steps}: nothing to do; raise training.steps to continue"
-            )
+        step, steps, world_size = self.state.step, self.config.training.steps, self.topology.world_size
+        self.log.step = step
+        if self.topology.is_main:
+            parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
+            parts += [f"from {self.origin}"] if self.origin else []
+            parts += filter(None, [repeated_steps(self.folder, self.log, step)])
+            self.log.record("resumed" if self.origin else "started", ", ".join(parts))
+        self.callbacks.on_start(step)
+        if step >= steps:
+            self.log.say(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
         stop = self._stop_requested(interrupt)
-        if not stop and self._is_evaluation_due and (metrics := self._unevaluated()):
-            self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
-            stop = self._stop_requested(interrupt)
+        if not stop and self._is_evaluation_due:
+            metrics = unevaluated_step(self.folder, self.log, step, self.topology)
+            if metrics:
+                self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
+                stop = self._stop_requested(interrupt)
         return stop
-
-    def _record_start(self) -> None:
-        """Record that this process begins, and which steps it makes again that were made after the checkpoint."""
-        if not self.topology.is_main:
-            return
-        recorded: dict[int, str] = {}
-        self.log.attempt(lambda: recorded.update(read_metrics(self.folder.metrics)))
-        step, made, world_size = self.state.step, max(recorded, default=0), self.topology.world_size
-        parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
-        parts += [f"from {self.origin}"] if self.origin else []
-        parts += [f"steps {step + 1} to {made} are made again"] if made > step else []
-        self.log.record("resumed" if self.origin else "started", ", ".join(parts))
-
-    def _unevaluated(self) -> StepMetrics | None:
-        """The metrics of the step that the run continues from, if they were recorded without a validation. Collective."""
-
-        def find() -> dict[str, Any]:
-            record: dict[str, Any] = {}
-            lines = partial(read_metrics, self.folder.metrics)
-            self.log.attempt(lambda: record.update(json.loads(lines().get(self.state.step, "{}"))))
-            return record
-
-        record = on_main(find, self.topology)
-        return StepMetrics.parse(record) if record.keys() >= set(NUMBERS) and "validation_loss" not in record else None
 
     # In a step.
 
@@ -439,7 +378,9 @@ class Trainer:
         self, output: StepOutput, batches: StepBatches, num_targets: float, interrupt: Interrupt
     ) -> tuple[StepOutput, StepStatus, float]:
         """Forward and backward pass and update: the result, what ranks told each other, and seconds of waiting for samples."""
-        gradients = self.engine.forward_backward([self._inputs(batch) for batch in batches.batches], num_targets)
+        gradients = self.engine.forward_backward(
+            [on_device(batch, self.engine.device) for batch in batches.batches], num_targets
+        )
         status, waited = self._exchange_status(output.samples.stop, interrupt, gradients)
         loss = status.loss / self.mesh["tensor"].size / num_targets
         update = self.engine.update(
@@ -489,14 +430,6 @@ class Trainer:
             started = time.perf_counter()
             batches = self.prefetcher.get(consumed)
             return batches, time.perf_counter() - started
-
-    @property
-    def _positions(self) -> Positions:
-        return encoding_of(self.config.model).positions(self.config.data.random_offset)
-
-    def _inputs(self, batch: Batch) -> Inputs:
-        """The batch on this rank's device; the host does not wait until it is there."""
-        return batch.mapped(lambda tensor: tensor.to(self.engine.device, non_blocking=True)).tensors()
 
     # After a step.
 

@@ -15,6 +15,7 @@ from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
+from megatape.training.evaluation import on_device
 from megatape.training.trainer import Trainer
 from tests import bounds
 from tests.bounds import assert_close
@@ -166,7 +167,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
             run = Trainer(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
             sample = run.prefetcher.get(0).batches[0]
-            inputs = [run._inputs(sample)] * repetitions
+            inputs = [on_device(sample, run.engine.device)] * repetitions
             gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
             run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
             run.checkpoints.save_last()
