@@ -46,8 +46,9 @@ def test_deepspeed_binds_the_only_visible_gpu(monkeypatch: pytest.MonkeyPatch, l
         # DeepSpeed's engine refuses other values (_configure_with_arguments).
         assert os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ["LOCAL_RANK"]) == os.environ["LOCAL_RANK"]
 
-    for name in ("LOCAL_RANK", launcher):
-        monkeypatch.setenv(name, "1")
+    places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", launcher: "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(distributed, "get_accelerator", lambda: accelerator)
     monkeypatch.setattr(distributed.deepspeed, "init_distributed", join)
     monkeypatch.setattr(distributed.deepspeed.ops, "__compatible_ops__", {})
