@@ -13,6 +13,7 @@ from torch import Tensor
 from megatape.attention.backend import Need, Sizes
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import load
+from megatape.attention.rotation import PositionState
 
 REFERENCE = "blocked"  # plain PyTorch, in float32
 WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 makes
@@ -43,15 +44,16 @@ def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[
     backend, length = load(name), sizes.tokens
     q, k, v = (draw(1, length, heads, sizes.head_dim) for heads in (sizes.heads, sizes.channels, sizes.channels))
     tokens = torch.arange(length, device=device)
-    starts = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
+    mask = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
     initial = draw(1, length, 1, sizes.state_width or sizes.head_dim, dtype=torch.float32).detach()
     if need.attends == "moving":
-        moved = draw(1, length, sizes.channels, sizes.state_width)
-        outputs, given = [*backend.attend_and_move(q, k, v, initial, moved, starts)], [q, k, v, moved]
+        delta = draw(1, length, sizes.channels, sizes.state_width)
+        found, given = backend.attend(q, k, v, PositionState(initial, delta), None, mask, True), [q, k, v, delta]
     elif need.attends == "plain":
-        outputs, given = [backend.attend_rotated(q, k, v, initial, None, starts)], [q, k, v]
+        found, given = backend.attend(q, k, v, PositionState(initial), None, mask, False), [q, k, v]
     else:
         weights = draw(sizes.heads, length, dtype=torch.float32)
-        outputs, given = [backend.attend(q, k, v, DistanceBias(weights), starts)], [q, k, v, weights]
+        found, given = backend.attend(q, k, v, None, DistanceBias(weights), mask, False), [q, k, v, weights]
+    outputs = [output for output in found if output is not None]
     gradients = torch.autograd.grad([output.float().square().sum() for output in outputs], given)
     return [tensor.detach() for tensor in (*outputs, *gradients)]

@@ -14,8 +14,8 @@ from megatape.benchmark.shapes import Shape, shapes
 from megatape.benchmark.tables import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
-from megatape.model.attention import attention_needs
 from megatape.model.encodings import encoding_of
+from megatape.model.needs import attention_needs
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import Operation, Own, Work, middle, own_seconds, scaled, touched_bytes

@@ -19,7 +19,7 @@ from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.config import ActivationCheckpointing, Config
 from megatape.model.accounting import forward_flops, saved_bytes
-from megatape.model.attention import attention_needs
+from megatape.model.needs import attention_needs
 from megatape.plan.memory import plan_activations
 from megatape.registry import AUTO, BACKENDS
 from megatape.study.choice import with_encoding

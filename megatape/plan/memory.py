@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 from megatape.attention.operation import Backends, by_preference, check, choose, load
 from megatape.config import Config
-from megatape.model.accounting import count_parameters
-from megatape.model.attention import attention_needs, layer_sizes
-from megatape.model.trainable import count_trainable
+from megatape.model.accounting import count_parameters, count_trainable
+from megatape.model.needs import attention_needs, layer_sizes
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.plan.trace import PLAIN, Pass, activations
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded

@@ -7,7 +7,7 @@ import torch
 from megatape.attention.operation import Backends, by_preference, check, choose, load
 from megatape.attention.trial import failure
 from megatape.config import Config
-from megatape.model.attention import attention_needs, layer_sizes
+from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
 from megatape.runtime.exchange import exchange

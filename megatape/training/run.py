@@ -21,14 +21,11 @@ from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.files import patiently, sync
-from megatape.model.attention import attention_needs
-from megatape.model.compiled import compile_blocks
+from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
-from megatape.model.fp8 import multiply_in_fp8
-from megatape.model.shifted import shift_groups
-from megatape.model.trainable import check_trainable, freeze
+from megatape.model.needs import attention_needs
+from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
-from megatape.model.update_trial import update_plainly
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.run_folder import RunFolder, named_step
 from megatape.runtime.exchange import exchange, on_main
@@ -363,16 +360,19 @@ class Run:
 
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
-        model = Transformer(self.config.model, training.activation_checkpointing, axis, self.backends)
-        if not self._updates_by_kernel:
-            update_plainly(model)
+        model = build_model(
+            self.config.model,
+            axis,
+            trainable=training.trainable,
+            frozen=training.frozen,
+            fp8=self.fp8,
+            backends=self.backends,
+            update_by_kernel=self._updates_by_kernel,
+            num_shifted_groups=training.num_shifted_groups,
+            activation_checkpointing=training.activation_checkpointing,
+            compiler="inductor" if training.compile else None,
+        )
         check_trainable(model, training.trainable, training.frozen)
-        freeze(model, training.trainable, training.frozen)
-        shift_groups(model, training.num_shifted_groups)
-        if self.fp8 is not None:
-            multiply_in_fp8(model, self.fp8)
-        if training.compile:
-            compile_blocks(model)
         return model
 
     def _start(self, resume: str | None, allow_changes: bool, base: Path | None) -> StoredWeights | None:

@@ -12,11 +12,10 @@ from torch import Tensor
 from megatape.attention.backend import Attends, Need
 from megatape.attention.flex import MIN_HEAD_DIM
 from megatape.attention.operation import attend, by_preference, check, choose, load
-from megatape.attention.sdpa import sdpa_attention
 from megatape.config import Config, parse_config
 from megatape.model.accounting import saved_bytes
-from megatape.model.attention import attention_needs
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
+from megatape.model.needs import attention_needs
 from megatape.plan.memory import attention_copies
 from megatape.plan.trace import PLAIN
 from megatape.registry import AUTO, BACKENDS
@@ -76,12 +75,13 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
     calls: list[Tensor] = []
     kernel = load("blocked").attend
 
-    def counted(*arguments: Any) -> Tensor:
-        calls.append(kernel(*arguments))
-        return calls[-1]
+    def counted(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+        content, attended_positions = kernel(*arguments)
+        calls.append(content)
+        return content, attended_positions
 
     monkeypatch.setattr(load("blocked"), "attend", counted)
-    found, reference = attend(q, k, v, None, None, by_preference("blocked")), sdpa_attention(q, k, v, None, None)
+    (found, _), (reference, _) = (attend(q, k, v, backends=by_preference(name)) for name in ("blocked", "sdpa"))
     assert found is calls[0]
     torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
 
@@ -130,7 +130,7 @@ def _layer(config: Config, backends: tuple[str, ...]) -> int:
     """Bytes that autograd keeps of a layer that is neither the first nor the last."""
     counts = []
     for num_layers in (3, 4):
-        model = Transformer(config.model.model_copy(update={"num_layers": num_layers}), backends=backends)
+        model = build_model(config.model.model_copy(update={"num_layers": num_layers}), backends=backends)
         counts.append(saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length))
     return counts[1] - counts[0]
 

@@ -14,13 +14,15 @@ from megatape.attention.trial import failure
 from megatape.registry import BACKENDS, Entry
 
 CPU = torch.device("cpu")
+Outputs = tuple[Tensor, Tensor | None]
 
 
 class WithoutBackward(Blocked):
-    """Its forward pass works."""
+    """Its forward pass works; without a state it has no other."""
 
-    def attend(self, *arguments: Any) -> Tensor:
-        return _NoBackward.apply(super().attend(*arguments))
+    def attend(self, *arguments: Any) -> Outputs:
+        content, attended_positions = super().attend(*arguments)
+        return _NoBackward.apply(content) if attended_positions is None else content, attended_positions
 
 
 class _NoBackward(torch.autograd.Function):
@@ -36,13 +38,14 @@ class _NoBackward(torch.autograd.Function):
 class WrongGradient(Blocked):
     """Its outputs are right."""
 
-    def attend_and_move(self, q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return super().attend_and_move(2 * q - q.detach(), *arguments)
+    def attend(self, q: Tensor, *arguments: Any) -> Outputs:
+        return super().attend(2 * q - q.detach(), *arguments)
 
 
 class NotANumber(Blocked):
-    def attend(self, *arguments: Any) -> Tensor:
-        return super().attend(*arguments) * float("nan")
+    def attend(self, *arguments: Any) -> Outputs:
+        content, attended_positions = super().attend(*arguments)
+        return content * float("nan"), attended_positions
 
 
 @pytest.fixture(autouse=True)

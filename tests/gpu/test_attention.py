@@ -53,8 +53,9 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
 def _found(backend: str, attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
     q, k, v, *rest = inputs
     if attends == "moving":
-        return load(backend).attend_and_move(q, k, v, initial, rest[0], starts)
-    return (load(backend).attend(q, k, v, DistanceBias(rest[0]) if rest else None, starts),)
+        return test_operation.moving(backend, q, k, v, initial, rest[0], starts)
+    content, _ = load(backend).attend(q, k, v, None, DistanceBias(rest[0]) if rest else None, starts, False)
+    return (content,)
 
 
 def _expected(attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:

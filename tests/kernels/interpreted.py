@@ -24,6 +24,7 @@ from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
 from megatape.attention.operation import load
+from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.kernels import update
@@ -92,25 +93,22 @@ def differences(case: Case) -> dict[str, float]:
         initial = torch.tensor([1.0, 0.0]).repeat_interleave(size // 2).expand_as(initial)
     e = initial.double().expand(-1, -1, channels, -1) + exact.get("moved", 0)
     zeros = torch.zeros(batch, length, dtype=torch.long)
-    found: tuple[Tensor, ...]
-    expected: tuple[Tensor, ...]
+    expected: tuple[Any, ...]
     if case.wide:  # the formula is not for these; float32 blocks are
         blocked = [exact[name].float() for name in ("q", "k", "v")]
-        expected = load("blocked").attend_and_move(blocked[0], blocked[1], blocked[2], initial, exact["moved"].float(), starts)
+        positions = PositionState(initial, exact["moved"].float())
+        expected = load("blocked").attend(blocked[0], blocked[1], blocked[2], positions, None, starts, True)
     elif case.biased:
         index = torch.arange(length)
         by_pair = exact["bias"][:, (index[:, None] - index).clamp(min=0)][None]
         expected = (test_bias.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
     else:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
-    if case.moves:
-        found = load("triton").attend_and_move(q, k, v, initial, arguments.get("moved"), starts)
-    elif case.rotates:
-        found = (load("triton").attend_rotated(q, k, v, initial, arguments.get("moved"), starts),)
-        expected = expected[:1]
-    else:
-        bias = DistanceBias(arguments["bias"]) if case.biased else None
-        found, expected = (load("triton").attend(q, k, v, bias, starts),), expected[:1]
+    rotation = PositionState(initial, arguments.get("moved")) if case.moves or case.rotates else None
+    bias = DistanceBias(arguments["bias"]) if case.biased else None
+    outputs = load("triton").attend(q, k, v, rotation, bias, starts, case.moves)
+    found = [output for output in outputs if output is not None]
+    expected = expected[: len(found)]
     for results in (found, expected):
         torch.stack([result.double().sin().sum() for result in results]).sum().backward()
     ours, theirs = ([*results, *_gradients(given)] for results, given in ((found, arguments), (expected, exact)))
@@ -150,7 +148,8 @@ def update_differences(
         kind = torch.float64 if exact else dtype
         layer.to(kind)
         moved, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
-        out = layer(initial.to(kind) if exact else initial.float(), moved if moves else None, attended if attends else None, m)
+        positions = PositionState(initial.to(kind) if exact else initial.float(), moved if moves else None)
+        out = layer(positions, attended if attends else None, m).delta
         layer.zero_grad()
         out.double().sin().sum().backward()
         outputs.append(out.detach().double())

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from megatape.attention.kernels import attention
-from megatape.attention.kernels.attention import Tile, fused_attention, fused_moving_attention
+from megatape.attention.kernels.attention import Tile, fused_attention
+from megatape.attention.rotation import PositionState
 from megatape.model.kernels import update
 from megatape.model.kernels.update import fused_update
 
@@ -39,9 +40,12 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     with patch.object(attention, "_run", record):
         if biased:
             by_distance = torch.empty(heads, length, device="meta", requires_grad=True)
-            outputs = (fused_attention(q, k, v, by_distance, starts),)
+            content, _ = fused_attention(q, k, v, None, by_distance, starts)
+            outputs = (content,)
         else:
-            outputs = fused_moving_attention(q, k, v, initial, added, starts)
+            content, attended_positions = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)
+            assert attended_positions is not None
+            outputs = content, attended_positions
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
     return recorded
 

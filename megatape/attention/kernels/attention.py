@@ -17,6 +17,7 @@ from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotate_kernel
 from megatape.attention.launch import launch
+from megatape.attention.rotation import PositionState
 
 MIN_WIDTH = 16  # the smallest factor of a matrix product
 
@@ -49,25 +50,20 @@ FLOAT_TILE = Tile(32, 32, 8, 1)
 ROTATED = Tile(64, 64, 4, 1)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, document_starts: Tensor | None) -> Tensor:
-    """Causal attention; arguments and result as in Backend.attend. by_distance: float32 [H, N], a bias on scores, or None."""
-    content, _ = _FusedAttention.apply(q, k, v, None, None, False, by_distance, document_starts)
-    return content
+def fused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: PositionState | None,
+    by_distance: Tensor | None,
+    mask: Tensor | None,
+    move: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
 
-
-def fused_rotated_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> Tensor:
-    """The same with q and k rotated by e of their width; as in Backend.attend_rotated."""
-    content, _ = _FusedAttention.apply(q, k, v, initial, moved, False, None, document_starts)
-    return content
-
-
-def fused_moving_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The same over v and e; as in Backend.attend_and_move."""
-    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, True, None, document_starts)
+    by_distance: float32 [H, N], a bias on scores, or None."""
+    initial, delta = positions or (None, None)
+    content, attended_positions = _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, mask)
     return content, attended_positions
 
 
