@@ -63,7 +63,7 @@ class Fused(Backend):
         if positions is None or (positions.initial is not None and positions.initial.shape[-1] == size):
             return fused_attention(q, k, v, positions, by_distance, mask, move)
         if not move:
-            return fused_attention(*rotate_qk(q, k, positions), v, None, by_distance, mask)
+            return fused_attention(*rotate_qk(q, k, positions), v, None, by_distance, mask, False)
         q, k, e = rotate_by_state(q, k, positions)
-        content, *parts = (fused_attention(q, k, values, None, None, mask)[0] for values in (v, *e.split(size, dim=-1)))
+        content, *parts = (fused_attention(q, k, values, None, None, mask, False)[0] for values in (v, *e.split(size, dim=-1)))
         return content, torch.cat(parts, dim=-1)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from megatape.attention.backend import Mask
-from megatape.attention.bias import ScoreBias
 from megatape.attention.operation import attend
 from megatape.attention.rotation import PositionState, rotate_qk
 
@@ -35,17 +34,9 @@ class ShiftedSparse:
     attend: Callable[..., tuple[Tensor, Tensor | None]] = attend
 
     def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        positions: PositionState | None = None,
-        bias: ScoreBias | None = None,
-        mask: Mask = None,
-        move: bool = False,
+        self, q: Tensor, k: Tensor, v: Tensor, *, positions: PositionState | None, bias: None, mask: Mask, move: bool
     ) -> tuple[Tensor, None]:
-        """As `attend`, within the groups; without a bias, and without moving the state."""
+        """`attend` within the groups, for encodings without a bias on scores and without a state that moves."""
         assert bias is None and not move  # the configuration checks it
         q, k = rotate_qk(q, k, positions)
         size = q.shape[1] // self.num_groups

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megatape.parallel.collectives import Pieces, reduce_scatter
 from megatape.parallel.mesh import Axis
-from megatape.parallel.remat import RebuiltInput, Remat, attach, identity, recomputed, remat_of
+from megatape.parallel.remat import Rebuild, RebuiltInput, Remat, attach, identity, recomputed, remat_of
 
 
 class AsyncAllToAll:
@@ -145,7 +145,7 @@ def local_part(x: Tensor) -> Tensor:
 class _GatheredInput(RebuiltInput):
     """arriving: in the forward pass, the samples that a product can take, for the first layer as they arrive."""
 
-    def __init__(self, function: Callable[..., Tensor], axis: Axis, gather: AsyncAllGather) -> None:
+    def __init__(self, function: Rebuild, axis: Axis, gather: AsyncAllGather) -> None:
         super().__init__(function)
         self.axis = axis
         self.arriving: Iterable[slice] = gather.rows()

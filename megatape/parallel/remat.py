@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+Rebuild = Callable[..., Tensor]  # what a tensor is kept as -> the tensor
+
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
@@ -69,9 +71,7 @@ class Remat:
         rebuilt: The tensor in the backward pass, which all operations that keep the arguments share.
     """
 
-    def __init__(
-        self, function: Callable[..., Tensor], args: tuple[Tensor, ...], rebuilt: "RebuiltInput | None" = None
-    ) -> None:
+    def __init__(self, function: Rebuild, args: tuple[Tensor, ...], rebuilt: "RebuiltInput | None" = None) -> None:
         self.function, self.args, self.rebuilt = function, args, rebuilt or RebuiltInput(function)
 
     def then(self, function: Callable[[Tensor], Tensor]) -> "Remat":
@@ -83,7 +83,7 @@ class Remat:
 class RebuiltInput:
     """The input of several layers, rebuilt once for all their backward passes and released after the last one."""
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    def __init__(self, function: Rebuild) -> None:
         self.function, self.uses, self.left = function, 0, 0
         self.wait: Callable[[], Tensor] | None = None
 
@@ -146,7 +146,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return attach(total, Remat(torch.add, (x.detach(), y.detach()))) if _saves() else total
 
 
-def remat(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+def remat(function: Rebuild, *args: Tensor) -> Tensor:
     """function(*args), where neither its gradient nor operations on it keep anything but the arguments."""
     if not _saves():
         return function(*args)

@@ -40,7 +40,7 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     with patch.object(attention, "_run", record):
         if biased:
             by_distance = torch.empty(heads, length, device="meta", requires_grad=True)
-            content, _ = fused_attention(q, k, v, None, by_distance, starts)
+            content, _ = fused_attention(q, k, v, None, by_distance, starts, False)
             outputs = (content,)
         else:
             content, attended_positions = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)

@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from megatape.attention.backend import Mask
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
@@ -51,13 +52,7 @@ ROTATED = Tile(64, 64, 4, 1)
 
 
 def fused_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: PositionState | None,
-    by_distance: Tensor | None,
-    mask: Tensor | None,
-    move: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, by_distance: Tensor | None, mask: Mask, move: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
 
