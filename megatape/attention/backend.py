@@ -54,7 +54,7 @@ class Backend(ABC):
     updates_by_kernel: ClassVar[bool] = False
 
     @abstractmethod
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         """Why this backend does not support `need`; None if it does. What fails only on the device at hand is found out by
         attention/trial.py."""
 

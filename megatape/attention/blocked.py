@@ -29,7 +29,7 @@ BLOCK = 128  # query rows; the fastest of 64, 128, 256 and 512 at 512 and 1024 t
 class Blocked(Backend):
     """Supports everything on any device."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         return None
 
     def attend(

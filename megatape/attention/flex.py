@@ -32,7 +32,7 @@ class Flex(Backend):
     It refuses a bias by pair: every weight of its network contributes to every score, so the fused
     gradient would be one atomic addition per weight and score."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends == "pair bias":
             return "would add to every weight of the bias once for each score"
         if need.device_type != "cuda":

@@ -25,7 +25,7 @@ class Fused(Backend):
 
     updates_by_kernel = True
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends == "pair bias":
             return "would evaluate the bias's network for every pair of tokens and every head"
         if need.device_type not in ("cuda", "meta"):  # on shapes alone it computes nothing

@@ -43,10 +43,10 @@ def attend(
     """
     by_content: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
     need = Need(q.device.type, "moving" if move else by_content, q.shape[-1], q.dtype, mask is not None)
-    return load(choose(need, backends)).attend(q, k, v, positions, bias, mask, move)
+    return get_backend(select_backend(need, backends)).attend(q, k, v, positions, bias, mask, move)
 
 
-def by_preference(forced: str = AUTO) -> Backends:
+def backends_by_priority(forced: str = AUTO) -> Backends:
     """All backends in order of preference, the one that training.attention forces before the others.
 
     The others too, because a single layer may need what the forced one does not support: the last one does not move the
@@ -55,24 +55,24 @@ def by_preference(forced: str = AUTO) -> Backends:
 
 
 @cache
-def choose(need: Need, backends: Backends | None = None) -> str:
+def select_backend(need: Need, backends: Backends | None = None) -> str:
     """Name of the backend that runs: the first that supports `need`. Raises ValueError if none does."""
-    for name in by_preference() if backends is None else backends:
-        if load(name).refusal(need) is None:
+    for name in backends_by_priority() if backends is None else backends:
+        if get_backend(name).unsupported_reason(need) is None:
             return name
     raise ValueError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
-def check(need: Need, forced: str) -> None:
+def check_forced_backend(need: Need, forced: str) -> None:
     """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
-    if forced == AUTO or (refusal := load(forced).refusal(need)) is None:
+    if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return
-    able = ", ".join(name for name in BACKENDS if load(name).refusal(need) is None)
-    raise ValueError(f"training.attention is {forced}, which {refusal}: choose {AUTO}, or one of {able}")
+    able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)
+    raise ValueError(f"training.attention is {forced}, which {reason}: choose {AUTO}, or one of {able}")
 
 
 @cache
-def load(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The backend registered as `name`."""
     backend: Backend = BACKENDS[name].load()()
     return backend

@@ -18,7 +18,7 @@ ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 class Sdpa(Backend):
     """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]. No masks on a GPU."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends in ("distance bias", "pair bias"):
             return "would materialize the bias of all pairs of tokens"
         if need.attends == "moving" and need.device_type == "cpu":

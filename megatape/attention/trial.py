@@ -1,7 +1,7 @@
 """One small forward and backward pass by a backend on the device at hand, before a run relies on it.
 
-What a backend does not support is known beforehand (Backend.refusal). A kernel without a backward pass, a missing compiler,
-tiles that need more shared memory than the GPU has, or wrong results show here.
+What a backend does not support is known beforehand (Backend.unsupported_reason). A kernel without a backward pass, a missing
+compiler, tiles that need more shared memory than the GPU has, or wrong results show here.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatape.attention.backend import Need, Sizes
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
 
 REFERENCE = "blocked"  # plain PyTorch, in float32
@@ -21,13 +21,13 @@ WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 
 
 def failure(name: str, need: Need, sizes: Sizes, device: torch.device) -> str:
     """What goes wrong when a backend runs forward and backward on one sample of sizes.tokens tokens; "" if nothing does."""
-    return fault(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE)))
+    return mismatch(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE)))
 
 
-def fault(find: Callable[[], list[Tensor]], expect: Callable[[], list[Tensor]]) -> str:
-    """What goes wrong in `find`, which should return what `expect` does but for rounding; "" if nothing does."""
+def mismatch(actual: Callable[[], list[Tensor]], reference: Callable[[], list[Tensor]]) -> str:
+    """The error of `actual`, or that its results differ from those of `reference` by more than rounding; "" if neither."""
     try:
-        pairs = zip(find(), expect(), strict=True)
+        pairs = zip(actual(), reference(), strict=True)
         worst = float(torch.stack([(a.float() - b.float()).norm() / b.float().norm() for a, b in pairs]).max())
     except Exception as error:  # noqa: BLE001 (whatever a kernel, its compiler or its driver raises)
         return f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -41,7 +41,7 @@ def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[
     def draw(*shape: int, dtype: torch.dtype = need.dtype) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
 
-    backend, length = load(name), sizes.tokens
+    backend, length = get_backend(name), sizes.tokens
     q, k, v = (draw(1, length, heads, sizes.head_dim) for heads in (sizes.heads, sizes.channels, sizes.channels))
     tokens = torch.arange(length, device=device)
     mask = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents

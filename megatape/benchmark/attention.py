@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import attend, by_preference, load
+from megatape.attention.operation import attend, backends_by_priority, get_backend
 from megatape.attention.rotation import PositionState, rotate
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
@@ -76,7 +76,7 @@ class Way(NamedTuple):
 def _ways(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Way]:
     need = Need(device.type, attends, shape.model.head_dim, compute_dtype(device), masked)
     for name in BACKENDS:
-        if load(name).refusal(need) is None:
+        if get_backend(name).unsupported_reason(need) is None:
             yield Way(name, name)
             if name == BASELINE.backend and not masked:
                 for label, kernel in KERNELS[device.type].items():
@@ -126,7 +126,7 @@ class Problem:
             bias=DistanceBias(*rest) if biased else None,
             mask=self.starts,
             move=moving,
-            backends=by_preference(backend),
+            backends=backends_by_priority(backend),
         )
         return [output for output in outputs if output is not None]
 

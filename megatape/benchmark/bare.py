@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.operation import by_preference
+from megatape.attention.operation import backends_by_priority
 from megatape.benchmark.shapes import Shape
 from megatape.config import ActivationCheckpointing, Fp8Recipe, ModelConfig
 from megatape.model.build import build_model
@@ -41,7 +41,7 @@ class BareStep:
             self.model = build_model(
                 config,
                 fp8=None if fp8 == "none" else fp8_product(fp8, device),
-                backends=by_preference(backend),
+                backends=backends_by_priority(backend),
                 activation_checkpointing=checkpointing,
                 compiler=compiler if compiled else None,
             )

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import choose, load
+from megatape.attention.operation import get_backend, select_backend
 from megatape.benchmark.bare import BareStep
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
@@ -69,8 +69,8 @@ def _steps(bench: Bench, name: str, measure: Measure) -> None:
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
     need, _ = attention_needs(shape.config(encoding, _precision(device)), device.type)
-    able = [name for name in BACKENDS if name != "blocked" and load(name).refusal(need) is None]
-    chosen = choose(need)
+    able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
+    chosen = select_backend(need)
     return [chosen, *(name for name in able if name != chosen)]
 
 

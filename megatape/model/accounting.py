@@ -76,8 +76,8 @@ def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | 
     """Those of `forward_flops` that attention itself takes: scores, A v and, where it moves the state, A e."""
     encoding = encoding_of(config)
     pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
-    moved = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
-    return 2 * pairs * config.num_heads * (config.num_layers * 2 * config.head_dim + moved)
+    state = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
+    return 2 * pairs * config.num_heads * (config.num_layers * 2 * config.head_dim + state)
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

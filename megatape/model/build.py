@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from megatape.attention.operation import Backends, attend, load
+from megatape.attention.operation import Backends, attend, get_backend
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.model.attention import Attention
@@ -73,7 +73,7 @@ def multiply_in_fp8(model: Transformer, product: Product) -> None:
 def use_backends(model: Transformer, backends: Backends | None, update_by_kernel: bool | None) -> None:
     """Choose what computes attention, and whether the kernels of the first backend update the position state."""
     if update_by_kernel is None:
-        update_by_kernel = backends is not None and load(backends[0]).updates_by_kernel
+        update_by_kernel = backends is not None and get_backend(backends[0]).updates_by_kernel
     for module in model.modules():
         if isinstance(module, Attention):
             module.attend = partial(attend, backends=backends)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState
-from megatape.attention.trial import fault
+from megatape.attention.trial import mismatch
 from megatape.config import Config
 from megatape.model.encodings import encoding_of
 from megatape.parallel.mesh import SINGLE
@@ -41,4 +41,4 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
         gradients = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
         return [tensor.detach() for tensor in (out, *gradients) if tensor is not None]
 
-    return fault(lambda: results(True), lambda: results(False))
+    return mismatch(lambda: results(True), lambda: results(False))

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.launch import Observer, observed
-from megatape.attention.operation import Backends, by_preference, choose
+from megatape.attention.operation import Backends, backends_by_priority, select_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.model import norm
@@ -146,9 +146,9 @@ def _model(config: Config, num_layers: int) -> Transformer:
 
 def _backends(config: Config) -> Backends | None:
     """Those that count as the one that `config` has on a GPU. flex, which runs on no other device, moves what sdpa moves."""
-    preferred = by_preference(config.training.attention)
+    preferred = backends_by_priority(config.training.attention)
     need = attention_needs(config, "cuda")[0]
-    chosen = choose(need, preferred)
+    chosen = select_backend(need, preferred)
     if chosen == "flex":
         return ("sdpa",) if need.attends in ("plain", "moving") else None
     return (chosen, *(name for name in preferred if name != chosen))

@@ -12,7 +12,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import by_preference
+from megatape.attention.operation import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing, ModelConfig, load_config
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
@@ -65,7 +65,7 @@ class Subject:
         attention: str = AUTO,
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
-        self.model = build_model(config, backends=by_preference(attention), activation_checkpointing=checkpointing)
+        self.model = build_model(config, backends=backends_by_priority(attention), activation_checkpointing=checkpointing)
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:

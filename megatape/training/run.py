@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import torch
 
-from megatape.attention.operation import choose
+from megatape.attention.operation import select_backend
 from megatape.checkpoint.background import Background
 from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot
 from megatape.checkpoint.same_run import changed_settings, check_annealing, check_same_run
@@ -117,7 +117,7 @@ class Run:
         )
         device = own_device()
         self.backends = working_backends(config, device, topology)
-        self.attention = choose(attention_needs(config, device.type)[0], self.backends)
+        self.attention = select_backend(attention_needs(config, device.type)[0], self.backends)
         self.fp8 = working_product(config, device, topology)
         self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
         self.engine = Engine(config, topology, self.mesh, self._build)

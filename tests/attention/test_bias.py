@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.blocked import BLOCK
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.attention.sdpa import visible
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
@@ -73,7 +73,7 @@ def check(backend: str, shape: tuple[int, ...], kind: str, masked: bool) -> None
     expected.sin().sum().backward()
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     q, k, v, *weights = ours
-    found, _ = load(backend).attend(q, k, v, None, make(weights), document_starts, False)
+    found, _ = get_backend(backend).attend(q, k, v, None, make(weights), document_starts, False)
     assert_close(found, expected, bounds.ATTENTION, floor=1.0)
     found.sin().sum().backward()
     for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
@@ -114,7 +114,7 @@ def test_inputs_are_left_alone() -> None:
         given = [tensor.detach().float() for tensor in exact]
         before = [tensor.clone() for tensor in given]
         q, k, v, *weights = given
-        load("blocked").attend(q, k, v, None, make(weights), None, False)
+        get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
         assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
 
 
@@ -143,7 +143,7 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     with LargestTensor() as largest:
         q, k, v, *weights = ours
-        out, _ = load("blocked").attend(q, k, v, None, make(weights), None, False)
+        out, _ = get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
         if kind == "distance":
             out.sum().backward()
             assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in ours)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.blocked import BLOCK
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
 from megatape.attention.sdpa import visible
 from megatape.attention.wide import WIDEST
@@ -28,7 +28,7 @@ def moving(
     backend: str, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, delta: Tensor | None, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A v and A e by a backend."""
-    content, attended_positions = load(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
+    content, attended_positions = get_backend(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
     assert attended_positions is not None
     return content, attended_positions
 

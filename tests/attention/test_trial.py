@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.attention.backend import Attends, Need, Sizes
 from megatape.attention.blocked import Blocked
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.attention.trial import failure
 from megatape.registry import BACKENDS, Entry
 
@@ -53,7 +53,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind in (WithoutBackward, WrongGradient, NotANumber):
         monkeypatch.setitem(BACKENDS, kind.__name__, Entry(f"{__name__}:{kind.__name__}", ""))
     yield
-    load.cache_clear()
+    get_backend.cache_clear()
 
 
 def tried(name: str, attends: Attends, dtype: torch.dtype = torch.bfloat16, masked: bool = False, width: int = 16) -> str:

@@ -95,7 +95,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
+    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
@@ -104,7 +104,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
 def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ModelConfig(**SHAPE | {"encoding": "rope", "num_kv_heads": 2})
-    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
+    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "sdpa")
     tokens = torch.zeros(1, 48, dtype=torch.long, device="meta")
     with torch.device("meta"):
         model = build_model(config, num_shifted_groups=3)
