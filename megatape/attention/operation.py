@@ -3,6 +3,7 @@
 Shapes as in model/transformer.py; W is the width of the position tensor e.
 """
 
+from collections.abc import Callable
 from functools import cache
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from megatape.attention.rotation import PositionState
 from megatape.registry import AUTO, BACKENDS
 
 Backends = tuple[str, ...]
+Attend = Callable[..., tuple[Tensor, Tensor | None]]  # `attend`, or a function with its arguments
 
 
 def attend(

@@ -8,14 +8,13 @@ the last: the future. Here each of them is a group of its own.
 Shapes as in model/transformer.py.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from megatape.attention.backend import Mask
-from megatape.attention.operation import attend
+from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState, rotate_qk
 
 
@@ -31,7 +30,7 @@ class ShiftedSparse:
 
     num_groups: int
     num_unshifted: int
-    attend: Callable[..., tuple[Tensor, Tensor | None]] = attend
+    attend: Attend = attend
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, positions: PositionState | None, bias: None, mask: Mask, move: bool

@@ -1,12 +1,9 @@
 """The attention of a block. Shapes as in model/transformer.py."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
-from megatape.attention.operation import attend
+from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState
-from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.norm import RMSNorm
@@ -21,14 +18,14 @@ class Attention(nn.Module):
 
     Attributes:
         attend: `attend` of attention/operation.py, by the backends of a run.
-        sparse: What takes its place in training, or None.
+        sparse: Attention within groups of tokens (attention/shifted.py), which takes its place in training, or None.
     """
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
         super().__init__()
         self.head_dim, self.encoding, self.axis = config.head_dim, encoding, axis
-        self.attend: Callable[..., tuple[Tensor, Tensor | None]] = attend
-        self.sparse: ShiftedSparse | None = None
+        self.attend: Attend = attend
+        self.sparse: Attend | None = None
         inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
         self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
@@ -57,7 +54,8 @@ class Attention(nn.Module):
         q, k, v = self.heads(h)
         positions = positions._replace(delta=delta.wait())
         q, k = self.encoding.rotate_qk(q, k, positions.initial)
-        content, attended_positions = (self.attend if self.sparse is None or not self.training else self.sparse)(
+        attend = self.sparse if self.sparse is not None and self.training else self.attend
+        content, attended_positions = attend(
             q,
             k,
             v,

@@ -7,6 +7,7 @@ from megatape.attention.operation import Backends, attend, get_backend
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.model.attention import Attention
+from megatape.model.block import Block
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.lora import add_adapters
@@ -101,6 +102,7 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
     selective: Norms and the MLP's product of gate and up are computed again, too. Matrix products and attention are kept.
     full: Only the streams between blocks are kept."""
     for block in model.blocks:
+        assert isinstance(block, Block)
         if block.moves:
             block.add = add
         if mode == "selective":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megatape.parallel.collectives import Pieces, reduce_scatter
 from megatape.parallel.mesh import Axis
-from megatape.parallel.remat import Rebuild, RebuiltInput, Remat, attach, identity, recomputed, remat_of
+from megatape.parallel.remat import Rebuild, RecomputedInput, Remat, attach, identity, recomputed, remat_of
 
 
 class AsyncAllToAll:
@@ -29,9 +29,7 @@ class AsyncAllToAll:
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
-        if self.pending is None:
-            return self.x
-        joined: Tensor = _Finish.apply(self.x, self.pending)
+        joined: Tensor | None = self.x if self.pending is None else _Finish.apply(self.x, self.pending)
         return joined
 
 
@@ -142,7 +140,7 @@ def local_part(x: Tensor) -> Tensor:
     return x if local is None else local()
 
 
-class _GatheredInput(RebuiltInput):
+class _GatheredInput(RecomputedInput):
     """arriving: in the forward pass, the samples that a product can take, for the first layer as they arrive."""
 
     def __init__(self, function: Rebuild, axis: Axis, gather: AsyncAllGather) -> None:
