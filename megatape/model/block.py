@@ -45,7 +45,7 @@ class Block(nn.Module):
 
     Attributes:
         moves: Whether it updates the position state.
-        add: The last sum.
+        add: The residual sum after the MLP; model/build.py lets the backward pass rebuild it.
     """
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:

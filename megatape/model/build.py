@@ -32,7 +32,17 @@ def build_model(
     activation_checkpointing: ActivationCheckpointing = "none",
     compiler: str | None = None,
 ) -> Transformer:
-    """A model whose weights are uninitialized. The steps of this function are in the order in which one may rely on another.
+    """A model whose weights are uninitialized.
+
+    What is not in its equations is applied in this order:
+
+    1. LoRA adapters, since their parameters can be frozen and their layers multiply.
+    2. Freezing.
+    3. FP8, which takes the place of every product of a block's layer.
+    4. Attention backends and the kernel of the position update.
+    5. Shifted groups, around the attention of the chosen backends.
+    6. Rematerialization, of what is there by now.
+    7. Compilation, which traces all of it.
 
     Args:
         config: Its shape, and its LoRA adapters.

@@ -19,7 +19,7 @@ class MLP(nn.Module):
     """SwiGLU feed-forward, W_down (silu(W_gate h) * W_up h), [B, N/T, C] -> [B, N/T, C].
 
     Attributes:
-        activation: `swiglu`.
+        activation: `swiglu`; model/build.py lets the backward pass compute it again.
     """
 
     def __init__(self, hidden_size: int, inner_size: int, axis: Axis = SINGLE) -> None:
@@ -32,5 +32,7 @@ class MLP(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         h = begin_gather(h, self.axis)
-        out: Tensor = self.down(self.activation(self.gate(h), self.up(h)))
+        gate, up = self.gate(h), self.up(h)
+        del h  # all tokens, which only the products need
+        out: Tensor = self.down(self.activation(gate, up))
         return out
