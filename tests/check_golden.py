@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megatape.hf import authors
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
+from megatape.model.record import recorded_streams
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it also runs as a script
 from tests import bounds
@@ -34,7 +35,7 @@ def differences(path: Path) -> dict[str, float]:
         golden = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = file.metadata()
     golden |= {f"weights.{name}": weight for name, weight in drawn_weights(json.loads(metadata.get("drawn", "[]"))).items()}
-    model = Transformer(authors.model_config(json.loads(metadata["config"]) | {"rpe_type": metadata["kind"]}))
+    model = build_model(authors.model_config(json.loads(metadata["config"]) | {"rpe_type": metadata["kind"]}))
     theirs = {
         name.removeprefix("weights."): tensor.requires_grad_() for name, tensor in golden.items() if name.startswith("weights.")
     }
@@ -43,13 +44,13 @@ def differences(path: Path) -> dict[str, float]:
 
     tokens = golden["input_ids"]
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    states: list[tuple[Tensor, Tensor | None]] = []
-    logits = model(tokens, positions, states=states)
+    with recorded_streams(model) as streams:
+        logits = model(tokens, positions)
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
 
     result = {"logits": relative_difference(logits, golden["logits"]), "loss": relative_difference(loss[None], golden["loss"])}
-    for layer, (x, e) in enumerate(states):
+    for layer, (x, e) in enumerate(streams):
         if f"layers.{layer}.hidden_states" in golden:
             result[f"hidden_states.{layer}"] = relative_difference(x, golden[f"layers.{layer}.hidden_states"])
         if f"layers.{layer}.position_cos" in golden:

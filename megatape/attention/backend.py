@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import rotated
+from megatape.attention.rotation import PositionState
 
 # What an encoding asks of attention: nothing, moving the state with the same weights as the values,
 # or a bias on the scores, by the distance or by the pair of tokens.
 Attends = Literal["plain", "moving", "distance bias", "pair bias"]
+
+Mask = Tensor | None  # [B, N], the first token that each token may see (packed documents); None: every token sees the first
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Backend(ABC):
     updates_by_kernel: ClassVar[bool] = False
 
     @abstractmethod
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         """Why this backend does not support `need`; None if it does. What fails only on the device at hand is found out by
         attention/trial.py."""
 
@@ -61,23 +63,7 @@ class Backend(ABC):
         return 0
 
     @abstractmethod
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        """Causal attention of q [B, N, H, R] over k, v [B, N, L, R], with an optional bias on the scores.
-
-        document_starts: [B, N], the first token that each token may see, or None. Returns A v
-        [B, N, H, R] in the dtype of v."""
-
-    def attend_rotated(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> Tensor:
-        """`attend` without a bias, with q and k rotated by e, the sum of initial and moved (as attend_and_move takes them)."""
-        return self.attend(*rotated(q, k, initial, moved), v, None, document_starts)
-
-    def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The same over v and e [B, N, L, W], with q and k rotated by e, for backends that do not refuse "moving".
-
-        initial [B, N, 1, W], moved [B, N, L, W] or None: e is their sum (attention/rotation.py).
-        Returns A v [B, N, H, R] and A e [B, N, H, W] in the dtype of v."""
-        raise NotImplementedError
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Causal attention; arguments and results as in operation.attend, of a call that it does not refuse."""

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.attention.backend import Backend, Need
+from megatape.attention.backend import Backend, Mask, Need
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import rotate, rotate_backward, whole_state
+from megatape.attention.rotation import PositionState, rotate, rotate_backward, rotate_qk
 
 BLOCK = 128  # query rows; the fastest of 64, 128, 256 and 512 at 512 and 1024 tokens, 12 heads of 64
 
@@ -29,39 +29,19 @@ BLOCK = 128  # query rows; the fastest of 64, 128, 256 and 512 at 512 and 1024 t
 class Blocked(Backend):
     """Supports everything on any device."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         return None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        return blocked_biased_attention(q, k, v, bias, document_starts)
-
-    def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return blocked_attention(q, k, v, initial, moved, document_starts)
-
-
-def blocked_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Causal attention with queries and keys rotated by e = initial + moved, over the values v and e.
-
-    q: [B, N, H, R]; k, v: [B, N, L, R]; initial: [B, N, 1, W]; moved: [B, N, L, W] or None; document_starts: [B, N], the first
-    token that each token may see, or None. Returns A v [B, N, H, R] and A e [B, N, H, W]. Computes in float32, whatever the
-    dtype of its arguments."""
-    content, attended_positions = _BlockedAttention.apply(q, k, v, initial, moved, document_starts, None)
-    return content, attended_positions
-
-
-def blocked_biased_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None = None
-) -> Tensor:
-    """Causal attention over the values v alone, with an optional bias on the scores.
-
-    Shapes and precision as above. Returns A v [B, N, H, R]."""
-    weights = () if bias is None else bias.weights
-    content, _ = _BlockedAttention.apply(q, k, v, None, None, document_starts, bias, *weights)
-    return content
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Computes in float32, whatever the dtype of its arguments."""
+        if not move:
+            (q, k), positions = rotate_qk(q, k, positions), None
+        initial, delta = positions or (None, None)
+        weights = () if bias is None else bias.weights
+        content, attended_positions = _BlockedAttention.apply(q, k, v, initial, delta, mask, bias, *weights)
+        return content, attended_positions
 
 
 class _BlockedAttention(torch.autograd.Function):
@@ -72,17 +52,17 @@ class _BlockedAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         initial: Tensor | None,
-        moved: Tensor | None,
-        document_starts: Tensor | None,
+        delta: Tensor | None,
+        mask: Mask,
         bias: ScoreBias | None,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
-        e = None if initial is None else whole_state(initial, moved, k.shape[2])
+        e = None if initial is None else PositionState(initial, delta).tensor(k.shape[2])
         queries, keys, values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
         out = queries.new_empty(*queries.shape[:3], values.shape[-1])
         log_sum = queries.new_empty(*queries.shape[:3], 1)
-        mask = _Mask(document_starts, k.shape[2], queries)
+        hide = _Mask(mask, k.shape[2], queries)
         for rows in _blocks(length):
             seen = slice(0, rows.stop)
             added = None if bias is None else bias.block(weights, rows, seen)
@@ -90,7 +70,7 @@ class _BlockedAttention(torch.autograd.Function):
                 scores = queries[group, :, rows] @ keys[:, seen].mT
                 if added is not None:
                     scores.unflatten(0, (-1, k.shape[2])).add_(added[:, group::groups])
-                mask(scores, rows)
+                hide(scores, rows)
                 largest = scores.amax(-1, keepdim=True)
                 scores.sub_(largest).exp_()
                 total = scores.sum(-1, keepdim=True)
@@ -100,21 +80,21 @@ class _BlockedAttention(torch.autograd.Function):
         content = _unfold(of_content, q).to(v.dtype)
         position = None if of_position is None else _unfold(of_position, q).to(v.dtype)
         ctx.bias = bias
-        ctx.save_for_backward(q, k, v, initial, moved, document_starts, content, position, log_sum, *weights)
+        ctx.save_for_backward(q, k, v, initial, delta, mask, content, position, log_sum, *weights)
         return content, position
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, initial, moved, document_starts, content, position, log_sum, *weights = ctx.saved_tensors
-        e = None if initial is None else whole_state(initial, moved, k.shape[2])
+        q, k, v, initial, delta, mask, content, position, log_sum, *weights = ctx.saved_tensors
+        e = None if initial is None else PositionState(initial, delta).tensor(k.shape[2])
         queries, keys, values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
         d_out = torch.cat([_fold(part, groups) for part in (d_content, d_position) if part is not None], dim=-1)
         out = torch.cat([_fold(part, groups) for part in (content, position) if part is not None], dim=-1)
         row_sum = torch.linalg.vecdot(d_out, out).unsqueeze(-1)
         d_queries, d_keys, d_values = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
-        mask = _Mask(document_starts, k.shape[2], queries)
+        hide = _Mask(mask, k.shape[2], queries)
         bias = None if ctx.bias is None else _BiasGradient(ctx.bias, weights, ctx.needs_input_grad[7:])
         for rows in _blocks(length):
             seen = slice(0, rows.stop)
@@ -124,7 +104,7 @@ class _BlockedAttention(torch.autograd.Function):
                 attention = torch.baddbmm(log_sum[group, :, rows], q_rows, keys[:, seen].mT, beta=-1)
                 if added is not None:
                     attention.unflatten(0, (-1, k.shape[2])).add_(added[:, group::groups])
-                mask(attention, rows).exp_()
+                hide(attention, rows).exp_()
                 d_values[:, seen].baddbmm_(attention.mT, d_rows)
                 d_scores = torch.baddbmm(row_sum[group, :, rows], d_rows, values[:, seen].mT, beta=-1).mul_(attention)
                 torch.bmm(d_scores, keys[:, seen], out=d_queries[group, :, rows])
@@ -135,14 +115,14 @@ class _BlockedAttention(torch.autograd.Function):
                 bias.finish_block()
         d_queries.mul_(_scale(q))
         of_content, of_position = _parts(d_values, v)
-        d_q, d_k, d_v, d_moved = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
+        d_q, d_k, d_v, d_delta = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
         if e is not None and of_position is not None:
             d_q, from_queries = rotate_backward(d_q, q.float(), e)
             d_k, from_keys = rotate_backward(d_k, k.float(), e)
-            if moved is not None:
-                d_moved = (_unfold(of_position[None], v) + from_queries + from_keys).to(moved.dtype)
+            if delta is not None:
+                d_delta = (_unfold(of_position[None], v) + from_queries + from_keys).to(delta.dtype)
         d_weights = () if bias is None else bias.gradients
-        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, d_moved, None, None, *d_weights
+        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, d_delta, None, None, *d_weights
 
 
 class _BiasGradient:
@@ -180,16 +160,16 @@ class _Mask:
     """Sets the scores of later tokens and of other documents to minus infinity, in place, for one
     block of rows at a time."""
 
-    def __init__(self, document_starts: Tensor | None, channels: int, like: Tensor) -> None:
-        self.document_starts, self.channels = document_starts, channels
+    def __init__(self, mask: Mask, channels: int, like: Tensor) -> None:
+        self.mask, self.channels = mask, channels
         self.later = like.new_full((BLOCK, BLOCK), -math.inf).triu_(1)
 
     def __call__(self, scores: Tensor, rows: slice) -> Tensor:
         size = rows.stop - rows.start
         scores[:, :, rows].add_(self.later[:size, :size])
-        if self.document_starts is not None:
+        if self.mask is not None:
             columns = torch.arange(rows.stop, device=scores.device)
-            hidden = columns < self.document_starts[:, rows, None]  # [B, rows, columns]
+            hidden = columns < self.mask[:, rows, None]  # [B, rows, columns]
             scores.unflatten(0, (-1, self.channels)).masked_fill_(hidden[:, None], -math.inf)
         return scores
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import Backend, Need, Sizes
+from megatape.attention.backend import Backend, Mask, Need, Sizes
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.rotation import rotate_by_state
-from megatape.attention.wide import attend_to_both, kept_bytes
+from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.wide import attend_v_and_e, kept_bytes
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
 BLOCK = 128  # tokens; the kernels skip what a mask hides in blocks of this size
@@ -32,7 +32,7 @@ class Flex(Backend):
     It refuses a bias by pair: every weight of its network contributes to every score, so the fused
     gradient would be one atomic addition per weight and score."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends == "pair bias":
             return "would add to every weight of the bias once for each score"
         if need.device_type != "cuda":
@@ -49,25 +49,19 @@ class Flex(Backend):
         rotated = (sizes.heads * size + sizes.channels * (size + width)) * sizes.tokens * sizes.element_bytes
         return rotated + kept_bytes(sizes)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        return flex_biased_attention(q, k, v, bias, document_starts)
-
-    def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return flex_moving_attention(q, k, v, initial, moved, document_starts)
-
-
-def flex_moving_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """One call over [v | e], or several; arguments and results as in Backend.attend_and_move."""
-    q, k, e = rotate_by_state(q, k, initial, moved)
-    return attend_to_both(v, e, lambda values: flex_biased_attention(q, k, values, None, document_starts))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """A state takes one call over [v | e], or several."""
+        if not move:
+            return flex_values(*rotate_qk(q, k, positions), v, bias, mask), None
+        assert positions is not None
+        q, k, e = rotate_by_state(q, k, positions)
+        return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, None, mask))
 
 
-def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-    """q: [B, N, H, R]; k: [B, N, L, R]; v: [B, N, L, W]; document_starts: [B, N] or None. Returns A v [B, N, H, W].
+def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: Mask) -> Tensor:
+    """A v [B, N, H, W] of q [B, N, H, R], k [B, N, L, R] and v [B, N, L, W]; mask: [B, N] or None.
 
     The kernel looks the bias up as it computes a score and skips masked blocks, so nothing of size N x N exists. On a CPU,
     where tests run it, the same code is not compiled and does make an N x N tensor."""
@@ -79,7 +73,7 @@ def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | Non
         def biased(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
             return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up too
 
-    mask = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts, document_starts._version)
+    blocks = _causal(q.shape[1], q.device) if mask is None else _documents(mask, mask._version)
     wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     # Within a block that is compiled, it is compiled with it.
@@ -89,7 +83,7 @@ def flex_biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | Non
         keys,
         values,
         score_mod=biased,
-        block_mask=mask,
+        block_mask=blocks,
         enable_gqa=q.shape[2] != k.shape[2],
         kernel_options=WIDER_VALUES if wider else None,
     )

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import Backend, Need, Sizes
+from megatape.attention.backend import Backend, Mask, Need, Sizes
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.rotation import rotate_by_state
+from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
 
 MAX_HEAD_DIM = 128  # wider heads do not fit the registers
 DTYPES = (torch.float32, torch.bfloat16)
@@ -25,7 +25,7 @@ class Fused(Backend):
 
     updates_by_kernel = True
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends == "pair bias":
             return "would evaluate the bias's network for every pair of tokens and every head"
         if need.device_type not in ("cuda", "meta"):  # on shapes alone it computes nothing
@@ -47,34 +47,23 @@ class Fused(Backend):
         numbers = (sizes.heads + sizes.channels) * (size + width)
         return sizes.tokens * (numbers * sizes.element_bytes + width // size * sizes.heads * 4)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """One pass over v and e, where queries and keys are rotated as they are loaded.
+
+        Where the ablations' e is wider than the heads, they are rotated before, and e takes a pass for each part of their
+        width."""
         from megatape.attention.kernels.attention import fused_attention
 
-        by_distance = None
+        by_distance, size = None, v.shape[-1]
         if bias is not None:
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights
-        return fused_attention(q, k, v, by_distance, document_starts)
-
-    def attend_rotated(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> Tensor:
-        """Rotated as they are loaded, unless e is wider than the heads."""
-        from megatape.attention.kernels.attention import fused_rotated_attention
-
-        if initial.shape[-1] != v.shape[-1]:
-            return super().attend_rotated(q, k, v, initial, moved, document_starts)
-        return fused_rotated_attention(q, k, v, initial, moved, document_starts)
-
-    def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """One pass over v and e; or, where the ablations' e is wider than the heads, one over each part of that width."""
-        from megatape.attention.kernels.attention import fused_attention, fused_moving_attention
-
-        size = v.shape[-1]
-        if initial.shape[-1] == size:
-            return fused_moving_attention(q, k, v, initial, moved, document_starts)
-        q, k, e = rotate_by_state(q, k, initial, moved)
-        content, *parts = (fused_attention(q, k, values, None, document_starts) for values in (v, *e.split(size, dim=-1)))
+        if positions is None or (positions.initial is not None and positions.initial.shape[-1] == size):
+            return fused_attention(q, k, v, positions, by_distance, mask, move)
+        if not move:
+            return fused_attention(*rotate_qk(q, k, positions), v, None, by_distance, mask, False)
+        q, k, e = rotate_by_state(q, k, positions)
+        content, *parts = (fused_attention(q, k, values, None, None, mask, False)[0] for values in (v, *e.split(size, dim=-1)))
         return content, torch.cat(parts, dim=-1)

@@ -1,57 +1,54 @@
-"""Causal attention over the content and, where the encoding asks for it, the position state, by the
-first backend that supports it.
+"""The attention of all models: one function, and the choice of the backend that computes it.
 
-Shapes as in model/transformer.py. `backends`: names in order of preference; None for all that are registered.
+Shapes as in model/transformer.py; W is the width of the position tensor e.
 """
 
+from collections.abc import Callable
 from functools import cache
 
 from torch import Tensor
 
-from megatape.attention.backend import Attends, Backend, Need
+from megatape.attention.backend import Attends, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.rotation import PositionState
 from megatape.registry import AUTO, BACKENDS
 
 Backends = tuple[str, ...]
+Attend = Callable[..., tuple[Tensor, Tensor | None]]  # `attend`, or a function with its arguments
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None, backends: Backends | None = None
-) -> Tensor:
-    """Backend.attend by the first backend that supports the call."""
-    attends: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
-    return load(choose(_need(q, attends, document_starts), backends)).attend(q, k, v, bias, document_starts)
-
-
-def attend_rotated(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    initial: Tensor,
-    moved: Tensor | None,
-    document_starts: Tensor | None,
+    *,
+    positions: PositionState | None = None,
+    bias: ScoreBias | None = None,
+    mask: Mask = None,
+    move: bool = False,
     backends: Backends | None = None,
-) -> Tensor:
-    """Backend.attend_rotated by the first backend that supports the call."""
-    backend = load(choose(_need(q, "plain", document_starts), backends))
-    return backend.attend_rotated(q, k, v, initial, moved, document_starts)
+) -> tuple[Tensor, Tensor | None]:
+    """Causal attention by the first backend that supports the call.
+
+    Args:
+        q: Queries [B, N, H, R].
+        k: Keys [B, N, L, R].
+        v: Values [B, N, L, R].
+        positions: e [B, N, L, W], by which queries and keys are rotated.
+        bias: What is added to the scores.
+        mask: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
+        move: Whether e is averaged with the same weights as the values.
+        backends: Names in order of preference; None for all that are registered.
+
+    Returns:
+        A v [B, N, H, R] and, with `move`, A e [B, N, H, W], in the dtype of v.
+    """
+    by_content: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
+    need = Need(q.device.type, "moving" if move else by_content, q.shape[-1], q.dtype, mask is not None)
+    return get_backend(select_backend(need, backends)).attend(q, k, v, positions, bias, mask, move)
 
 
-def attend_and_move(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    initial: Tensor,
-    moved: Tensor | None,
-    document_starts: Tensor | None,
-    backends: Backends | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Backend.attend_and_move by the first backend that supports the call."""
-    backend = load(choose(_need(q, "moving", document_starts), backends))
-    return backend.attend_and_move(q, k, v, initial, moved, document_starts)
-
-
-def by_preference(forced: str = AUTO) -> Backends:
+def backends_by_priority(forced: str = AUTO) -> Backends:
     """All backends in order of preference, the one that training.attention forces before the others.
 
     The others too, because a single layer may need what the forced one does not support: the last one does not move the
@@ -60,28 +57,24 @@ def by_preference(forced: str = AUTO) -> Backends:
 
 
 @cache
-def choose(need: Need, backends: Backends | None = None) -> str:
+def select_backend(need: Need, backends: Backends | None = None) -> str:
     """Name of the backend that runs: the first that supports `need`. Raises ValueError if none does."""
-    for name in by_preference() if backends is None else backends:
-        if load(name).refusal(need) is None:
+    for name in backends_by_priority() if backends is None else backends:
+        if get_backend(name).unsupported_reason(need) is None:
             return name
     raise ValueError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
-def check(need: Need, forced: str) -> None:
+def check_forced_backend(need: Need, forced: str) -> None:
     """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
-    if forced == AUTO or (refusal := load(forced).refusal(need)) is None:
+    if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return
-    able = ", ".join(name for name in BACKENDS if load(name).refusal(need) is None)
-    raise ValueError(f"training.attention is {forced}, which {refusal}: choose {AUTO}, or one of {able}")
+    able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)
+    raise ValueError(f"training.attention is {forced}, which {reason}: choose {AUTO}, or one of {able}")
 
 
 @cache
-def load(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The backend registered as `name`."""
     backend: Backend = BACKENDS[name].load()()
     return backend
-
-
-def _need(q: Tensor, attends: Attends, document_starts: Tensor | None) -> Need:
-    return Need(q.device.type, attends, q.shape[-1], q.dtype, document_starts is not None)

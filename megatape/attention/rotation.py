@@ -4,55 +4,66 @@ A position tensor has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, c
 of the two rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def whole_state(initial: Tensor, moved: Tensor | None, num_channels: int) -> Tensor:
-    """The position tensor e [B, N, L, W], float32, of L channels.
+class PositionState(NamedTuple):
+    """The state that an encoding carries beside the content; for rotary encodings the position tensor e = initial + delta.
 
-    initial: float32 [B, N, 1, W], a function of the positions alone. moved: [B, N, L, W], what layers have added to it, in the
-    compute precision; None: nothing yet."""
-    return initial.expand(-1, -1, num_channels, -1) if moved is None else initial + moved
+    Attributes:
+        initial: A constant of the positions; of a position tensor [B, N, 1, W] in float32, the same for all channels. None for
+            encodings without a state.
+        delta: [B, N, L, W] in the compute precision, the sum of the layers' updates; None before the first one.
+    """
+
+    initial: Tensor | None
+    delta: Tensor | None = None
+
+    def tensor(self, num_channels: int) -> Tensor:
+        """The position tensor e [B, N, L, W] of L channels, in float32."""
+        assert self.initial is not None
+        return self.initial.expand(-1, -1, num_channels, -1) if self.delta is None else self.initial + self.delta
 
 
-def rotated(q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype.
-
-    initial, moved: as `whole_state` takes them."""
-    if moved is None:  # a constant, for whose gradient nothing is kept
-        return rotate(q, initial).to(q.dtype), rotate(k, initial).to(k.dtype)
-    q, k, _ = rotate_by_state(q, k, initial, moved)
+def rotate_qk(q: Tensor, k: Tensor, positions: PositionState | None) -> tuple[Tensor, Tensor]:
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without positions."""
+    if positions is None:
+        return q, k
+    if positions.delta is None:  # a constant, for whose gradient nothing is kept
+        assert positions.initial is not None
+        return rotate(q, positions.initial).to(q.dtype), rotate(k, positions.initial).to(k.dtype)
+    q, k, _ = rotate_by_state(q, k, positions)
     return q, k
 
 
-def rotate_by_state(q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def rotate_by_state(q: Tensor, k: Tensor, positions: PositionState) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and e itself, in the dtype of q and k.
 
-    initial, moved: as `whole_state` takes them. They are kept for the backward pass, and e, which is larger, is not."""
-    rotated: tuple[Tensor, Tensor, Tensor] = _RotationByState.apply(q, k, initial, moved)
+    The backward pass keeps the two terms of e, and not e, which is larger."""
+    rotated: tuple[Tensor, Tensor, Tensor] = _RotationByState.apply(q, k, *positions)
     return rotated
 
 
 class _RotationByState(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(q, k, initial, moved)
-        e = whole_state(initial, moved, k.shape[2])
+    def forward(ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(q, k, initial, delta)
+        e = PositionState(initial, delta).tensor(k.shape[2])
         return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype), e.to(k.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_q: Tensor, d_k: Tensor, d_e: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, initial, moved = ctx.saved_tensors
-        e = whole_state(initial, moved, k.shape[2])
+        q, k, initial, delta = ctx.saved_tensors
+        e = PositionState(initial, delta).tensor(k.shape[2])
         d_q, from_queries = rotate_backward(d_q.float(), q.float(), e)
         d_k, from_keys = rotate_backward(d_k.float(), k.float(), e)
-        d_moved = None if moved is None else (d_e + from_queries + from_keys).to(moved.dtype)
-        return d_q.to(q.dtype), d_k.to(k.dtype), None, d_moved
+        d_delta = None if delta is None else (d_e + from_queries + from_keys).to(delta.dtype)
+        return d_q.to(q.dtype), d_k.to(k.dtype), None, d_delta
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Backend, Need, Sizes
+from megatape.attention.backend import Backend, Mask, Need, Sizes
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import rotate_by_state
-from megatape.attention.wide import attend_to_both, kept_bytes
+from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.wide import attend_v_and_e, kept_bytes
 
 ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 
@@ -18,7 +18,7 @@ ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 class Sdpa(Backend):
     """Plain attention on any device; on a GPU also attention over values wider than the keys, [v | e]. No masks on a GPU."""
 
-    def refusal(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: Need) -> str | None:
         if need.attends in ("distance bias", "pair bias"):
             return "would materialize the bias of all pairs of tokens"
         if need.attends == "moving" and need.device_type == "cpu":
@@ -41,34 +41,27 @@ class Sdpa(Backend):
         rotated = (sizes.heads * (size + width) + sizes.channels * size) * sizes.tokens * sizes.element_bytes
         return repeated + rotated + kept_bytes(sizes)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-        return sdpa_attention(q, k, v, bias, document_starts)
-
-    def attend_and_move(
-        self, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return sdpa_moving_attention(q, k, v, initial, moved, document_starts)
-
-
-def sdpa_moving_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """One call over [v | e], or several; arguments and results as in Backend.attend_and_move."""
-    q, k, e = rotate_by_state(q, k, initial, moved)
-    queries, keys = q.transpose(1, 2), _repeated(k, q)
-    mask = _mask(document_starts)
-    return attend_to_both(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), mask))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """A state takes one call over [v | e], or several. A bias holds N x N scores: for tests of other backends."""
+        if move:
+            assert positions is not None
+            q, k, e = rotate_by_state(q, k, positions)
+        else:
+            (q, k), e = rotate_qk(q, k, positions), None
+        queries, keys, seen = q.transpose(1, 2), _repeated(k, q), None if mask is None else visible(mask)[:, None]
+        if bias is not None:
+            seen = _with_bias(bias, seen, q)
+        return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), seen))
 
 
-def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: Tensor | None) -> Tensor:
-    """Arguments and result as in Backend.attend. With a bias it holds N x N scores, so that is for
-    tests of other backends only."""
-    length, mask = q.shape[1], _mask(document_starts)
-    if bias is not None:
-        if mask is None:
-            mask = visible(torch.zeros(1, length, dtype=torch.long, device=q.device))[:, None]
-        mask = bias.block(bias.weights, slice(0, length), slice(0, length)).masked_fill(~mask, float("-inf")).to(q.dtype)
-    return _sdpa(q.transpose(1, 2), _repeated(k, q), _repeated(v, q), mask)
+def _with_bias(bias: ScoreBias, seen: Tensor | None, q: Tensor) -> Tensor:
+    """The bias as an additive mask [B, H, N, N], minus infinity where a query may not see a key."""
+    every = slice(0, q.shape[1])
+    if seen is None:
+        seen = visible(torch.zeros(1, q.shape[1], dtype=torch.long, device=q.device))[:, None]
+    return bias.block(bias.weights, every, every).masked_fill(~seen, float("-inf")).to(q.dtype)
 
 
 def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -83,12 +76,7 @@ def _repeated(heads: Tensor, q: Tensor) -> Tensor:
     return heads.repeat_interleave(groups, 1) if groups > 1 else heads
 
 
-def _mask(document_starts: Tensor | None) -> Tensor | None:
-    """[B, 1, N, N]."""
-    return None if document_starts is None else visible(document_starts)[:, None]
-
-
-def visible(document_starts: Tensor) -> Tensor:
-    """[B, N, N] mask, true where a query (row) may see a key: one of its own document, not later than itself."""
-    index = torch.arange(document_starts.shape[1], device=document_starts.device)
-    return (index <= index[:, None]) & (index >= document_starts[..., None])
+def visible(mask: Tensor) -> Tensor:
+    """[B, N, N], true where a query (row) may see a key: one of its document, not later. mask: [B, N], as in attend."""
+    index = torch.arange(mask.shape[1], device=mask.device)
+    return (index <= index[:, None]) & (index >= mask[..., None])

@@ -13,56 +13,63 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import Backends, attend
+from megatape.attention.backend import Mask
+from megatape.attention.operation import Attend, attend
+from megatape.attention.rotation import PositionState, rotate_qk
 
 
 @dataclass(frozen=True)
 class ShiftedSparse:
-    """num_groups: N / G, of which N must be a multiple twice. num_unshifted: how many of this rank's key/value heads, the first
-    ones, are in the first half of the model's."""
+    """Attention within groups of tokens, in the place of `attend`.
+
+    Attributes:
+        num_groups: N / G; N is a multiple of twice this number.
+        num_unshifted: How many of this rank's key/value heads, the first ones, are in the first half of the model's.
+        attend: Dense attention, which computes each group.
+    """
 
     num_groups: int
     num_unshifted: int
+    attend: Attend = attend
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, backends: Backends | None = None
-    ) -> Tensor:
-        """As operation.attend without a bias, within the groups."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, positions: PositionState | None, bias: None, mask: Mask, move: bool
+    ) -> tuple[Tensor, None]:
+        """`attend` within the groups, for encodings without a bias on scores and without a state that moves."""
+        assert bias is None and not move  # the configuration checks it
+        q, k = rotate_qk(q, k, positions)
         size = q.shape[1] // self.num_groups
         repeats = q.shape[2] // k.shape[2]
         queries, keys, values = (
             heads.tensor_split([self.num_unshifted * count], dim=2) for heads, count in ((q, repeats), (k, 1), (v, 1))
         )
         halves = zip(queries, keys, values, (0, size // 2), strict=True)
-        outputs = [_attend_in_groups(*half, size, document_starts, backends) for half in halves if half[0].numel()]
-        return torch.cat(outputs, dim=2)
+        outputs = [self._attend_in_groups(*half, size, mask) for half in halves if half[0].numel()]
+        return torch.cat(outputs, dim=2), None
+
+    def _attend_in_groups(self, q: Tensor, k: Tensor, v: Tensor, first: int, size: int, mask: Mask) -> Tensor:
+        """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
+
+        Groups of one size become samples of a batch, so any backend computes no more than their scores."""
+        batch, length = q.shape[:2]
+        lengths = [first, length - size, size - first] if first else [length]
+        masks: tuple[Mask, ...] = (None,) * len(lengths)
+        if mask is not None:
+            tokens = torch.arange(length, device=q.device)
+            begins = ((tokens - first) // size * size + first).clamp(min=0)  # of each token's group
+            masks = (mask - begins).clamp(min=0).split(lengths, dim=1)
+        outputs = []
+        for *heads, seen in zip(*(x.split(lengths, dim=1) for x in (q, k, v)), masks, strict=True):
+            queries, keys, values = (_folded(x, size) for x in heads)
+            out, _ = self.attend(queries, keys, values, mask=None if seen is None else _folded(seen, size))
+            outputs.append(out.unflatten(0, (batch, -1)).flatten(1, 2))
+        return torch.cat(outputs, dim=1)
 
 
 def num_pairs(length: int, num_groups: int) -> int:
     """Pairs of a query and a key in one group, the mean of both halves of the heads; in dense attention there are N^2."""
     size = length // num_groups
     return length * size - (size // 2) ** 2
-
-
-def _attend_in_groups(
-    q: Tensor, k: Tensor, v: Tensor, first: int, size: int, document_starts: Tensor | None, backends: Backends | None
-) -> Tensor:
-    """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
-
-    Groups of one size become samples of a batch, so any backend does just what is needed."""
-    batch, length = q.shape[:2]
-    lengths = [first, length - size, size - first] if first else [length]
-    starts: tuple[Tensor | None, ...] = (None,) * len(lengths)
-    if document_starts is not None:
-        tokens = torch.arange(length, device=q.device)
-        begins = ((tokens - first) // size * size + first).clamp(min=0)  # of each token's group
-        starts = (document_starts - begins).clamp(min=0).split(lengths, dim=1)
-    outputs = []
-    for *heads, seen in zip(*(x.split(lengths, dim=1) for x in (q, k, v)), starts, strict=True):
-        queries, keys, values = (_folded(x, size) for x in heads)
-        out = attend(queries, keys, values, None, None if seen is None else _folded(seen, size), backends)
-        outputs.append(out.unflatten(0, (batch, -1)).flatten(1, 2))
-    return torch.cat(outputs, dim=1)
 
 
 def _folded(x: Tensor, size: int) -> Tensor:

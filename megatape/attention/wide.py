@@ -1,4 +1,4 @@
-"""Attention over [v | e] by kernels for values of a limited width."""
+"""Attention over [v | e] by kernels for values of a limited width: wide values take several calls."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,13 @@ from megatape.attention.backend import Sizes
 WIDEST = 128
 
 
-def attend_to_both(v: Tensor, e: Tensor, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """A v and A e by as few calls of `attend`, which computes A values, as its kernels allow.
+def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+    """A v and, unless e is None, A e by as few calls of `attend`, which computes A values, as its kernels allow.
 
     One call over [v | e] if that is no wider than WIDEST; else one over v, and one over each part of e that is no wider than
     WIDEST or v. Every call computes the scores again."""
+    if e is None:
+        return attend(v), None
     width = v.shape[-1]
     if width + e.shape[-1] <= WIDEST:
         both = attend(torch.cat([v, e], dim=-1))

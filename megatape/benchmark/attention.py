@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import attend, attend_and_move, attend_rotated, by_preference, load
-from megatape.attention.rotation import rotate
+from megatape.attention.operation import attend, backends_by_priority, get_backend
+from megatape.attention.rotation import PositionState, rotate
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
@@ -76,7 +76,7 @@ class Way(NamedTuple):
 def _ways(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Way]:
     need = Need(device.type, attends, shape.model.head_dim, compute_dtype(device), masked)
     for name in BACKENDS:
-        if load(name).refusal(need) is None:
+        if get_backend(name).unsupported_reason(need) is None:
             yield Way(name, name)
             if name == BASELINE.backend and not masked:
                 for label, kernel in KERNELS[device.type].items():
@@ -117,11 +117,18 @@ class Problem:
     def forward(self, backend: str) -> list[Tensor]:
         """The outputs, A v and perhaps A e, [B, N, H, R] each."""
         q, k, v, *rest = self.inputs
-        if self.attends == "moving":
-            return list(attend_and_move(q, k, v, self.state, rest[0], self.starts, by_preference(backend)))
-        if self.attends == "plain":
-            return [attend_rotated(q, k, v, self.state, None, self.starts, by_preference(backend))]
-        return [attend(q, k, v, DistanceBias(*rest) if rest else None, self.starts, by_preference(backend))]
+        moving, biased = self.attends == "moving", self.attends == "distance bias"
+        outputs = attend(
+            q,
+            k,
+            v,
+            positions=None if biased else PositionState(self.state, rest[0] if moving else None),
+            bias=DistanceBias(*rest) if biased else None,
+            mask=self.starts,
+            move=moving,
+            backends=backends_by_priority(backend),
+        )
+        return [output for output in outputs if output is not None]
 
     @torch.no_grad()
     def inference(self, way: Way) -> None:

@@ -3,12 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.operation import by_preference
+from megatape.attention.operation import backends_by_priority
 from megatape.benchmark.shapes import Shape
 from megatape.config import ActivationCheckpointing, Fp8Recipe, ModelConfig
-from megatape.model.compiled import compile_blocks
-from megatape.model.fp8 import multiply_in_fp8
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.parallel.fp8 import fp8_product
 from megatape.parallel.parameters import settings
 from megatape.registry import AUTO
@@ -36,8 +34,18 @@ class BareStep:
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
         config = ModelConfig.model_validate(shape.model.model_dump() | {"encoding": encoding})
+        compiler = "inductor" if device.type == "cuda" else "aot_eager"  # the latter needs no C++ compiler
+        if compiled:
+            torch.compiler.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
+            fail_beyond_recompile_limit()
         with device:
-            self.model = Transformer(config, checkpointing, backends=by_preference(backend))
+            self.model = build_model(
+                config,
+                fp8=None if fp8 == "none" else fp8_product(fp8, device),
+                backends=backends_by_priority(backend),
+                activation_checkpointing=checkpointing,
+                compiler=compiler if compiled else None,
+            )
         generator = torch.Generator(device).manual_seed(seed)
         for name, parameter in self.model.named_parameters():
             _draw(name, parameter, config.init_std, generator)
@@ -48,12 +56,6 @@ class BareStep:
         for parameter, gradient, master in zip(self.model.parameters(), self.gradients, self.masters, strict=True):
             parameter.grad, master.grad = gradient, torch.zeros_like(master)
         self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
-        if fp8 != "none":
-            multiply_in_fp8(self.model, fp8_product(fp8, device))
-        if compiled:
-            torch.compiler.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
-            fail_beyond_recompile_limit()
-            compile_blocks(self.model, "inductor" if device.type == "cuda" else "aot_eager")  # which needs no C++ compiler
         self.positions = torch.arange(shape.length, device=device).expand(shape.batch, -1)
         self.tokens = torch.randint(config.vocab_size, (shape.batch, shape.length + 1), device=device, generator=generator)
 

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import torch
 
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.benchmark.journal import Result, read_results
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.benchmark.tables import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
-from megatape.model.attention import attention_needs
 from megatape.model.encodings import encoding_of
+from megatape.model.needs import attention_needs
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import Operation, Own, Work, middle, own_seconds, scaled, touched_bytes
@@ -113,7 +114,7 @@ def _layers(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
 def _attentions(config: Config) -> list[str]:
     """Those whose packages are here."""
     need, _ = attention_needs(config, "cuda")
-    return [name for name in ("sdpa", "triton") if load(name).refusal(need) is None]
+    return [name for name in ("sdpa", "triton") if get_backend(name).unsupported_reason(need) is None]
 
 
 def _rotation_at_once(config: Config, backward: bool) -> Work:
@@ -126,7 +127,7 @@ def _rotation_at_once(config: Config, backward: bool) -> Work:
         assert state is not None
         q.requires_grad_(backward), k.requires_grad_(backward)
         with count() as work:
-            rotated = encoding.rotate_qk(q, k, state)
+            rotated = rotate_qk(q, k, PositionState(state))
             if backward:
                 torch.autograd.grad(rotated, (q, k), [torch.empty_like(part) for part in rotated])
     changed = scaled(work, -1)

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import choose, load
+from megatape.attention.operation import get_backend, select_backend
 from megatape.benchmark.bare import BareStep
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
@@ -19,7 +19,7 @@ from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.config import ActivationCheckpointing, Config
 from megatape.model.accounting import forward_flops, saved_bytes
-from megatape.model.attention import attention_needs
+from megatape.model.needs import attention_needs
 from megatape.plan.memory import plan_activations
 from megatape.registry import AUTO, BACKENDS
 from megatape.study.choice import with_encoding
@@ -69,8 +69,8 @@ def _steps(bench: Bench, name: str, measure: Measure) -> None:
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
     need, _ = attention_needs(shape.config(encoding, _precision(device)), device.type)
-    able = [name for name in BACKENDS if name != "blocked" and load(name).refusal(need) is None]
-    chosen = choose(need)
+    able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
+    chosen = select_backend(need)
     return [chosen, *(name for name in able if name != chosen)]
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.rotation import rotate_by_state
+from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
 from megatape.benchmark.child import Bench
 from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
@@ -40,15 +40,14 @@ def _problems(device: torch.device) -> dict[str, Callable[..., Problem]]:
 
 
 def _rotation_of_rope(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
-    encoding = encoding_of(shape.model.model_copy(update={"encoding": "rope"}))
     q, k = (draw(count, shape.model.head_dim) for count in (shape.model.num_heads, shape.model.num_kv_heads))
-    return encoding.rotate_qk, [q, k, _state(shape, q.device)], []
+    return lambda q, k, e: rotate_qk(q, k, PositionState(e)), [q, k, _state(shape, q.device)], []
 
 
 def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
     model = shape.model
-    q, k, moved = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
-    return rotate_by_state, [q, k, _state(shape, q.device), moved], []
+    q, k, delta = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
+    return lambda q, k, *e: rotate_by_state(q, k, PositionState(*e)), [q, k, _state(shape, q.device), delta], []
 
 
 def _update_by_kernel(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
@@ -57,7 +56,7 @@ def _update_by_kernel(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
 
 def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) -> Problem:
     model = shape.model
-    moved, attended = (draw(count, model.head_dim) for count in (model.num_kv_heads, model.num_heads))
+    delta, attended = (draw(count, model.head_dim) for count in (model.num_kv_heads, model.num_heads))
     m = draw(model.hidden_size)
     update = encoding_of(model).update(SINGLE)
     assert update is not None
@@ -65,7 +64,11 @@ def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) 
     update.to(m.device, m.dtype)
     for weight in update.parameters():
         torch.nn.init.normal_(weight, std=UP_STD)
-    return lambda *inputs: (update(*inputs),), [_state(shape, m.device), moved, attended, m], list(update.parameters())
+
+    def updated(initial: Tensor, delta: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (update(PositionState(initial, delta), *inputs).delta,)
+
+    return updated, [_state(shape, m.device), delta, attended, m], list(update.parameters())
 
 
 def _state(shape: Shape, device: torch.device) -> Tensor:

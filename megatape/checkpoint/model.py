@@ -1,12 +1,13 @@
 """The model in a checkpoint."""
 
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 
 
 def load_model(checkpoint: CheckpointReader) -> Transformer:
     """The checkpoint's model on the CPU, with its float32 master weights. Raises ValueError if they are another model's."""
-    model = Transformer(checkpoint.config.model)
+    model = build_model(checkpoint.config.model)
     for name, parameter in model.named_parameters():
         value = checkpoint.tensor(name)
         if value.shape != parameter.shape:

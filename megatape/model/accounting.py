@@ -3,7 +3,7 @@
 All of it is counted on shapes (meta or fake tensors), so a model of any size takes no memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from megatape.attention.shifted import num_pairs
 from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
 from megatape.model.lora import in_adapter
 from megatape.model.parts import position_parameters
+from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import SINGLE
 
@@ -22,7 +24,7 @@ from megatape.parallel.mesh import SINGLE
 def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpointing = "none") -> Transformer:
     """The model on the meta device: shapes without memory."""
     with torch.device("meta"):
-        return Transformer(config, activation_checkpointing)
+        return build_model(config, activation_checkpointing=activation_checkpointing)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     embedding = sum(size for name, size in sizes.items() if name.startswith(("embedding.", "head.")))
     return ParameterCount(sum(sizes.values()), embedding, sum(sizes[name] for name in position_parameters(model)))
+
+
+def count_trainable(config: ModelConfig, trainable: Sequence[str], frozen: Sequence[str]) -> int:
+    """Number of weights that `freeze` leaves trainable, counted on shapes."""
+    model = meta_model(config)
+    freeze(model, trainable, frozen)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
@@ -67,8 +76,8 @@ def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | 
     """Those of `forward_flops` that attention itself takes: scores, A v and, where it moves the state, A e."""
     encoding = encoding_of(config)
     pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
-    moved = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
-    return 2 * pairs * config.num_heads * (config.num_layers * 2 * config.head_dim + moved)
+    state = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
+    return 2 * pairs * config.num_heads * (config.num_layers * 2 * config.head_dim + state)
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

@@ -1,32 +1,31 @@
 """The attention of a block. Shapes as in model/transformer.py."""
 
-from dataclasses import replace
-
-import torch
 from torch import Tensor, nn
 
-from megatape.attention.backend import Need, Sizes
-from megatape.attention.operation import Backends, attend, attend_and_move, attend_rotated
-from megatape.attention.rotation import rotated
-from megatape.attention.shifted import ShiftedSparse
-from megatape.config import Config, ModelConfig
-from megatape.model.encodings import encoding_of
+from megatape.attention.operation import Attend, attend
+from megatape.attention.rotation import PositionState
+from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.norm import RMSNorm
-from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
-from megatape.parallel.layout import divide_by_channels
+from megatape.parallel.layout import tokens_to_channels
+from megatape.parallel.linear import ColumnLinear, RowLinear
 from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.overlap import Exchange
-from megatape.parallel.recompute import Origin
+from megatape.parallel.overlap import begin_gather
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; the position encoding rotates queries and keys, biases scores or
-    lets attention move its state."""
+    """Grouped-query attention; the position encoding rotates queries and keys, biases scores or is moved with the values.
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE, backends: Backends | None = None) -> None:
+    Attributes:
+        attend: `attend` of attention/operation.py, by the backends of a run.
+        sparse: Attention within groups of tokens (attention/shifted.py), which takes its place in training, or None.
+    """
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.head_dim, self.encoding, self.axis, self.backends = config.head_dim, encoding, axis, backends
+        self.head_dim, self.encoding, self.axis = config.head_dim, encoding, axis
+        self.attend: Attend = attend
+        self.sparse: Attend | None = None
         inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
         self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
@@ -35,82 +34,42 @@ class Attention(nn.Module):
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
         self.bias = encoding.bias(axis)
-        self.sparse: ShiftedSparse | None = None  # in training only; model/shifted.py sets it
 
     def forward(
-        self,
-        h: Tensor,
-        state: Tensor | None,
-        moved: Tensor | None,
-        document_starts: Tensor | None,
-        move: bool,
-        dropout_seeds: Tensor | None = None,
-        origin: Origin | None = None,
+        self, h: Tensor, positions: PositionState, mask: Tensor | None = None, move: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the output [B, N/T, C] and, if attention moves the state, A e of this rank's query heads [B, N, H/T, W].
+        """Attention to the content and, if the encoding asks for it, to the position state.
 
-        h: [B, N/T, C]; state, moved: as Encoding.state and StateUpdate have them, or None; document_starts: [B, N],
-        the first token that each token may see, or None; move: whether anything reads the moved state;
-        dropout_seeds: [B] or None, as in model/transformer.py; origin: of h, if the backward pass computes norms again."""
-        exchange = None if moved is None else divide_by_channels(moved, self.axis)
-        q, k, v = self.heads(h, dropout_seeds, exchange, origin)
-        moved = None if exchange is None else exchange.finish()
-        attended_positions = None
-        if state is not None and move and self.encoding.attends == "moving":
-            content, attended_positions = attend_and_move(q, k, v, state, moved, document_starts, self.backends)
-        elif self.training and self.sparse is not None:
-            content = self.sparse.attend(*self.rotate_qk(q, k, state, moved), v, document_starts, self.backends)
-        elif state is not None and self.encoding.has_position_tensor:
-            content = attend_rotated(q, k, v, state, moved, document_starts, self.backends)
-        else:
-            q, k = self.encoding.rotate_qk(q, k, state)
-            bias = None if self.bias is None else self.bias.scores(self.bias(q), state)
-            content = attend(q, k, v, bias, document_starts, self.backends)
-        return self.output(content.flatten(2), dropout_seeds), attended_positions
+        Args:
+            h: The normalized content of this rank's tokens, [B, N/T, C].
+            positions: As in Streams.
+            mask: [B, N], the first token that each token may attend to, or None.
+            move: Whether the position update reads A e.
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, moved: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries [B, N, H/T, R] and keys [B, N, L/T, R] from which scores are computed. moved: of this rank's channels."""
-        if state is None or moved is None:
-            return self.encoding.rotate_qk(q, k, state)
-        return rotated(q, k, state, moved)
-
-    def heads(
-        self,
-        h: Tensor,
-        dropout_seeds: Tensor | None = None,
-        beside: Exchange | None = None,
-        origin: Origin | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N/T, C].
-
-        beside: an exchange that begins here, to run beside the products. origin: as `forward` takes it."""
-        projected = column_parallel(
-            h, self.query, self.key, self.value, dropout_seeds=dropout_seeds, beside=beside, origin=origin
+        Returns:
+            The output [B, N/T, C] and A e of this rank's query heads, [B, N, H/T, W], or None.
+        """
+        h = begin_gather(h, self.axis)
+        delta = tokens_to_channels(positions.delta, self.axis)  # overlaps with the products
+        q, k, v = self.heads(h)
+        del h  # all tokens, which only the products need
+        positions = positions._replace(delta=delta.wait())
+        q, k = self.encoding.rotate_qk(q, k, positions.initial)
+        attend = self.sparse if self.sparse is not None and self.training else self.attend
+        content, attended_positions = attend(
+            q,
+            k,
+            v,
+            positions=positions if self.encoding.has_position_tensor else None,
+            bias=None if self.bias is None else self.bias.scores(self.bias(q), positions.initial),
+            mask=mask,
+            move=move and self.encoding.attends == "moving",
         )
-        q, k, v = (layer.unflatten(-1, (-1, self.head_dim)) for layer in projected)
+        return self.output(content.flatten(2)), attended_positions
+
+    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
+        q, k, v = (layer(h).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         return q, k, v
-
-
-def attention_needs(config: Config, device_type: str) -> tuple[Need, Need]:
-    """What a run needs from attention on this type of device: in all layers but the last, and in the last.
-
-    The last layer does not move the state, because nothing reads it."""
-    model, attends = config.model, encoding_of(config.model).attends
-    dtype = getattr(torch, config.training.precision)
-    need = Need(device_type, attends, model.head_dim, dtype, config.data.mask_documents)
-    return need, replace(need, attends="plain") if attends == "moving" else need
-
-
-def layer_sizes(config: Config) -> Sizes:
-    """Sizes of a layer of a run on one tensor-parallel rank."""
-    model, ranks, encoding = config.model, config.parallel.tp, encoding_of(config.model)
-    return Sizes(
-        tokens=config.training.micro_batch_size * config.data.sequence_length,
-        heads=model.num_heads // ranks,
-        channels=model.num_kv_heads // ranks,
-        head_dim=model.head_dim,
-        state_width=encoding.state_width if encoding.attends == "moving" else 0,
-        element_bytes=getattr(torch, config.training.precision).itemsize,
-    )

@@ -1,12 +1,11 @@
 """Blocks whose norms, MLP and position update torch.compile fuses."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import nn
 
-from megatape.model.block import Block, Parts
+from megatape.model.block import Block
 from megatape.model.transformer import Transformer
+from megatape.parallel.remat import linear
 
 
 def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
@@ -16,21 +15,26 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     which the default one needs."""
     if backend == "inductor":
         _check_compiler()
-    for block in (module for module in model.blocks if isinstance(module, Block)):
+    for block in model.blocks:
+        assert isinstance(block, Block)
         # A graph that breaks would be slower than none: that is an error instead.
         block.attention_norm.compile(backend=backend, fullgraph=True, dynamic=False)
-        attention = block.attention
-        if attention.output.fp8 is not None:  # whose scaling takes as long as the product unless it is fused
+        attention, update = block.attention, block.position
+        if attention.output.product is not linear:  # FP8, whose scaling takes as long as the product unless it is fused
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(backend=backend, fullgraph=True, dynamic=False)
-        feed_forward = torch.compile(block.feed_forward, backend=backend, fullgraph=True, dynamic=False)
+        _compile_in_training(block, "feed_forward", backend)
         # Our own kernel multiplies, too, and the compiler fuses only what lies between products. It is for a GPU, where the
         # weights may not be yet.
-        update = block.position
-        position: Callable[..., Tensor] | None = update
         if update is not None and not (update.by_kernel and update.has_kernel(torch.device("cuda"))):
-            position = torch.compile(update, backend=backend, fullgraph=True, dynamic=False)
-        block.compiled = Parts(feed_forward, position)
+            _compile_in_training(update, "forward", backend)
+
+
+def _compile_in_training(module: nn.Module, method: str, backend: str) -> None:
+    """In training only, because evaluation has other shapes and cases, each of which would be compiled."""
+    plain = getattr(module, method)
+    compiled = torch.compile(plain, backend=backend, fullgraph=True, dynamic=False)
+    setattr(module, method, lambda *args: (compiled if module.training else plain)(*args))
 
 
 def _check_compiler() -> None:

@@ -5,8 +5,8 @@ import hashlib
 from torch import nn
 
 from megatape.config import LoraConfig
-from megatape.parallel.layers import ColumnLinear, RowLinear
-from megatape.parallel.lora import ColumnAdapter, RowAdapter
+from megatape.parallel.linear import ColumnLinear, RowLinear
+from megatape.parallel.lora import ColumnAdapter, LoraColumnLinear, LoraRowLinear, RowAdapter
 
 # Where model.lora.targets are in a block.
 TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}
@@ -19,13 +19,14 @@ def in_adapter(name: str) -> bool:
 
 
 def add_adapters(blocks: nn.ModuleList, lora: LoraConfig) -> None:
-    """Give the targeted layers of every block their adapter."""
+    """Swap the targeted layers of every block for the same layers with an adapter."""
     for index, block in enumerate(blocks):
         for path in (TARGETS[target] for target in lora.targets):
             layer = block.get_submodule(path)
             assert isinstance(layer, ColumnLinear | RowLinear)
-            kind = ColumnAdapter if isinstance(layer, ColumnLinear) else RowAdapter
-            layer.adapter = kind(
+            is_column = isinstance(layer, ColumnLinear)
+            layer.__class__ = LoraColumnLinear if is_column else LoraRowLinear
+            layer.adapter = (ColumnAdapter if is_column else RowAdapter)(
                 layer.in_features,
                 layer.out_features,
                 layer.axis,

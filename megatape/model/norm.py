@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
-from megatape.parallel.recompute import Origin
+from megatape.parallel.remat import identity, remat_of
 
 
 class RMSNorm(nn.Module):
@@ -20,34 +20,31 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = parameter((size,), axis, init=1.0)
 
-    def forward(self, x: Tensor, origin: Origin | None = None) -> Tensor:
-        """x: [..., size]. origin: of x, which is then not kept."""
-        origin = origin or Origin(_itself, (x.detach(),))
-        out: Tensor = _RMSNorm.apply(x, self.weight, self.eps, origin.function, *origin.args)
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., size]."""
+        source = remat_of(x)
+        function, args = (identity, (x.detach(),)) if source is None else (source.function, source.args)
+        out: Tensor = _RMSNorm.apply(x, self.weight, self.eps, function, *args)
         return out
 
 
-def _itself(x: Tensor) -> Tensor:
-    return x
-
-
 class _RMSNorm(torch.autograd.Function):
-    """Keeps what x is computed from, in its own dtype, and a float32 number per row. (Autograd would keep x in float32, and on
+    """Keeps x or what it is rebuilt from, and a float32 number per row. (Autograd would keep x in float32, and on
     a CPU its normalized values too.) Saves the weight itself, because ZeRO stage 3 frees and refills its storage."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *kept: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
         normed, scale = normalized(x, weight, eps)
         ctx.function = function
-        ctx.save_for_backward(weight, scale, *kept)
+        ctx.save_for_backward(weight, scale, *args)
         return normed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, scale, *kept = ctx.saved_tensors
+        weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        return *gradients(grad, ctx.function(*kept), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+        return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
 
 
 def normalized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from megatape.config import ModelConfig
-from megatape.model.accounting import meta_model
 from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 
@@ -36,13 +34,6 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
             f"training.frozen {list(frozen)} freezes all that training.trainable {list(trainable)} stands for, so nothing is "
             "trained: remove an entry of frozen, or add one to trainable"
         )
-
-
-def count_trainable(config: ModelConfig, trainable: Sequence[str], frozen: Sequence[str]) -> int:
-    """Number of weights that `freeze` leaves trainable, counted on shapes."""
-    model = meta_model(config)
-    freeze(model, trainable, frozen)
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _members(model: Transformer, entries: Sequence[str]) -> set[str]:

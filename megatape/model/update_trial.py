@@ -1,14 +1,14 @@
-"""One small update of the state by our own Triton kernels on the device at hand, before a run relies on them; and updates
-without them. What attention/trial.py is for attention's backends."""
+"""One small update of the state by our own Triton kernels on the device at hand, before a run relies on them.
+
+attention/trial.py does the same for attention's backends."""
 
 import torch
 from torch import Tensor
 
-from megatape.attention.trial import fault
+from megatape.attention.rotation import PositionState
+from megatape.attention.trial import mismatch
 from megatape.config import Config
 from megatape.model.encodings import encoding_of
-from megatape.model.encodings.encoding import StateUpdate
-from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import SINGLE
 
 
@@ -27,25 +27,18 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
     for weight in update.parameters():
         torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
     update.to(device, dtype)
-    state = encoding.state(torch.arange(tokens, device=device)[None])
-    assert state is not None
-    moved, m = draw(1, tokens, model.num_kv_heads, encoding.state_width), draw(1, tokens, model.hidden_size)
+    initial = encoding.state(torch.arange(tokens, device=device)[None])
+    delta, m = draw(1, tokens, model.num_kv_heads, encoding.state_width), draw(1, tokens, model.hidden_size)
     # Tensor-parallel ranks do attention's part of the update before they exchange it.
     attends = encoding.attends == "moving" and config.parallel.tp == 1
     attended = draw(1, tokens, model.num_heads, encoding.state_width) if attends else None
-    given = [tensor for tensor in (moved, attended, m, *update.parameters()) if tensor is not None]
+    given = [tensor for tensor in (delta, attended, m, *update.parameters()) if tensor is not None]
 
     def results(by_kernel: bool) -> list[Tensor]:
         update.by_kernel = by_kernel
-        out = update(state, moved, attended, m)
+        out = update(PositionState(initial, delta), attended, m).delta
+        assert out is not None
         gradients = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
         return [tensor.detach() for tensor in (out, *gradients) if tensor is not None]
 
-    return fault(lambda: results(True), lambda: results(False))
-
-
-def update_plainly(model: Transformer) -> None:
-    """Let every layer update the state without our own kernels."""
-    for module in model.modules():
-        if isinstance(module, StateUpdate):
-            module.by_kernel = False
+    return mismatch(lambda: results(True), lambda: results(False))

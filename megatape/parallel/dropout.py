@@ -4,21 +4,44 @@ No generator is involved. So ranks that hold some of the tokens or channels, mic
 that is computed again draw the same zeros.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
+
+# [B], a random number of each sample of the forward pass in progress; None: no dropout.
+sample_seeds: ContextVar[Tensor | None] = ContextVar("sample_seeds", default=None)
 
 _WORD = 2**64
 # Odd constants from the golden ratio and from pi, as in data/order.py.
 _GOLDEN, _PI = 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
 
 
+@contextmanager
+def dropout_seeds(seeds: Tensor | None) -> Iterator[None]:
+    """Let adapters inside the block, and where the backward pass recomputes it, draw their dropout from these."""
+    token = sample_seeds.set(seeds)
+    try:
+        yield
+    finally:
+        sample_seeds.reset(token)
+
+
 def dropout(
     x: Tensor, probability: float, seeds: Tensor | None, layer: int, *, first_token: int = 0, first_channel: int = 0
 ) -> Tensor:
-    """x with elements set to zero at random, the others divided by 1 - probability.
+    """Set elements of x to zero at random, and divide the others by 1 - probability.
 
-    x: [B, n, c], whose tokens and channels begin with these of the whole. seeds: [B], a random number of each sample; None:
-    x as it is. layer: a random number of the layer."""
+    Args:
+        x: [B, n, c], some tokens and channels of the whole.
+        probability: Of a zero.
+        seeds: [B], a random number of each sample; None: x as it is.
+        layer: A random number of the layer.
+        first_token: The first token of x.
+        first_channel: The first channel of x.
+    """
     if seeds is None or not probability:
         return x
     tokens = torch.arange(first_token, first_token + x.shape[1], device=x.device)

@@ -5,13 +5,15 @@ backward pass is not in FP8: x, which layers share, and the weight.
 """
 
 import logging
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Product = Callable[[Tensor, Tensor], Tensor]  # x [..., in_features], weight [out_features, in_features] -> x W^T
+from megatape.parallel.linear import Product
+from megatape.parallel.remat import remat_of
 
 CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
 
@@ -39,8 +41,31 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
     config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
     products = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
 
-    def multiply(x: Tensor, weight: Tensor) -> Tensor:
-        product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
-        return product
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        with _keep_remat(x):
+            product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
+        return product if bias is None else product + bias
 
     return multiply
+
+
+def _keep_remat(x: Tensor) -> AbstractContextManager[Any]:
+    """Let autograd keep inside the block what x is rebuilt from in the place of x."""
+    source = remat_of(x)
+    if source is None:
+        return nullcontext()
+    rebuilt, args, own = source.rebuilt, source.args, x.untyped_storage()._cdata
+
+    def pack(saved: Tensor) -> Tensor | None:
+        if saved.untyped_storage()._cdata != own:
+            return saved
+        rebuilt.uses += 1
+        return None
+
+    def unpack(saved: Tensor | None) -> Tensor:
+        if saved is not None:
+            return saved
+        rebuilt.begin(args)
+        return rebuilt.finish()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from megatape.parallel.collectives import Pieces, every_rank, exchange
 from megatape.parallel.mesh import Axis
-from megatape.parallel.overlap import Exchange
+from megatape.parallel.overlap import AsyncAllToAll
 
 
-def own_tokens(x: Tensor, axis: Axis) -> Tensor:
+def local_tokens(x: Tensor, axis: Axis) -> Tensor:
     """This rank's share [B, N/T] of something [B, N] that all ranks hold and that takes no gradient."""
     return x if axis.size == 1 else x.chunk(axis.size, dim=1)[axis.rank]
 
@@ -27,13 +27,12 @@ def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
     return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
 
-def divide_by_channels(e: Tensor, axis: Axis) -> Exchange:
-    """From all channels of this rank's tokens [B, N/T, L, W] to all tokens of this rank's channels [B, N, L/T, W]; for the
-    caller to begin and to finish."""
-    return Exchange(e, axis, CHANNELS, TOKENS)
+def tokens_to_channels(e: Tensor | None, axis: Axis) -> AsyncAllToAll:
+    """In flight, from all channels of this rank's tokens [B, N/T, L, W] to all tokens of its channels [B, N, L/T, W]."""
+    return AsyncAllToAll(e, axis, CHANNELS, TOKENS)
 
 
-def divide_by_tokens(e: Tensor, axis: Axis) -> Tensor:
+def channels_to_tokens(e: Tensor, axis: Axis) -> Tensor:
     """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of its tokens [B, N/T, L, W]."""
     return exchange(e, axis, TOKENS, CHANNELS)
 

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatape.parallel.collectives import gather_tokens, scatter_sum_tokens
-from megatape.parallel.dropout import dropout
+from megatape.parallel.dropout import dropout, sample_seeds
+from megatape.parallel.linear import ColumnLinear, RowLinear
 from megatape.parallel.mesh import Axis
+from megatape.parallel.overlap import local_part
 from megatape.parallel.parameters import Uniform, parameter
 
 
@@ -39,12 +41,10 @@ class ColumnAdapter(Adapter):
 
     a_dim, b_dim = None, 0
 
-    def forward(self, x: Tensor, dropout_seeds: Tensor | None) -> Tensor:
-        """[B, N/T, in_features] -> [B, N, out_features / T].
-
-        dropout_seeds: [B], a random number of each sample; None: no dropout."""
-        kept = dropout(x, self.probability, dropout_seeds, self.layer, first_token=self.axis.rank * x.shape[1])
-        return F.linear(gather_tokens(self.scale * F.linear(kept, self.a), self.axis), self.b)
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N/T, in_features] -> [B, N, out_features / T]."""
+        x = dropout(x, self.probability, sample_seeds.get(), self.layer, first_token=self.axis.rank * x.shape[1])
+        return F.linear(gather_tokens(self.scale * F.linear(x, self.a), self.axis), self.b)
 
 
 class RowAdapter(Adapter):
@@ -52,7 +52,25 @@ class RowAdapter(Adapter):
 
     a_dim, b_dim = 1, None
 
-    def forward(self, x: Tensor, dropout_seeds: Tensor | None) -> Tensor:
-        """[B, N, in_features / T] -> [B, N/T, out_features]. dropout_seeds: as above."""
-        kept = dropout(x, self.probability, dropout_seeds, self.layer, first_channel=self.axis.rank * x.shape[2])
-        return F.linear(scatter_sum_tokens(self.scale * F.linear(kept, self.a), self.axis), self.b)
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N, in_features / T] -> [B, N/T, out_features]."""
+        x = dropout(x, self.probability, sample_seeds.get(), self.layer, first_channel=self.axis.rank * x.shape[2])
+        return F.linear(scatter_sum_tokens(self.scale * F.linear(x, self.a), self.axis), self.b)
+
+
+class LoraColumnLinear(ColumnLinear):
+    """A column layer with an adapter, as which model/lora.py swaps it."""
+
+    adapter: ColumnAdapter
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.adapter(local_part(x))
+
+
+class LoraRowLinear(RowLinear):
+    """A row layer with an adapter, as which model/lora.py swaps it."""
+
+    adapter: RowAdapter
+
+    def summed(self, x: Tensor) -> Tensor:
+        return super().summed(x) + self.adapter(x)

@@ -4,7 +4,8 @@ A device runs the collectives of one group in the order in which they begin, so 
 B batch, N tokens, T tensor-parallel ranks.
 """
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,33 +14,27 @@ from torch import Tensor
 
 from megatape.parallel.collectives import Pieces, reduce_scatter
 from megatape.parallel.mesh import Axis
+from megatape.parallel.remat import Rebuild, RecomputedInput, Remat, attach, identity, recomputed, remat_of
 
 
-class Exchange:
-    """An all-to-all: x is split into one piece a rank, and the pieces of all ranks are joined in another way.
+class AsyncAllToAll:
+    """An all-to-all in flight: x is split into one piece for each rank, and the pieces of all ranks are joined in another way.
 
-    The backward pass, which meets `finish` first, begins the inverse exchange there and finishes it at `begin`: beside the
-    backward pass of what was computed between the two. At T = 1 nothing changes."""
+    The backward pass, which meets `wait` first, begins the inverse exchange there and waits for it where this one began: it
+    overlaps with the backward pass of what was computed between the two. At T = 1, and for None, nothing is exchanged."""
 
-    def __init__(self, x: Tensor, axis: Axis, given: Pieces, wanted: Pieces) -> None:
-        self.x, self.flight = x, None if axis.size == 1 else _Flight(axis, given, wanted)
+    def __init__(self, x: Tensor | None, axis: Axis, given: Pieces, wanted: Pieces) -> None:
+        self.pending = None if x is None or axis.size == 1 else _PendingAllToAll(axis, given, wanted)
+        self.x = x if self.pending is None else _Begin.apply(x, self.pending)
 
-    def begin(self) -> "Exchange":
-        """Send the pieces."""
-        if self.flight is not None:
-            self.x = _Begin.apply(self.x, self.flight)
-        return self
-
-    def finish(self) -> Tensor:
+    def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
-        if self.flight is not None:
-            joined: Tensor = _Finish.apply(self.x, self.flight)
-            return joined
-        return self.x
+        joined: Tensor | None = self.x if self.pending is None else _Finish.apply(self.x, self.pending)
+        return joined
 
 
-class _Flight:
-    """An exchange under way, in one direction or in the other."""
+class _PendingAllToAll:
+    """An all-to-all in flight, in one direction or in the other."""
 
     def __init__(self, axis: Axis, given: Pieces, wanted: Pieces) -> None:
         self.axis, self.given, self.wanted = axis, given, wanted
@@ -60,51 +55,52 @@ class _Flight:
 
 class _Begin(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, flight: _Flight) -> Tensor:
-        ctx.flight = flight
-        return flight.send(flight.given.split(x, flight.axis.size))
+    def forward(ctx: Any, x: Tensor, pending: _PendingAllToAll) -> Tensor:
+        ctx.pending = pending
+        return pending.send(pending.given.split(x, pending.axis.size))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.flight.wait()
-        return ctx.flight.given.join(grad), None
+        ctx.pending.wait()
+        return ctx.pending.given.join(grad), None
 
 
 class _Finish(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, received: Tensor, flight: _Flight) -> Tensor:
-        ctx.flight = flight
-        flight.wait()
-        return flight.wanted.join(received)
+    def forward(ctx: Any, received: Tensor, pending: _PendingAllToAll) -> Tensor:
+        ctx.pending = pending
+        pending.wait()
+        return pending.wanted.join(received)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.flight.send(ctx.flight.wanted.split(grad, ctx.flight.axis.size)), None
+        return ctx.pending.send(ctx.pending.wanted.split(grad, ctx.pending.axis.size)), None
 
 
-class Gathering:
-    """An all-gather of tokens under way, [B, N/T, ...] -> [B, N, ...]. T > 1; no gradient.
+class AsyncAllGather:
+    """An all-gather of tokens in flight, [B, N/T, ...] -> [B, N, ...]. T > 1; no gradient.
 
-    in_halves: one collective for each half of the samples, of which the first ends at once, so that products of the first half
-    run beside the second; otherwise the whole runs beside what comes before `wait`. whole: complete once `rows` has ended."""
+    Attributes:
+        whole: Complete once `rows` has ended. With `in_halves` there is one collective for each half of the samples, of which
+            the first ends at once, so that products of the first half overlap with the second; otherwise the whole overlaps
+            with what comes before `wait`.
+    """
 
     def __init__(self, part: Tensor, axis: Axis, in_halves: bool = False) -> None:
         self.axis, self.whole = axis, part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
         count = 2 if in_halves else 1
         # By `data`, since autograd counts writes to `whole`, and must not count those that come after it has seen it.
         halves = list(zip(part.chunk(count), self.whole.data.chunk(count), strict=True))
-        self.arriving = [self._begin(*half, beside=not in_halves or index > 0) for index, half in enumerate(halves)]
+        self.arriving = [self._begin(*half, overlap=not in_halves or index > 0) for index, half in enumerate(halves)]
 
-    def _begin(self, part: Tensor, whole: Tensor, beside: bool) -> tuple[Any, Tensor, Tensor]:
+    def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> tuple[Any, Tensor, Tensor]:
         in_order = len(part) == 1  # pieces arrive rank by rank; of a single sample that is the order of its tokens
         stacked = whole.view(self.axis.size, *part.shape) if in_order else part.new_empty(self.axis.size, *part.shape)
-        work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self.axis.group, async_op=beside)
+        work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self.axis.group, async_op=overlap)
         return work, stacked, whole.unflatten(1, (self.axis.size, -1)).transpose(0, 1)
 
     def rows(self) -> Iterator[slice]:
-        """The samples of each half as soon as they are there, or all of them if the gathering had ended before."""
-        if not self.arriving:
-            yield slice(None)
+        """The samples of each half as they arrive."""
         first = 0
         while self.arriving:
             work, stacked, whole = self.arriving.pop(0)
@@ -121,11 +117,46 @@ class Gathering:
         return self.whole
 
 
-def begin_gather(x: Tensor, axis: Axis) -> tuple[Tensor, Gathering]:
-    """The whole of this rank's tokens and the gathering that completes it. Backward: reduce-scatter."""
-    gathering = Gathering(x.detach(), axis, in_halves=True)
-    whole: Tensor = _Gathered.apply(x, gathering.whole, axis)
-    return whole, gathering
+def begin_gather(x: Tensor, axis: Axis) -> Tensor:
+    """The tokens of all ranks, [B, N/T, C] -> [B, N, C], in flight: for linear layers only, which wait for them.
+
+    Each rank keeps only its part, and the backward pass gathers the rest again, once for all layers. Backward:
+    reduce-scatter."""
+    if axis.size == 1:
+        return x
+    gather = AsyncAllGather(x.detach(), axis, in_halves=True)
+    whole: Tensor = _Gathered.apply(x, gather.whole, axis)
+    whole.untyped_storage().local = weakref.ref(x)  # type: ignore[attr-defined]
+    if recomputed():
+        gather.wait()
+        return whole
+    part = remat_of(x) or Remat(identity, (x.detach(),))
+    return attach(whole, Remat(part.function, part.args, _GatheredInput(part.function, axis, gather)))
+
+
+def local_part(x: Tensor) -> Tensor:
+    """This rank's tokens [B, N/T, C] of x, which begin_gather has returned to a caller that still holds them."""
+    local = getattr(x.untyped_storage(), "local", None)
+    return x if local is None else local()
+
+
+class _GatheredInput(RecomputedInput):
+    """arriving: in the forward pass, the samples that a product can take, for the first layer as they arrive."""
+
+    def __init__(self, function: Rebuild, axis: Axis, gather: AsyncAllGather) -> None:
+        super().__init__(function)
+        self.axis = axis
+        self.arriving: Iterable[slice] = gather.rows()
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        arriving, self.arriving = self.arriving, (slice(None),)  # and it holds the whole no longer
+        out = x.new_empty(*x.shape[:-1], len(weight))
+        for rows in arriving:
+            torch.mm(x[rows].flatten(0, 1), weight.T, out=out[rows].flatten(0, 1))
+        return out if bias is None else out.add_(bias)
+
+    def rebuild(self, *args: Tensor) -> Callable[[], Tensor]:
+        return AsyncAllGather(self.function(*args), self.axis).wait
 
 
 class _Gathered(torch.autograd.Function):

@@ -5,10 +5,10 @@ from math import prod
 
 from torch import nn
 
-from megatape.attention.operation import Backends, by_preference, check, choose, load
+from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config
 from megatape.model.accounting import count_parameters, meta_model
-from megatape.model.attention import attention_needs, layer_sizes
+from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.trainable import freeze
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.parallel.parameters import settings, whole_shape
@@ -97,7 +97,7 @@ def _state_elements(config: Config, parameter: nn.Parameter) -> int:
 def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it."""
     model, checkpointing = config.model, config.training.activation_checkpointing
-    backends = PLAIN if on_gpu else by_preference(config.training.attention)
+    backends = PLAIN if on_gpu else backends_by_priority(config.training.attention)
     kept = activations(config, model.encoding, checkpointing, backends).total
     content = activations(config, "nope", checkpointing, backends).total
     parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
@@ -124,8 +124,8 @@ def attention_copies(config: Config) -> tuple[int, int]:
 
     Raises ValueError if the backend that training.attention forces cannot run there."""
     needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
-    check(needs[0], forced)
-    inner, last = (load(choose(need, by_preference(forced))) for need in needs)
+    check_forced_backend(needs[0], forced)
+    inner, last = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)
     return inner.copied_bytes(sizes), last.copied_bytes(replace(sizes, state_width=0))
 
 

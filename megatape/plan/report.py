@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from megatape.config import ActivationCheckpointing, ClusterConfig, Config, parse_config
-from megatape.model.accounting import count_parameters, forward_flops
-from megatape.model.trainable import count_trainable
+from megatape.model.accounting import count_parameters, count_trainable, forward_flops
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.measured import MeasuredStep, nearest_step
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory

@@ -13,8 +13,8 @@ from torch import nn
 from megatape.attention.operation import Backends
 from megatape.config import ActivationCheckpointing, Config, ModelConfig
 from megatape.model.accounting import meta_model, saved_bytes
-from megatape.model.shifted import shift_groups
-from megatape.model.trainable import check_trainable, freeze
+from megatape.model.build import build_model
+from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
@@ -119,7 +119,6 @@ def activations(
     def kept(num_layers: int, length: int) -> int:
         with precision_of(config), FakeTensorMode():
             share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing, backends)
-            shift_groups(share, config.training.num_shifted_groups)
             return saved_bytes(share, config.training.micro_batch_size, length, config.data.mask_documents)
 
     if backends == PLAIN:
@@ -143,9 +142,15 @@ def build(
     """One tensor-parallel rank's share of the model."""
     if checkpointing is None:
         checkpointing = config.training.activation_checkpointing
-    share = Transformer(model, checkpointing, fake_axis("tensor", config.parallel.tp), backends)
-    freeze(share, config.training.trainable, config.training.frozen)
-    return share
+    return build_model(
+        model,
+        fake_axis("tensor", config.parallel.tp),
+        trainable=config.training.trainable,
+        frozen=config.training.frozen,
+        backends=backends,
+        num_shifted_groups=config.training.num_shifted_groups,
+        activation_checkpointing=checkpointing,
+    )
 
 
 @contextmanager

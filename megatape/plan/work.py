@@ -20,13 +20,13 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.launch import Observer, observed
-from megatape.attention.operation import Backends, by_preference, choose
+from megatape.attention.operation import Backends, backends_by_priority, select_backend
+from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.model import norm
 from megatape.model.accounting import record_saved
-from megatape.model.attention import attention_needs
 from megatape.model.block import Block
-from megatape.model.shifted import shift_groups
+from megatape.model.needs import attention_needs
 from megatape.model.transformer import Transformer
 from megatape.plan.fusion import compiled_work, run_backward
 from megatape.plan.operations import Operation, Work, operation, scaled, slowdown, touched_bytes
@@ -63,11 +63,11 @@ def attention_layer_work(config: Config) -> Work:
     """Attention and position update of the first block, forward without gradients (study/efficiency.py, "attention layer")."""
     with on_shapes(config), torch.no_grad():
         model = _model(config, 2)
-        block, x, state = _inputs(config, model)
+        block, x, positions = _inputs(config, model)
         with count() as work:
-            attended, attended_positions = block.attention(x, state, None, None, True)
-            if state is not None and block.position is not None:
-                block.position(state, None, attended_positions, attended)
+            attended, attended_positions = block.attention(x, positions, move=True)
+            if block.position is not None:
+                block.position(positions, attended_positions, attended)
     return work
 
 
@@ -110,26 +110,29 @@ def _compiled(config: Config) -> list[tuple[Work, Work]]:
 def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module, list[Any], int]]:
     """Functions, with their weights and arguments, and in how many blocks they run: the last one does not move the state."""
     model = _model(config, 2)
-    block, x, state = _inputs(config, model)
-    encoding, layers = model.encoding, config.model.num_layers
-    updates = encoding.carries_state
-    args = [x, torch.empty_like(x).requires_grad_(), None]
-    before, feed_forward = block.attention_norm, block.feed_forward
+    block, x, positions = _inputs(config, model)
+    encoding, layers, position = model.encoding, config.model.num_layers, block.position
+    *_, last = model.blocks
+    assert isinstance(last, Block)
+    args = [x, torch.empty_like(x).requires_grad_()]
     parts: list[tuple[Callable[..., Any], nn.Module, list[Any], int]] = [
-        (before, before, [x], layers),
-        (feed_forward, block, [*args, updates], layers - updates),
+        (block.attention_norm, block.attention_norm, [x], layers),
+        (block.feed_forward, block, args, layers - (position is not None)),
     ]
-    if not updates:
+    if position is None:
         return parts
-    parts.append((feed_forward, block, [*args, False], 1))
-    position = block.position
-    assert position is not None
+    parts.append((last.feed_forward, last, args, 1))
     if not (position.by_kernel and position.has_kernel(x.device)):
-        moved = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
+        delta = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
         attended_positions = None
         if encoding.attends == "moving":
             attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
-        parts.append((position, position, [state, moved, attended_positions, x], layers - 1))
+
+        def update(delta: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor | None:
+            assert position is not None
+            return position(positions._replace(delta=delta), attended_positions, m).delta
+
+        parts.append((update, position, [delta, attended_positions, x], layers - 1))
     return parts
 
 
@@ -138,28 +141,26 @@ def _model(config: Config, num_layers: int) -> Transformer:
     backends = _backends(config)
     if backends is None:  # by flex_attention, with a bias for which the kernel reads next to nothing
         model, backends = model.model_copy(update={"encoding": "nope", "scaling": None}), ("sdpa",)
-    found = build(config, model, backends=backends)
-    shift_groups(found, config.training.num_shifted_groups)
-    return found
+    return build(config, model, backends=backends)
 
 
 def _backends(config: Config) -> Backends | None:
     """Those that count as the one that `config` has on a GPU. flex, which runs on no other device, moves what sdpa moves."""
-    preferred = by_preference(config.training.attention)
+    preferred = backends_by_priority(config.training.attention)
     need = attention_needs(config, "cuda")[0]
-    chosen = choose(need, preferred)
+    chosen = select_backend(need, preferred)
     if chosen == "flex":
         return ("sdpa",) if need.attends in ("plain", "moving") else None
     return (chosen, *(name for name in preferred if name != chosen))
 
 
-def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, Tensor | None]:
-    """The first block, content as it gets it, and the state."""
+def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, PositionState]:
+    """The first block, content as it gets it, and the initial position state."""
     batch, length = config.training.micro_batch_size, config.data.sequence_length
     x = torch.empty(batch, length, config.model.hidden_size, requires_grad=True)
     block = model.blocks[0]
     assert isinstance(block, Block)
-    return block, x, model.encoding.state(torch.zeros(batch, length, dtype=torch.long))
+    return block, x, PositionState(model.encoding.state(torch.zeros(batch, length, dtype=torch.long)))
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import by_preference
+from megatape.attention.operation import backends_by_priority
+from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing, ModelConfig, load_config
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
-from megatape.model.block import Block
+from megatape.model.block import Block, Streams
+from megatape.model.build import build_model
 from megatape.model.init import initial_weight
-from megatape.model.transformer import Transformer
 from megatape.registry import AUTO, ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE
@@ -64,7 +65,7 @@ class Subject:
         attention: str = AUTO,
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
-        self.model = Transformer(config, checkpointing, backends=by_preference(attention))
+        self.model = build_model(config, backends=backends_by_priority(attention), activation_checkpointing=checkpointing)
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:
@@ -74,7 +75,7 @@ class Subject:
         self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size
         drawn = torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))
         self.positions = drawn.to(device).expand(batch, -1)
-        self.state = self.model.encoding.state(self.positions)
+        self.state = PositionState(self.model.encoding.state(self.positions))
         self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
 
     def loss(self) -> Tensor:
@@ -84,12 +85,10 @@ class Subject:
 
     def blocks(self) -> Tensor:
         """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
-        x, state = self.x.detach().requires_grad_(), self.model.encoding.state(self.positions)
-        moved = origin = None
-        last = len(self.model.blocks) - 1
-        for index, block in enumerate(self.model.blocks):
-            x, moved, origin = self.model.run_block(block, x, state, moved, None, index < last, None, origin)
-        return x.sum()
+        streams = Streams(self.x.detach().requires_grad_(), PositionState(self.model.encoding.state(self.positions)))
+        for block in self.model.blocks:
+            streams = block(streams)
+        return streams.x.sum()
 
     def step(self, forward: Callable[[], Tensor]) -> None:
         """Forward and backward pass, without the optimizer."""
@@ -105,9 +104,9 @@ class Subject:
     def attention_layer(self) -> None:
         """Attention and position update of one block, without gradients; the update takes attention's output for the MLP's."""
         block = next(module for module in self.model.modules() if isinstance(module, Block))
-        attended, attended_positions = block.attention(self.x, self.state, None, None, True)
-        if self.state is not None and block.position is not None:
-            block.position(self.state, None, attended_positions, attended)
+        attended, attended_positions = block.attention(self.x, self.state, move=True)
+        if block.position is not None:
+            block.position(self.state, attended_positions, attended)
 
     def cost(self, length: int) -> Cost:
         """Counts for this encoding. Runs both forward passes to count the saved bytes."""

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from megatape.model.trainable import count_trainable
+from megatape.model.accounting import count_trainable
 from megatape.study.comparison import short
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome

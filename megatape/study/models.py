@@ -3,6 +3,7 @@
 import torch
 
 from megatape.config import ModelConfig
+from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 
@@ -15,7 +16,7 @@ UP_STD = 0.02
 
 def unsettled_model(config: ModelConfig, seed: int, generator: torch.Generator) -> Transformer:
     """A model with initial weights, except that the zeros of gains and W_up are drawn, so that position updates take effect."""
-    model = Transformer(config)
+    model = build_model(config)
     for name, parameter in model.named_parameters():
         parameter.data = initial_weight(name, parameter, config.init_std, seed)
         for ending, std in (("position.gain", GAIN_STD), ("position.up", UP_STD)):

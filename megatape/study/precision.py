@@ -8,6 +8,7 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
+from megatape.model.record import recorded_streams
 from megatape.model.transformer import Transformer
 from megatape.study.models import PAPER_SHAPE, unsettled_model
 from megatape.tables import markdown
@@ -19,12 +20,12 @@ NUM_TOKENS = 256
 class Drift:
     """Distance of a bfloat16 forward pass from the float32 one with the same weights.
 
-    moved_dtype  precision of what layers add to E in the bfloat16 pass
+    delta_dtype  precision of what layers add to E in the bfloat16 pass
     norm         relative difference of the norm of E, after each layer
     state        norm of the difference of E over the norm of E, after each layer
     logits       the same for the logits"""
 
-    moved_dtype: torch.dtype
+    delta_dtype: torch.dtype
     norm: list[float]
     state: list[float]
     logits: float
@@ -34,7 +35,7 @@ def report(num_layers: int) -> Iterator[str]:
     """Yields a table by layer, and the drift of the logits."""
     found = drift(num_layers)
     yield f"bfloat16 against float32, {num_layers} layers of the 155M shape: relative difference after each layer"
-    header = [f"{part}, added in {str(one.moved_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
+    header = [f"{part}, added in {str(one.delta_dtype)[6:]}" for one in found for part in ("norm of E", "E")]
     yield markdown(
         ["layer", *header],
         (
@@ -42,7 +43,7 @@ def report(num_layers: int) -> Iterator[str]:
             for layer in range(num_layers)
         ),
     )
-    yield "logits: " + ", ".join(f"{one.logits:.2e} added in {str(one.moved_dtype)[6:]}" for one in found)
+    yield "logits: " + ", ".join(f"{one.logits:.2e} added in {str(one.delta_dtype)[6:]}" for one in found)
 
 
 @torch.no_grad()
@@ -71,13 +72,13 @@ def drift(num_layers: int, seed: int = 0) -> list[Drift]:
     return found
 
 
-def _run(model: Transformer, tokens: Tensor, moved_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+def _run(model: Transformer, tokens: Tensor, delta_dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     for module in model.modules():
         if isinstance(module, TapeUpdate):
-            module.moved_dtype = moved_dtype
-    states: list[tuple[Tensor, Tensor | None]] = []
-    logits = model(tokens, torch.arange(tokens.shape[1])[None], states=states)
-    return logits.float(), [e.float() for _, e in states if e is not None]
+            module.delta_dtype = delta_dtype
+    with recorded_streams(model) as streams:
+        logits = model(tokens, torch.arange(tokens.shape[1])[None])
+    return logits.float(), [e.float() for _, e in streams if e is not None]
 
 
 def _distance(ours: Tensor, theirs: Tensor) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.rotation import whole_state
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.sdpa import visible
 from megatape.model.attention import Attention
 from megatape.model.transformer import Transformer
@@ -17,20 +17,17 @@ from megatape.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """Inputs of a layer's attention: h [B, N, C], normalized hidden states, the encoding's state and what was added to it."""
+    """Inputs of a layer's attention: normalized hidden states h [B, N, C], and the position state."""
 
     attention: Attention
     h: Tensor
-    state: Tensor | None
-    moved: Tensor | None
+    positions: PositionState
 
     @property
     def e(self) -> Tensor | None:
-        """The whole state."""
+        """The state, [B, N, L, W] if blocks move it."""
         encoding = self.attention.encoding
-        if self.state is None or not encoding.carries_state:
-            return self.state
-        return whole_state(self.state, self.moved, encoding.config.num_kv_heads)
+        return self.positions.tensor(encoding.config.num_kv_heads) if encoding.carries_state else self.positions.initial
 
 
 @torch.no_grad()
@@ -38,9 +35,9 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
     """Logits [B, N, V] of tokens and positions [B, N], and the inputs of attention in every layer."""
     layers: list[LayerInputs] = []
 
-    def note(module: nn.Module, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, bool]) -> None:
+    def note(module: nn.Module, inputs: tuple[Tensor, PositionState, Tensor | None, bool]) -> None:
         assert isinstance(module, Attention)
-        layers.append(LayerInputs(module, *inputs[:3]))
+        layers.append(LayerInputs(module, *inputs[:2]))
 
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
@@ -57,7 +54,10 @@ def probabilities(layer: LayerInputs) -> Tensor:
     """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
     attention, h = layer.attention, layer.h
     q, k, _ = attention.heads(h)
-    q, k = attention.rotate_qk(q, k, layer.state, layer.moved)
+    if attention.encoding.has_position_tensor:
+        q, k = rotate_qk(q, k, layer.positions)
+    else:
+        q, k = attention.encoding.rotate_qk(q, k, layer.positions.initial)
     groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
     scores = (
         q.transpose(1, 2).float() @ k.transpose(1, 2).repeat_interleave(groups, 1).mT.float() / math.sqrt(attention.head_dim)

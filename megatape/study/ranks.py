@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from megatape.config import Config, parse_config
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
@@ -97,7 +97,7 @@ def worker(config: Config) -> dict[str, float]:
         config,
         topology,
         mesh,
-        lambda axis: Transformer(config.model, config.training.activation_checkpointing, axis),
+        lambda axis: build_model(config.model, axis, activation_checkpointing=config.training.activation_checkpointing),
     )
     engine.state.load(fresh_state(config, engine.state.parameters), step=0)
     initialized, peak_initializing = _resident() - before, peak_memory() - before

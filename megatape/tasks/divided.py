@@ -26,6 +26,7 @@ from megatape.hf.families.family import stored_dtype
 from megatape.hf.folder import read_tokenizer
 from megatape.hf.merge import merge_adapter
 from megatape.hf.tokenizer import special_tokens, write_tokenizer
+from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
@@ -100,7 +101,7 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
         check_fits(source, source.model)
         check_divisible(source.model, axis.size, name)
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        model = _filled(Transformer(source.model, axis=axis), source, axis, dtype, device)
+        model = _filled(build_model(source.model, axis), source, axis, dtype, device)
         files = Path(temporary) / "tokenizer"
         files.mkdir()
         write_tokenizer(tokenizer, source.model.max_positions, files)

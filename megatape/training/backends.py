@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from megatape.attention.operation import Backends, by_preference, check, choose, load
+from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.trial import failure
 from megatape.config import Config
-from megatape.model.attention import attention_needs, layer_sizes
+from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
 from megatape.runtime.exchange import exchange
@@ -22,13 +22,13 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     A backend that fails on one rank is used on none, and the main rank says so in one line. Raises ValueError on all ranks if
     training.attention forces a backend that does not support the model or fails, or if none is left."""
     needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
-    check(needs[0], forced)
+    check_forced_backend(needs[0], forced)
     sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
     working: list[str] = []
     failed: dict[str, str] = {}
     left = set(needs)
-    for name in by_preference(forced):
-        supported = [need for need in dict.fromkeys(needs) if load(name).refusal(need) is None]
+    for name in backends_by_priority(forced):
+        supported = [need for need in dict.fromkeys(needs) if get_backend(name).unsupported_reason(need) is None]
         if not left or not supported:
             continue
         if told := _told(next(filter(None, (failure(name, need, sample, device) for need in supported)), ""), topology):
@@ -43,7 +43,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         able = ", ".join(working)
         raise ValueError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
-        print(f"attention by {choose(needs[0], tuple(working))} instead of {told}", flush=True)
+        print(f"attention by {select_backend(needs[0], tuple(working))} instead of {told}", flush=True)
     return tuple(working)
 
 
@@ -51,7 +51,7 @@ def updates_by_kernel(config: Config, device: torch.device, topology: Topology, 
     """Whether a run that prefers the first of `backends` updates the state by the kernels that come with it. Collective.
 
     Kernels that fail on one rank are used on none, and the main rank says so in one line."""
-    if not load(backends[0]).updates_by_kernel:
+    if not get_backend(backends[0]).updates_by_kernel:
         return False
     told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
     if told and topology.is_main:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
+from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.data.loader import Batch, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
 from megatape.model.encodings import encoding_of
+from megatape.model.record import local_state, recorded_streams
 from megatape.parallel.mesh import Axis
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
@@ -95,11 +96,12 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     module, axis = engine.deepspeed.module, engine.mesh["tensor"]
     ids, positions = text["tokens"], text["positions"]
     assert ids is not None and positions is not None and ids.shape[0] == 1
-    states: list[tuple[Tensor, Tensor]] = []
     engine.deepspeed.eval()
-    engine.deepspeed(**text, states=states)
-    # Of this rank's tokens, as every layer reads them: what the last one makes of them is read by none.
-    read = [module.own_state(module.encoding.state(positions), None), *(e for _, e in states[:-1])]
+    with recorded_streams(module) as streams:
+        engine.deepspeed(**text)
+    # Input of each layer for this rank's tokens; the last layer's update is never used.
+    states = [local_state(module, PositionState(module.encoding.state(positions))), *(e for _, e in streams[:-1])]
+    read = [e for e in states if e is not None]
 
     places = torch.arange(0, ids.shape[1], -(-ids.shape[1] // MAX_TOKENS), device=engine.device)
     here = places - axis.rank * read[0].shape[1]

@@ -3,7 +3,8 @@
 import torch
 
 from megatape.config import Config
-from megatape.parallel.fp8 import Product, fp8_product
+from megatape.parallel.fp8 import fp8_product
+from megatape.parallel.linear import Product
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology, name_ranks
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from megatape.attention.operation import choose
+from megatape.attention.operation import select_backend
 from megatape.checkpoint.manager import CheckpointManager, NotSaved
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import RunPlace
@@ -19,13 +19,10 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Loader
 from megatape.data.splits import RunData
 from megatape.files import patiently
-from megatape.model.attention import attention_needs
-from megatape.model.compiled import compile_blocks
-from megatape.model.fp8 import multiply_in_fp8
-from megatape.model.shifted import shift_groups
-from megatape.model.trainable import check_trainable, freeze
+from megatape.model.build import build_model
+from megatape.model.needs import attention_needs
+from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
-from megatape.model.update_trial import update_plainly
 from megatape.optim.schedules import learning_rate
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.registry import CALLBACKS
@@ -123,7 +120,7 @@ class Trainer:
         # Model and optimizer, under DeepSpeed.
         device = own_device()
         self.backends = working_backends(config, device, topology)
-        self.attention = choose(attention_needs(config, device.type)[0], self.backends)
+        self.attention = select_backend(attention_needs(config, device.type)[0], self.backends)
         self.fp8 = working_product(config, device, topology)
         self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
         self.engine = Engine(config, topology, self.mesh, self._build)
@@ -297,16 +294,19 @@ class Trainer:
 
     def _build(self, axis: Axis) -> Transformer:
         training = self.config.training
-        model = Transformer(self.config.model, training.activation_checkpointing, axis, self.backends)
-        if not self._updates_by_kernel:
-            update_plainly(model)
+        model = build_model(
+            self.config.model,
+            axis,
+            trainable=training.trainable,
+            frozen=training.frozen,
+            fp8=self.fp8,
+            backends=self.backends,
+            update_by_kernel=self._updates_by_kernel,
+            num_shifted_groups=training.num_shifted_groups,
+            activation_checkpointing=training.activation_checkpointing,
+            compiler="inductor" if training.compile else None,
+        )
         check_trainable(model, training.trainable, training.frozen)
-        freeze(model, training.trainable, training.frozen)
-        shift_groups(model, training.num_shifted_groups)
-        if self.fp8 is not None:
-            multiply_in_fp8(model, self.fp8)
-        if training.compile:
-            compile_blocks(model)
         return model
 
     def _load(self) -> Path | None:

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.flex import MIN_HEAD_DIM
-from megatape.attention.operation import attend, by_preference, check, choose, load
-from megatape.attention.sdpa import sdpa_attention
+from megatape.attention.operation import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config, parse_config
 from megatape.model.accounting import saved_bytes
-from megatape.model.attention import attention_needs
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
+from megatape.model.needs import attention_needs
 from megatape.plan.memory import attention_copies
 from megatape.plan.trace import PLAIN
 from megatape.registry import AUTO, BACKENDS
@@ -48,7 +47,7 @@ def need(device_type: str, attends: Attends, head_dim: int = 64) -> Need:
 
 @pytest.mark.parametrize("asked", CHOICES, ids=str)
 def test_automatic_choice(asked: tuple[str, Attends, int, torch.dtype, bool]) -> None:
-    assert choose(Need(*asked)) == CHOICES[asked]
+    assert select_backend(Need(*asked)) == CHOICES[asked]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -57,16 +56,16 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
     for device_type in ("cpu", "cuda"):
         for attends in get_args(Attends):
             asked = need(device_type, attends)
-            refusal = load(name).refusal(asked)
-            assert choose(asked, by_preference(name)) == (choose(asked) if refusal else name)
-            if refusal:
+            reason = get_backend(name).unsupported_reason(asked)
+            assert select_backend(asked, backends_by_priority(name)) == (select_backend(asked) if reason else name)
+            if reason:
                 with pytest.raises(
                     ValueError, match=f"training.attention is {name}, which .*: choose auto, or one of .*blocked"
                 ):
-                    check(asked, name)
+                    check_forced_backend(asked, name)
             else:
-                check(asked, name)
-    check(need("cpu", "pair bias"), AUTO)
+                check_forced_backend(asked, name)
+    check_forced_backend(need("cpu", "pair bias"), AUTO)
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +73,15 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 9, heads, 4, generator=generator) for heads in (6, 2, 2))
     calls: list[Tensor] = []
-    kernel = load("blocked").attend
+    kernel = get_backend("blocked").attend
 
-    def counted(*arguments: Any) -> Tensor:
-        calls.append(kernel(*arguments))
-        return calls[-1]
+    def counted(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+        content, attended_positions = kernel(*arguments)
+        calls.append(content)
+        return content, attended_positions
 
-    monkeypatch.setattr(load("blocked"), "attend", counted)
-    found, reference = attend(q, k, v, None, None, by_preference("blocked")), sdpa_attention(q, k, v, None, None)
+    monkeypatch.setattr(get_backend("blocked"), "attend", counted)
+    (found, _), (reference, _) = (attend(q, k, v, backends=backends_by_priority(name)) for name in ("blocked", "sdpa"))
     assert found is calls[0]
     torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-5)  # float32 sums of 9 terms in a different order
 
@@ -118,7 +118,7 @@ def test_copies_are_those_that_autograd_keeps(
     monkeypatch.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
     monkeypatch.setattr("megatape.attention.kernels.attention._run", lambda *_, **__: None)
     for name, size in itertools.product(names, head_dims):
-        monkeypatch.setattr(load(name), "refusal", lambda need: None)
+        monkeypatch.setattr(get_backend(name), "unsupported_reason", lambda need: None)
         raw_config["model"] |= {"encoding": encoding, "num_heads": 4, "num_kv_heads": 4 // groups, "head_dim": size}
         raw_config["training"]["attention"] = name
         config = parse_config(raw_config, "test")
@@ -130,7 +130,7 @@ def _layer(config: Config, backends: tuple[str, ...]) -> int:
     """Bytes that autograd keeps of a layer that is neither the first nor the last."""
     counts = []
     for num_layers in (3, 4):
-        model = Transformer(config.model.model_copy(update={"num_layers": num_layers}), backends=backends)
+        model = build_model(config.model.model_copy(update={"num_layers": num_layers}), backends=backends)
         counts.append(saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length))
     return counts[1] - counts[0]
 

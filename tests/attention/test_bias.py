@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.blocked import BLOCK, blocked_biased_attention
-from megatape.attention.sdpa import sdpa_attention, visible
+from megatape.attention.blocked import BLOCK
+from megatape.attention.operation import get_backend
+from megatape.attention.sdpa import visible
 from megatape.config import ModelConfig
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.alibi import slopes
@@ -23,7 +24,6 @@ from tests.attention.test_operation import SHAPES, random_document_starts
 from tests.bounds import assert_close
 from tests.model.builder import SHAPE
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Any, Tensor | None], Tensor]
 KINDS = ("distance", "pairs", "pairs of rows")  # the last case: every row of the batch has its own positions
 
 
@@ -54,7 +54,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Ten
     return torch.stack(outputs, 2)
 
 
-def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool) -> None:
+def check(backend: str, shape: tuple[int, ...], kind: str, masked: bool) -> None:
     """Values and all gradients of the float32 kernel against the formula in float64.
 
     The floor is for the gradient of FIRE's output bias, which is zero in exact arithmetic."""
@@ -73,7 +73,7 @@ def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool) -> No
     expected.sin().sum().backward()
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     q, k, v, *weights = ours
-    found = kernel(q, k, v, make(weights), document_starts)
+    found, _ = get_backend(backend).attend(q, k, v, None, make(weights), document_starts, False)
     assert_close(found, expected, bounds.ATTENTION, floor=1.0)
     found.sin().sum().backward()
     for number, (tensor, reference) in enumerate(zip(ours, exact, strict=True)):
@@ -86,12 +86,12 @@ def check(kernel: Kernel, shape: tuple[int, ...], kind: str, masked: bool) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: bool) -> None:
-    check(blocked_biased_attention, shape, kind, masked)
+    check("blocked", shape, kind, masked)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reference_equals_the_formula(kind: str) -> None:
-    check(sdpa_attention, SHAPES[0], kind, True)
+    check("sdpa", SHAPES[0], kind, True)
 
 
 def test_gradients_are_those_of_the_function() -> None:
@@ -114,7 +114,7 @@ def test_inputs_are_left_alone() -> None:
         given = [tensor.detach().float() for tensor in exact]
         before = [tensor.clone() for tensor in given]
         q, k, v, *weights = given
-        blocked_biased_attention(q, k, v, make(weights))
+        get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
         assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
 
 
@@ -143,7 +143,7 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     with LargestTensor() as largest:
         q, k, v, *weights = ours
-        out = blocked_biased_attention(q, k, v, make(weights))
+        out, _ = get_backend("blocked").attend(q, k, v, None, make(weights), None, False)
         if kind == "distance":
             out.sum().backward()
             assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in ours)

@@ -5,12 +5,10 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention import flex
-from megatape.attention.blocked import blocked_attention
-from megatape.attention.flex import flex_biased_attention, flex_moving_attention
 from megatape.attention.wide import WIDEST
 from tests import bounds
 from tests.attention.test_bias import check
-from tests.attention.test_operation import initial_state, random_document_starts, widths
+from tests.attention.test_operation import initial_state, moving, random_document_starts, widths
 from tests.bounds import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -24,19 +22,19 @@ def gradients_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("shape", "masked"), [((2, 128, 4, 4, 16), False), ((2, 300, 6, 2, 10), True)], ids=str)
 def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
-    check(flex_biased_attention, shape, "distance", masked)
+    check("flex", shape, "distance", masked)
 
 
 @pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (WIDEST, 2 * WIDEST, False)], ids=str)
 def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
     """With one call and with several, and grouped queries."""
     results = []
-    for kernel in (flex_moving_attention, blocked_attention):
-        q, k, v, moved = widths(2, 200, 4, 2, size, width)
+    for backend in ("flex", "blocked"):
+        q, k, v, delta = widths(2, 200, 4, 2, size, width)
         starts = random_document_starts(2, 200) if masked else None
-        outputs = kernel(q, k, v, initial_state(moved), moved, starts)
+        outputs = moving(backend, q, k, v, initial_state(delta), delta, starts)
         loss = outputs[0].sin().sum() + outputs[1].square().sum()
-        results.append([*outputs, *torch.autograd.grad(loss, (q, k, v, moved))])
+        results.append([*outputs, *torch.autograd.grad(loss, (q, k, v, delta))])
     for found, expected in zip(*results, strict=True):
         assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.blocked import BLOCK, blocked_attention
-from megatape.attention.sdpa import sdpa_moving_attention, visible
+from megatape.attention.blocked import BLOCK
+from megatape.attention.operation import get_backend
+from megatape.attention.rotation import PositionState
+from megatape.attention.sdpa import visible
 from megatape.attention.wide import WIDEST
 from tests import bounds
 from tests.bounds import assert_close
@@ -20,6 +22,15 @@ SHAPES = [
     (3, 1, 2, 2, 2),
     (2, 24, 4, 2, WIDEST),
 ]
+
+
+def moving(
+    backend: str, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, delta: Tensor | None, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A v and A e by a backend."""
+    content, attended_positions = get_backend(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
+    assert attended_positions is not None
+    return content, attended_positions
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -75,15 +86,15 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
     document_starts = random_document_starts(*shape[:2]) if masked else None
     exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
     zeros = torch.zeros(shape[:2], dtype=torch.long)
-    q, k, v, moved = exact
-    initial = initial_state(moved)
-    expected = plain(q, k, v, initial.double() + moved, document_starts if document_starts is not None else zeros)
+    q, k, v, delta = exact
+    initial = initial_state(delta)
+    expected = plain(q, k, v, initial.double() + delta, document_starts if document_starts is not None else zeros)
     (expected[0].sin().sum() + expected[1].square().sum()).backward()
-    for kernel in (blocked_attention, sdpa_moving_attention):
+    for backend in ("blocked", "sdpa"):
         for tensor in arguments:
             tensor.grad = None
-        q, k, v, moved = arguments
-        content, attended_positions = kernel(q, k, v, initial, moved, document_starts)
+        q, k, v, delta = arguments
+        content, attended_positions = moving(backend, q, k, v, initial, delta, document_starts)
         (content.sin().sum() + attended_positions.square().sum()).backward()
         pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_positions, expected[1])]
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
@@ -95,11 +106,11 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
 def test_wide_state_equals_blocks() -> None:
     """A state twice as wide as heads, which takes PyTorch's attention one call for v and two for e."""
     results = []
-    for kernel in (sdpa_moving_attention, blocked_attention):
-        q, k, v, moved = widths(2, 24, 4, 2, WIDEST, 2 * WIDEST)
-        content, attended_positions = kernel(q, k, v, initial_state(moved), moved, None)
+    for backend in ("sdpa", "blocked"):
+        q, k, v, delta = widths(2, 24, 4, 2, WIDEST, 2 * WIDEST)
+        content, attended_positions = moving(backend, q, k, v, initial_state(delta), delta)
         loss = content.sin().sum() + attended_positions.square().sum()
-        results.append([content, attended_positions, *torch.autograd.grad(loss, (q, k, v, moved))])
+        results.append([content, attended_positions, *torch.autograd.grad(loss, (q, k, v, delta))])
     for found, expected in zip(*results, strict=True):
         assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 
@@ -109,9 +120,9 @@ def test_bfloat16_computes_in_float32() -> None:
     q, k, v, e = inputs(SHAPES[2], torch.bfloat16)
     e = e.detach().float()
     initial = initial_state(e)
-    content, attended_positions = blocked_attention(q, k, v, initial, e)
+    content, attended_positions = moving("blocked", q, k, v, initial, e)
     assert content.dtype == attended_positions.dtype == torch.bfloat16
-    exact, _ = blocked_attention(q.float(), k.float(), v.float(), initial, e)
+    exact, _ = moving("blocked", q.float(), k.float(), v.float(), initial, e)
     assert torch.equal(content, exact.bfloat16())
 
 
@@ -123,7 +134,7 @@ def test_nothing_quadratic_is_kept() -> None:
     for length in (256, 512):
         arguments = inputs((1, length, 2, 2, 4))
         with record_saved(exclude=[]) as saved:
-            q, k, v, moved = arguments
-            blocked_attention(q, k, v, initial_state(moved), moved)
+            q, k, v, delta = arguments
+            moving("blocked", q, k, v, initial_state(delta), delta)
         sizes.append(saved.bytes)
     assert sizes[1] == 2 * sizes[0]

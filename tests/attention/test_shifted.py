@@ -1,6 +1,7 @@
 """Shifted sparse attention: against a mask made from where groups begin, without a look at the future, in training only."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import Backends
+from megatape.attention.operation import attend
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.sdpa import visible
 from megatape.attention.shifted import ShiftedSparse, num_pairs
 from megatape.model.attention import Attention
-from megatape.model.shifted import shift_groups
+from megatape.model.build import shift_groups
 from megatape.model.transformer import Transformer
 from tests import bounds
 from tests.attention.test_operation import random_document_starts
@@ -49,7 +51,8 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     starts = random_document_starts(2, LENGTH) if masked else None
     q, k, v = given
-    found = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, starts, (backend,))
+    sparse = ShiftedSparse(GROUPS, num_unshifted, partial(attend, backends=(backend,)))
+    found, _ = sparse(q, k, v, positions=None, bias=None, mask=starts, move=False)
     q, k, v = exact
     expected = masked_attention(q, k, v, starts, num_unshifted)
     for output in (found, expected):
@@ -69,10 +72,10 @@ def test_pairs() -> None:
 class Masked(ShiftedSparse):
     """The same by a mask."""
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, backends: Backends | None = None
-    ) -> Tensor:
-        return masked_attention(q, k, v, document_starts, self.num_unshifted)
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, positions: PositionState | None, bias: None, mask: Tensor | None, move: bool
+    ) -> tuple[Tensor, None]:
+        return masked_attention(*rotate_qk(q, k, positions), v, mask, self.num_unshifted), None
 
 
 def rope_model() -> Transformer:
@@ -104,7 +107,7 @@ def test_no_token_sees_the_future() -> None:
     for num_unshifted, begins in ((1, BEGINS[0]), (0, BEGINS[1])):
         q, k, v = (torch.randn(1, LENGTH, 1, 4, generator=generator) for _ in range(3))
         v.requires_grad_()
-        out = ShiftedSparse(GROUPS, num_unshifted).attend(q, k, v, None)
+        out, _ = ShiftedSparse(GROUPS, num_unshifted)(q, k, v, positions=None, bias=None, mask=None, move=False)
         for token, first in enumerate(begins):
             (gradient,) = torch.autograd.grad(out[0, token].sum(), v, retain_graph=True)
             assert gradient[0, :, 0, 0].nonzero().flatten().tolist() == list(range(first, token + 1))
@@ -127,8 +130,6 @@ def test_dense_in_evaluation() -> None:
     expected = dense(tokens, positions)
     assert bounds.relative_difference(model(tokens, positions), expected) > 1e-2
     assert torch.equal(model.eval()(tokens, positions), expected)
-    shift_groups(model, None)
-    assert torch.equal(model.train()(tokens, positions), expected)
 
 
 @pytest.mark.slow

@@ -9,18 +9,20 @@ from torch import Tensor
 
 from megatape.attention.backend import Attends, Need, Sizes
 from megatape.attention.blocked import Blocked
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.attention.trial import failure
 from megatape.registry import BACKENDS, Entry
 
 CPU = torch.device("cpu")
+Outputs = tuple[Tensor, Tensor | None]
 
 
 class WithoutBackward(Blocked):
-    """Its forward pass works."""
+    """Its forward pass works; without a state it has no other."""
 
-    def attend(self, *arguments: Any) -> Tensor:
-        return _NoBackward.apply(super().attend(*arguments))
+    def attend(self, *arguments: Any) -> Outputs:
+        content, attended_positions = super().attend(*arguments)
+        return _NoBackward.apply(content) if attended_positions is None else content, attended_positions
 
 
 class _NoBackward(torch.autograd.Function):
@@ -36,13 +38,14 @@ class _NoBackward(torch.autograd.Function):
 class WrongGradient(Blocked):
     """Its outputs are right."""
 
-    def attend_and_move(self, q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return super().attend_and_move(2 * q - q.detach(), *arguments)
+    def attend(self, q: Tensor, *arguments: Any) -> Outputs:
+        return super().attend(2 * q - q.detach(), *arguments)
 
 
 class NotANumber(Blocked):
-    def attend(self, *arguments: Any) -> Tensor:
-        return super().attend(*arguments) * float("nan")
+    def attend(self, *arguments: Any) -> Outputs:
+        content, attended_positions = super().attend(*arguments)
+        return content * float("nan"), attended_positions
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind in (WithoutBackward, WrongGradient, NotANumber):
         monkeypatch.setitem(BACKENDS, kind.__name__, Entry(f"{__name__}:{kind.__name__}", ""))
     yield
-    load.cache_clear()
+    get_backend.cache_clear()
 
 
 def tried(name: str, attends: Attends, dtype: torch.dtype = torch.bfloat16, masked: bool = False, width: int = 16) -> str:

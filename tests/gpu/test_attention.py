@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
 from megatape.registry import BACKENDS
 from tests import bounds
 from tests.attention import test_bias, test_operation
@@ -31,8 +31,8 @@ BATCH, LENGTH = 2, 300  # no multiple of any block
 def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype: torch.dtype, variant: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     heads, channels, masked = VARIANTS[variant]
-    if refusal := load(backend).refusal(Need("cuda", attends, head_dim, dtype, masked)):
-        pytest.skip(f"{backend} {refusal}")
+    if reason := get_backend(backend).unsupported_reason(Need("cuda", attends, head_dim, dtype, masked)):
+        pytest.skip(f"{backend} {reason}")
     shape = (BATCH, LENGTH, heads, channels, head_dim)
     drawn = test_operation.inputs(shape) if attends == "moving" else test_bias.inputs(shape, "distance")[0]
     drawn = drawn[: 3 if attends == "plain" else 4]
@@ -53,8 +53,9 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
 def _found(backend: str, attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
     q, k, v, *rest = inputs
     if attends == "moving":
-        return load(backend).attend_and_move(q, k, v, initial, rest[0], starts)
-    return (load(backend).attend(q, k, v, DistanceBias(rest[0]) if rest else None, starts),)
+        return test_operation.moving(backend, q, k, v, initial, rest[0], starts)
+    content, _ = get_backend(backend).attend(q, k, v, None, DistanceBias(rest[0]) if rest else None, starts, False)
+    return (content,)
 
 
 def _expected(attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:

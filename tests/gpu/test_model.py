@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import by_preference
-from megatape.model.transformer import Transformer
+from megatape.attention.operation import backends_by_priority
+from megatape.model.build import build_model
 from megatape.registry import AUTO, ENCODINGS
 from tests import bounds
 from tests.attention.test_operation import random_document_starts
@@ -30,7 +30,7 @@ NAMES = [" ".join(map(str, case.values())) for case in CASES]
 def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
     """Logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
-    model = Transformer(drawn.config, backends=by_preference(changes.get("attention", AUTO)))
+    model = build_model(drawn.config, backends=backends_by_priority(changes.get("attention", AUTO)))
     model.load_state_dict(drawn.state_dict())
     model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))

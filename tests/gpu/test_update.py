@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.parallel.mesh import SINGLE
@@ -37,11 +38,11 @@ def test_equals_the_plain_update(heads: int, channels: int, size: int, inner: in
         layer.by_kernel = not exact
         kind = torch.float64 if exact else dtype
         layer.to(kind)
-        moved, attended, m = (tensor.to(dtype).to("cuda", kind, copy=True).requires_grad_() for tensor in drawn)
-        out = layer(initial.to("cuda"), None if first else moved, attended, m)
+        delta, attended, m = (tensor.to(dtype).to("cuda", kind, copy=True).requires_grad_() for tensor in drawn)
+        out = layer(PositionState(initial.to("cuda"), None if first else delta), attended, m).delta
         layer.zero_grad()
         out.double().sin().sum().backward()
-        gradients = {"moved": moved.grad, "attended": attended.grad, "m": m.grad}
+        gradients = {"delta": delta.grad, "attended": attended.grad, "m": m.grad}
         gradients |= {name: weight.grad for name, weight in layer.named_parameters()}
         results.append({"out": out} | {name: grad.clone() for name, grad in gradients.items() if grad is not None})
     found, expected = results

@@ -18,7 +18,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
 from megatape.hf.families.tape import CHOICE, CODE, NAME
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests import bounds
 from tests.bounds import assert_close
@@ -236,7 +236,7 @@ def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp
         assert {config["dtype"], *(str(file.get_tensor(name).dtype)[6:] for name in file.keys())} == {"bfloat16"}  # noqa: SIM118
 
     reader = CheckpointReader(checkpoint)
-    ours = Transformer(reader.config.model)
+    ours = build_model(reader.config.model)
     ours.load_state_dict({name: reader.tensor(name) for name in reader.names()})
     assert ours.blocks[0].position.gain.any()  # training moved it
     model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, MistralForCausalLM
 
+from megatape.model.record import recorded_streams
 from megatape.parallel.parameters import settings
 from tests import bounds
 from tests.bounds import assert_close, assert_within, relative_difference
@@ -161,9 +162,9 @@ def test_hidden_states_and_attentions(exported: Callable[..., Exported]) -> None
     found, tokens = exported("grouped"), prompt()
     with torch.no_grad():
         output = found.load(attn_implementation="eager")(tokens, output_hidden_states=True, output_attentions=True)
-        states: list[tuple[Tensor, Tensor]] = []
-        found.ours(tokens, positions(tokens), states=states)
-    assert_close(output.hidden_states[1], states[0][0], bounds.EXPORTED)
+        with recorded_streams(found.ours) as streams:
+            found.ours(tokens, positions(tokens))
+    assert_close(output.hidden_states[1], streams[0][0], bounds.EXPORTED)
     assert len(output.hidden_states) == len(output.attentions) + 1 == 4
     assert_close(output.attentions[0].sum(-1), torch.ones(2, 4, 40), bounds.PROBABILITIES)
 

@@ -14,8 +14,8 @@ from megatape.config import parse_config
 from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_exported
+from megatape.model.build import build_model
 from megatape.model.encodings.encoding import Encoding, LayerBias
-from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.plan.report import report
@@ -113,7 +113,7 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
         "wide_attention.py",
         f"{FILE}.py",
     }
-    model = Transformer(checkpoint.config.model)
+    model = build_model(checkpoint.config.model)
     model.load_state_dict({name: checkpoint.tensor(name) for name in checkpoint.names()})
     tokens = torch.arange(3, 33)[None]
     with torch.no_grad():

@@ -23,7 +23,8 @@ from triton.runtime import interpreter
 from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
-from megatape.attention.operation import load
+from megatape.attention.operation import get_backend
+from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.kernels import update
@@ -37,7 +38,7 @@ TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
 
 @dataclass(frozen=True)
 class Case:
-    """shape: B, N, H, L, R. moves: with e; rotates: or with e for queries and keys alone; moved: with something added to e's
+    """shape: B, N, H, L, R. moves: with e; rotates: or with e for queries and keys alone; delta: with something added to e's
     initial value; wide: e is twice as wide as heads. biased: with a bias by distance. tile: in place of a GPU's, so that loops
     have several steps."""
 
@@ -46,7 +47,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     moves: bool = True
     rotates: bool = False
-    moved: bool = True
+    delta: bool = True
     documents: bool = True
     wide: bool = False
     biased: bool = False
@@ -55,10 +56,10 @@ class Case:
 CASES = [
     Case((2, 40, 2, 1, 16), TALL),  # groups; ragged in both directions of a tile
     Case((1, 50, 1, 1, 20), WIDE, documents=False),  # padded heads
-    Case((1, 40, 1, 1, 4), WIDE, moved=False),
+    Case((1, 40, 1, 1, 4), WIDE, delta=False),
     Case((1, 40, 2, 1, 16), TALL, moves=False),
     Case((1, 40, 2, 1, 16), TALL, moves=False, rotates=True),
-    Case((1, 40, 2, 2, 4), WIDE, moves=False, rotates=True, moved=False),
+    Case((1, 40, 2, 2, 4), WIDE, moves=False, rotates=True, delta=False),
     Case((1, 20, 2, 1, 4), TALL, wide=True),
     Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
     Case((2, 40, 2, 1, 16), TALL, moves=False, biased=True),
@@ -78,39 +79,36 @@ MANY = (2**14, 150, 16, 8, 64)  # as many in samples short enough for the progra
 def differences(case: Case) -> dict[str, float]:
     """Of results and gradients from the formula in float64 for the same rounded arguments."""
     attention.tile_of = lambda kernel, x: SQUARE if kernel is attention.distances_kernel else case.tile
-    q, k, v, moved = inputs(case.shape, case.dtype)
+    q, k, v, delta = inputs(case.shape, case.dtype)
     if case.wide:
-        moved = moved.detach().repeat(1, 1, 1, 2).requires_grad_()
+        delta = delta.detach().repeat(1, 1, 1, 2).requires_grad_()
     batch, length, heads, channels, size = case.shape
     starts = random_document_starts(batch, length) if case.documents else None
-    arguments = {"q": q, "k": k, "v": v} | ({"moved": moved} if (case.moves or case.rotates) and case.moved else {})
+    arguments = {"q": q, "k": k, "v": v} | ({"delta": delta} if (case.moves or case.rotates) and case.delta else {})
     if case.biased:
         arguments["bias"] = torch.randn(heads, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in arguments.items()}
-    initial = initial_state(moved)
+    initial = initial_state(delta)
     if not case.moves and not case.rotates:  # a rotation by nothing
         initial = torch.tensor([1.0, 0.0]).repeat_interleave(size // 2).expand_as(initial)
-    e = initial.double().expand(-1, -1, channels, -1) + exact.get("moved", 0)
+    e = initial.double().expand(-1, -1, channels, -1) + exact.get("delta", 0)
     zeros = torch.zeros(batch, length, dtype=torch.long)
-    found: tuple[Tensor, ...]
-    expected: tuple[Tensor, ...]
+    expected: tuple[Any, ...]
     if case.wide:  # the formula is not for these; float32 blocks are
         blocked = [exact[name].float() for name in ("q", "k", "v")]
-        expected = load("blocked").attend_and_move(blocked[0], blocked[1], blocked[2], initial, exact["moved"].float(), starts)
+        positions = PositionState(initial, exact["delta"].float())
+        expected = get_backend("blocked").attend(blocked[0], blocked[1], blocked[2], positions, None, starts, True)
     elif case.biased:
         index = torch.arange(length)
         by_pair = exact["bias"][:, (index[:, None] - index).clamp(min=0)][None]
         expected = (test_bias.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
     else:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
-    if case.moves:
-        found = load("triton").attend_and_move(q, k, v, initial, arguments.get("moved"), starts)
-    elif case.rotates:
-        found = (load("triton").attend_rotated(q, k, v, initial, arguments.get("moved"), starts),)
-        expected = expected[:1]
-    else:
-        bias = DistanceBias(arguments["bias"]) if case.biased else None
-        found, expected = (load("triton").attend(q, k, v, bias, starts),), expected[:1]
+    rotation = PositionState(initial, arguments.get("delta")) if case.moves or case.rotates else None
+    bias = DistanceBias(arguments["bias"]) if case.biased else None
+    outputs = get_backend("triton").attend(q, k, v, rotation, bias, starts, case.moves)
+    found = [output for output in outputs if output is not None]
+    expected = expected[: len(found)]
     for results in (found, expected):
         torch.stack([result.double().sin().sum() for result in results]).sum().backward()
     ours, theirs = ([*results, *_gradients(given)] for results, given in ((found, arguments), (expected, exact)))
@@ -149,12 +147,13 @@ def update_differences(
         layer.by_kernel = not exact
         kind = torch.float64 if exact else dtype
         layer.to(kind)
-        moved, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
-        out = layer(initial.to(kind) if exact else initial.float(), moved if moves else None, attended if attends else None, m)
+        delta, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
+        positions = PositionState(initial.to(kind) if exact else initial.float(), delta if moves else None)
+        out = layer(positions, attended if attends else None, m).delta
         layer.zero_grad()
         out.double().sin().sum().backward()
         outputs.append(out.detach().double())
-        named = dict(layer.named_parameters()) | {"moved": moved, "attended": attended, "m": m}
+        named = dict(layer.named_parameters()) | {"delta": delta, "attended": attended, "m": m}
         gradients.append({name: tensor.grad.double() for name, tensor in named.items() if tensor.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
     pairs = {"D": outputs} | {f"d {name}": [found[name] for found in gradients] for name in gradients[0]}

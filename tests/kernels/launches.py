@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from megatape.attention.kernels import attention
-from megatape.attention.kernels.attention import Tile, fused_attention, fused_moving_attention
+from megatape.attention.kernels.attention import Tile, fused_attention
+from megatape.attention.rotation import PositionState
 from megatape.model.kernels import update
 from megatape.model.kernels.update import fused_update
 
@@ -39,9 +40,12 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     with patch.object(attention, "_run", record):
         if biased:
             by_distance = torch.empty(heads, length, device="meta", requires_grad=True)
-            outputs = (fused_attention(q, k, v, by_distance, starts),)
+            content, _ = fused_attention(q, k, v, None, by_distance, starts, False)
+            outputs = (content,)
         else:
-            outputs = fused_moving_attention(q, k, v, initial, added, starts)
+            content, attended_positions = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)
+            assert attended_positions is not None
+            outputs = content, attended_positions
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
     return recorded
 
@@ -58,10 +62,10 @@ def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: to
         return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)
 
     initial = torch.empty(batch, length, 1, size, device="meta")
-    moved, attended = empty(batch, length, channels, size), empty(batch, length, heads, size)
+    delta, attended = empty(batch, length, channels, size), empty(batch, length, heads, size)
     with patch.object(update, "_run", record), patch.object(update, "PROGRAMS", programs):
         out = fused_update(
-            initial, moved, attended, empty(heads), empty(batch, length, inner), empty(inner, channels), empty(channels, inner)
+            initial, delta, attended, empty(heads), empty(batch, length, inner), empty(inner, channels), empty(channels, inner)
         )
         out.backward(torch.empty_like(out))
     return recorded

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from megatape.attention.backend import Need
-from megatape.attention.operation import choose, load
+from megatape.attention.operation import get_backend, select_backend
 from megatape.registry import BACKENDS
 from tests import bounds
 from tests.bounds import assert_within
@@ -57,15 +57,15 @@ REFUSALS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_says_what_it_does_not_support(reason: str) -> None:
     supported = Need("cuda", "moving", 128, torch.bfloat16, masked=True)
-    assert load("triton").refusal(supported) is None
-    assert load("triton").refusal(replace(supported, attends="distance bias")) is None
-    assert reason in str(load("triton").refusal(replace(supported, **REFUSALS[reason])))
+    assert get_backend("triton").unsupported_reason(supported) is None
+    assert get_backend("triton").unsupported_reason(replace(supported, attends="distance bias")) is None
+    assert reason in str(get_backend("triton").unsupported_reason(replace(supported, **REFUSALS[reason])))
 
 
 def test_runs_only_where_it_is_named() -> None:
     """No GPU has measured it."""
     need = Need("cuda", "moving", 64, torch.bfloat16, masked=False)
-    assert choose(need) != "triton" and list(BACKENDS).index("triton") > list(BACKENDS).index("blocked")
+    assert select_backend(need) != "triton" and list(BACKENDS).index("triton") > list(BACKENDS).index("blocked")
 
 
 # Architecture, and the launches of kernels.

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from megatape.config import ModelConfig
+from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 
 SHAPE: dict[str, Any] = {
@@ -20,7 +21,7 @@ SHAPE: dict[str, Any] = {
 
 def random_model(seed: int = 0, std: float = 0.15, **changes: Any) -> Transformer:
     """A float32 model with all weights drawn at random, including position updates and norms."""
-    model = Transformer(ModelConfig(**SHAPE | changes))
+    model = build_model(ModelConfig(**SHAPE | changes))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         parameter.data.normal_(1.0 if name.endswith("norm.weight") else 0.0, std, generator=generator)

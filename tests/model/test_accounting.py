@@ -13,8 +13,7 @@ from megatape.attention import operation
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
-from megatape.model.shifted import shift_groups
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.plan.trace import PLAIN
 from megatape.registry import ENCODINGS
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
@@ -96,7 +95,7 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
     config = ModelConfig(**SHAPE | changes)
-    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
+    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "sdpa")
     model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
@@ -105,9 +104,10 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
 def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ModelConfig(**SHAPE | {"encoding": "rope", "num_kv_heads": 2})
-    monkeypatch.setattr(operation, "choose", lambda need, backends: "sdpa")
-    model, tokens = meta_model(config), torch.zeros(1, 48, dtype=torch.long, device="meta")
-    shift_groups(model, 3)
+    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "sdpa")
+    tokens = torch.zeros(1, 48, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        model = build_model(config, num_shifted_groups=3)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(48, device="meta")[None])
     assert counter.get_total_flops() == forward_flops(config, 48, 3) < forward_flops(config, 48)
@@ -117,9 +117,9 @@ def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: Mode) -> None:
     config = ModelConfig(encoding=encoding, **SHAPE)
-    real = saved_bytes(Transformer(config, checkpointing), 2, 48)
+    real = saved_bytes(build_model(config, activation_checkpointing=checkpointing), 2, 48)
     with FakeTensorMode():
-        assert saved_bytes(Transformer(config, checkpointing), 2, 48) == real
+        assert saved_bytes(build_model(config, activation_checkpointing=checkpointing), 2, 48) == real
     assert real > 0
 
 
@@ -138,7 +138,7 @@ def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
     (dtype, changes), found, saved, flops = VARIANTS[variant], {}, {}, {}
     for mode in get_args(Mode):
         drawn = random_model(**changes)
-        model = Transformer(drawn.config, mode).to(dtype)
+        model = build_model(drawn.config, activation_checkpointing=mode).to(dtype)
         model.load_state_dict(drawn.state_dict())
         saved[mode] = saved_bytes(model, 2, 40)
         with FlopCounterMode(display=False) as counter:
@@ -165,7 +165,8 @@ def test_what_tape_keeps_more(checkpointing: Mode, dtype: torch.dtype) -> None:
     The MLP's output, which moves e, is kept in place of the next block's input, its sum with one that is kept."""
     saved = {}
     for encoding in ("tape", "rope"):
-        model = Transformer(ModelConfig(encoding=encoding, **SHAPE), checkpointing, backends=PLAIN).to(dtype)
+        config = ModelConfig(encoding=encoding, **SHAPE)
+        model = build_model(config, backends=PLAIN, activation_checkpointing=checkpointing).to(dtype)
         saved[encoding] = saved_bytes(model, 2, 40)
     assert saved["tape"] - saved["rope"] == 2 * SHAPE["num_layers"] * 2 * 40 * SHAPE["hidden_size"] * dtype.itemsize
 

@@ -11,12 +11,14 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.config import ModelConfig, ScalingConfig
 from megatape.hf.families.family import SCALING
 from megatape.model.accounting import meta_model
+from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
-from megatape.model.transformer import Transformer
+from megatape.model.record import recorded_streams
 from megatape.parallel.mesh import Axis
 from megatape.registry import ENCODINGS
 from tests import bounds
@@ -63,7 +65,10 @@ def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
     shape = SHAPE | {"num_layers": 1, "encoding": encoding}
     ids = torch.zeros(2, 8, dtype=torch.long, device="meta")
     with CountHostTensors() as counted:
-        meta_model(ModelConfig(**shape))(ids, ids, targets=ids, states=[], dropout_seeds=ids[:, 0]).backward()
+        model = meta_model(ModelConfig(**shape))
+        with recorded_streams(model):
+            loss = model(ids, ids, targets=ids, dropout_seeds=ids[:, 0])
+        loss.backward()
         for scaling in (YARN, LLAMA3) if ENCODINGS[encoding].scalable else ():
             encoding_of(ModelConfig(**shape | {"scaling": scaling})).state(ids)
     assert counted.found == []
@@ -177,16 +182,17 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
     }.get(encoding, lambda head: update.gain[head])
     sums: list[Any] = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
     initial = e[:, :, :1]
-    assert_close(initial + update(initial, e - initial, attended_positions, m), e + torch.stack(sums, dim=2), bounds.UPDATE)
+    found = update(PositionState(initial, e - initial), attended_positions, m)
+    assert_close(found.tensor(2), e + torch.stack(sums, dim=2), bounds.UPDATE)
 
 
 @pytest.mark.parametrize("encoding", NAMES)
 def test_sharded_parameters_are_tagged(encoding: str) -> None:
     """Otherwise the gradient norm would be wrong, which for a small parameter would go unnoticed."""
     config = ModelConfig(**SHAPE | {"encoding": encoding})
-    whole = dict(Transformer(config).named_parameters())
+    whole = dict(build_model(config).named_parameters())
     share: Any
-    for name, share in Transformer(config, axis=Axis("tensor", 2, 1)).named_parameters():
+    for name, share in build_model(config, Axis("tensor", 2, 1)).named_parameters():
         full = whole[name].shape
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name
@@ -223,7 +229,7 @@ def test_xpos_products_decay_with_the_distance() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
     ours = encoding.rotate_qk(q, k, encoding.state(positions))
-    plain = rope.rotate_qk(q, k, rope.state(positions))
+    plain = rotate_qk(q, k, PositionState(rope.state(positions)))
     found, expected = [], []
     for plane in range(4):
         pair = [plane, plane + 4]

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.model.accounting import saved_bytes
-from megatape.model.compiled import compile_blocks
-from megatape.model.fp8 import multiply_in_fp8
+from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.parallel.fp8 import fp8_product
+from megatape.parallel.linear import Linear
+from megatape.parallel.remat import linear
 from tests.model.builder import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
@@ -21,12 +22,11 @@ PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")}
 CHANGES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm": True}
 
 
-def model(mode: Mode = "none", recipe: str | None = "tensorwise") -> Transformer:
+def model(mode: Mode = "none", recipe: str | None = "tensorwise", compiler: str | None = None) -> Transformer:
     drawn = random_model(**CHANGES)
-    made = Transformer(drawn.config, mode).to(torch.bfloat16)
+    product = fp8_product(recipe, torch.device("cpu")) if recipe else None
+    made = build_model(drawn.config, fp8=product, activation_checkpointing=mode, compiler=compiler).to(torch.bfloat16)
     made.load_state_dict(drawn.state_dict())
-    if recipe:
-        multiply_in_fp8(made, fp8_product(recipe, torch.device("cpu")))
     return made
 
 
@@ -41,7 +41,7 @@ def gradients(made: Transformer) -> dict[str, Tensor]:
 
 def test_products_of_the_blocks() -> None:
     made = model()
-    found = {name for name, module in made.named_modules() if getattr(module, "fp8", None) is not None}
+    found = {name for name, module in made.named_modules() if isinstance(module, Linear) and module.product is not linear}
     assert found == {f"blocks.{index}.{name}" for index in range(3) for name in PRODUCTS}
 
 
@@ -58,8 +58,6 @@ def test_checkpointing_changes_nothing_and_fp8_keeps_nothing() -> None:
 @pytest.mark.slow
 def test_compiled_equals_eager() -> None:
     torch._dynamo.reset()
-    compiled = model("full")
-    compile_blocks(compiled, "aot_eager_decomp_partition")
-    found = gradients(compiled)
+    found = gradients(model("full", compiler="aot_eager_decomp_partition"))
     for name, tensor in gradients(model("full")).items():
         assert torch.equal(found[name], tensor), name

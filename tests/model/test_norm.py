@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.model import norm
 from megatape.model.accounting import record_saved
 from megatape.model.norm import RMSNorm
-from megatape.parallel.recompute import Origin
+from megatape.parallel.remat import Remat, attach
 from tests import bounds
 from tests.bounds import assert_close
 
@@ -29,10 +29,10 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, T
     return module, first, second, grad
 
 
-@pytest.mark.parametrize("origin", [False, True], ids=["kept", "from its summands"])
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["kept", "from its summands"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [TOKENS, HEADS], ids=["tokens", "heads"])
-def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, origin: bool) -> None:
+def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bool) -> None:
     """Output and gradients bit for bit those of torch in float32, rounded once. Keeps x in its dtype and a number per row."""
     module, first, second, grad = draw(shape, dtype)
     x = (first + second).requires_grad_()
@@ -40,11 +40,11 @@ def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, origin: boo
     expected = F.rms_norm(x.float(), weight.shape, weight, EPS).to(dtype)
     wanted = torch.autograd.grad(expected, [x, module.weight], grad)
     with record_saved(exclude=[module.weight]) as saved:
-        out = module(x, Origin(torch.add, (first, second)) if origin else None)
+        out = module(attach(x, Remat(torch.add, (first, second))) if rebuilt else x)
     found = torch.autograd.grad(out, [x, module.weight], grad)
     for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):
         assert ours.dtype == dtype and torch.equal(ours, theirs)
-    assert saved.bytes == (2 if origin else 1) * x.nbytes + x.shape[:-1].numel() * 4
+    assert saved.bytes == (2 if rebuilt else 1) * x.nbytes + x.shape[:-1].numel() * 4
 
 
 @pytest.mark.parametrize("trained", ["x", "weight"])

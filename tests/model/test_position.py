@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.rotation import rotate
+from megatape.attention.rotation import PositionState, rotate
 from megatape.model.encodings.rotary import rotary_state
+from megatape.model.record import recorded_streams
 from tests import bounds
 from tests.bounds import assert_close
 from tests.model.builder import SHAPE, random_model, tokens_and_positions
@@ -46,9 +47,10 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
 def test_position_states_rotate_with_the_offset() -> None:
     """e(offset t) is e(0) rotated by t, after every layer."""
     model, offset = random_model(), 1000
-    states: dict[int, list[tuple[Tensor, Tensor | None]]] = {0: [], offset: []}
-    for start, collected in states.items():
-        model(*tokens_and_positions(offset=start), states=collected)
+    states: dict[int, list[tuple[Tensor, Tensor | None]]] = {}
+    for start in (0, offset):
+        with recorded_streams(model) as states[start]:
+            model(*tokens_and_positions(offset=start))
     rotate_qk = rotary_state(torch.tensor([[offset]]), 8, 1e4).expand(2, 40, 4, -1)
     for (_, here), (_, there) in zip(states[0], states[offset], strict=True):
         assert here is not None and there is not None
@@ -63,14 +65,16 @@ def test_angles_are_computed_in_float64() -> None:
     assert_close(state.double(), torch.cat([angles.cos(), angles.sin()]), bounds.ANGLES)
 
 
-def test_last_update_is_dead_unless_states_are_asked_for() -> None:
+def test_last_update_is_dead_unless_streams_are_recorded() -> None:
     model = random_model()
     model(*tokens_and_positions()).square().sum().backward()
     dead = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert dead == [f"blocks.2.position.{part}" for part in ("gain", "content", "up", "down")]
-    states: list[tuple[Tensor, Tensor | None]] = []
-    model(*tokens_and_positions(), states=states)
-    assert float((states[-1][1] - states[-2][1]).abs().max()) > 1e-3
+    with recorded_streams(model) as streams:
+        model(*tokens_and_positions())
+    (_, before), (_, after) = streams[-2:]
+    assert before is not None and after is not None
+    assert float((after - before).abs().max()) > 1e-3
 
 
 def test_documents_packed_together_are_as_if_alone() -> None:
@@ -108,10 +112,12 @@ def test_update_equals_the_equations() -> None:
     expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
     expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
     initial = torch.randn(2, 5, 1, 8, generator=generator)
-    assert_close(initial + update(initial, e - initial, attended_positions, m), expected, bounds.UPDATE)
+    found = update(PositionState(initial, e - initial), attended_positions, m)
+    assert_close(found.tensor(2), expected, bounds.UPDATE)
 
 
 def test_shape_of_the_state() -> None:
-    states: list[tuple[Tensor, Tensor | None]] = []
-    random_model(num_kv_heads=2)(*tokens_and_positions(3, 11), states=states)
-    assert [tuple(e.shape) for _, e in states] == [(3, 11, 2, SHAPE["hidden_size"] // SHAPE["num_heads"])] * 3
+    model = random_model(num_kv_heads=2)
+    with recorded_streams(model) as streams:
+        model(*tokens_and_positions(3, 11))
+    assert [tuple(e.shape) for _, e in streams if e is not None] == [(3, 11, 2, SHAPE["hidden_size"] // SHAPE["num_heads"])] * 3

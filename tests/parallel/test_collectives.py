@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.parallel.collectives import all_gather, every_rank, gather_tokens, scatter_sum_tokens
-from megatape.parallel.layout import divide_by_channels, divide_by_tokens, own_rows, own_tokens
+from megatape.parallel.layout import channels_to_tokens, local_tokens, own_rows, tokens_to_channels
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.parallel.parameters import parameter
 from megatape.runtime.topology import Topology
@@ -43,12 +43,18 @@ def _to_tokens(parts: list[Tensor]) -> list[Tensor]:
     return list(torch.cat(parts, dim=2).chunk(RANKS, dim=1))
 
 
+def _tokens_to_channels(x: Tensor, axis: Axis) -> Tensor:
+    received = tokens_to_channels(x, axis).wait()
+    assert received is not None
+    return received
+
+
 # B = 2 samples of N = 6 tokens; L = 4 channels of width 5.
 PAIRS = {
     "gather_tokens": Pair(gather_tokens, (2, 3, 5), _gathered),
     "scatter_sum_tokens": Pair(scatter_sum_tokens, (2, 6, 5), _scattered),
-    "divide_by_channels": Pair(lambda x, axis: divide_by_channels(x, axis).begin().finish(), (2, 3, 4, 5), _to_channels),
-    "divide_by_tokens": Pair(divide_by_tokens, (2, 6, 2, 5), _to_tokens),
+    "tokens_to_channels": Pair(_tokens_to_channels, (2, 3, 4, 5), _to_channels),
+    "channels_to_tokens": Pair(channels_to_tokens, (2, 6, 2, 5), _to_tokens),
 }
 
 
@@ -78,7 +84,7 @@ def check(_: Any, topology: Topology) -> int:
     (grad,) = torch.autograd.grad((replicated * draw((3, 4), 10 + rank)).sum(), replicated)
     assert torch.equal(grad, draw((3, 4), 10) + draw((3, 4), 11))
     assert torch.equal(every_rank(draw((3,), rank), axis), torch.stack([draw((3,), 0), draw((3,), 1)]))
-    assert torch.equal(all_gather(own_tokens(draw((2, 6, 5), 3), axis), axis), draw((2, 6, 5), 3))
+    assert torch.equal(all_gather(local_tokens(draw((2, 6, 5), 3), axis), axis), draw((2, 6, 5), 3))
     return len(PAIRS)
 
 
@@ -87,7 +93,7 @@ def test_alone_nothing_changes() -> None:
         x = draw(pair.shape, 0)
         assert pair.function(x, SINGLE) is x
     x = draw((2, 6), 0)
-    assert own_tokens(x, SINGLE) is x
+    assert local_tokens(x, SINGLE) is x
     assert torch.equal(every_rank(x, SINGLE), x[None])
 
 

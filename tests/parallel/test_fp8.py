@@ -1,7 +1,7 @@
 """Layers that multiply in FP8: against torchao's own module, which multiplies the same numbers, and against float64."""
 
 import sys
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from megatape.config import Fp8Recipe
 from megatape.parallel.fp8 import fp8_product
-from megatape.parallel.layers import ColumnLinear, RowLinear, column_parallel
-from megatape.parallel.recompute import derive
+from megatape.parallel.linear import ColumnLinear, RowLinear
+from megatape.parallel.remat import linear, remat
 from tests import bounds
 
 pytestmark = pytest.mark.fp8
@@ -29,10 +29,18 @@ def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
     generator = torch.Generator().manual_seed(0)
     each: list[ColumnLinear | RowLinear] = [*column, row]
     for layer in each:
-        layer.fp8 = fp8_product(recipe, CPU) if recipe else None
+        layer.product = fp8_product(recipe, CPU) if recipe else linear
         for parameter in layer.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
     return column, row
+
+
+def double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def halve(x: Tensor) -> Tensor:
+    return x / 2
 
 
 def results(made: Layers, selective: bool = False) -> list[Tensor]:
@@ -41,26 +49,25 @@ def results(made: Layers, selective: bool = False) -> list[Tensor]:
     dtype, generator = row.weight.dtype, torch.Generator().manual_seed(1)
     x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
     d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
-    doubled, origin = derive(lambda x: 2 * x, x, keep=not selective)
-    first, second = column_parallel(doubled, *column, origin=origin)
-    halved, origin = derive(lambda x: x / 2, first, keep=not selective)
-    outs = [row(halved, origin=origin), second]
+    doubled = remat(double, x) if selective else double(x)
+    first, second = (layer(doubled) for layer in column)
+    outs = [row(remat(halve, first) if selective else halve(first)), second]
     weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
     return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *weights], d_outs)]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_equal_to_torchaos_modules(recipe: str) -> None:
-    """Bit for bit; so is what keeps the input's origin in the place of the input."""
+    """Bit for bit; so it is if the arguments of the input are kept in its place."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
     class Theirs(ColumnLinear):
-        def forward(self, whole: Tensor, **_: Any) -> Tensor:
-            linear = nn.Linear(1, 1, bias=self.bias is not None)
-            linear.weight, linear.bias = self.weight, self.bias  # type: ignore[assignment]
+        def forward(self, x: Tensor) -> Tensor:
+            module = nn.Linear(1, 1, bias=self.bias is not None)
+            module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
             config = Float8LinearConfig.from_recipe_name(recipe)
             object.__setattr__(config, "emulate", True)
-            out: Tensor = convert_to_float8_training(nn.Sequential(linear), config=config)(whole)
+            out: Tensor = convert_to_float8_training(nn.Sequential(module), config=config)(x)
             return out
 
     column, row = layers(None)
@@ -79,15 +86,15 @@ def test_rounded_as_fp8_is(recipe: str) -> None:
         bounds.assert_within(difference, bounds.FP8)
 
 
-def test_origin_is_kept_in_the_place_of_the_input() -> None:
+def test_arguments_are_kept_in_the_place_of_the_input() -> None:
     """Of one layer, and of several with one input."""
     (first, second), row = layers("tensorwise")
     for selective in (False, True):
         x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
-        doubled, origin = derive(lambda x: 2 * x, x, keep=not selective)
-        halved, other = derive(lambda x: x / 2, torch.ones(2, 32, OUT[0], dtype=torch.bfloat16), keep=not selective)
+        ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
+        doubled, halved = (remat(double, x), remat(halve, ones)) if selective else (double(x), halve(ones))
         inputs = [StorageWeakRef(each.untyped_storage()) for each in (doubled, halved)]
-        outputs = [*column_parallel(doubled, first, second, origin=origin), row(halved, origin=other)]
+        outputs = [first(doubled), second(doubled), row(halved)]
         del doubled, halved
         assert [each.expired() for each in inputs] == [selective] * len(inputs)
         del outputs

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.parallel import loss
-from megatape.parallel.layout import own_tokens
+from megatape.parallel.layout import local_tokens
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import IGNORE_INDEX
@@ -87,13 +87,13 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
     differences = []
     for chunk in CHUNKS:
         loss.CHUNK_ELEMENTS = chunk
-        own_x, own_weight = own_tokens(x.detach(), axis).requires_grad_(), padded[mine].clone().requires_grad_()
+        own_x, own_weight = local_tokens(x.detach(), axis).requires_grad_(), padded[mine].clone().requires_grad_()
         found = loss.cross_entropy(own_x, own_weight, targets, VOCAB, axis)
         found.backward()
         assert own_x.grad is not None and own_weight.grad is not None
         differences += [
             relative_difference(found, expected),
-            relative_difference(own_x.grad, own_tokens(grad_x, axis)),
+            relative_difference(own_x.grad, local_tokens(grad_x, axis)),
             relative_difference(own_weight.grad, padded_grad[mine]),
         ]
     return differences

@@ -9,8 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from megatape.config import ActivationCheckpointing
 from megatape.model.accounting import count_parameters, saved_bytes
-from megatape.model.trainable import freeze
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import FP8_BYTES, plan_activations, plan_memory
 from megatape.plan.trace import PLAIN, activations, run_pass
@@ -46,8 +45,13 @@ def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
     for backends in (None, PLAIN):
         planned = activations(config, config.model.encoding, config.training.activation_checkpointing, backends).total
-        model = Transformer(config.model, config.training.activation_checkpointing, backends=backends)
-        freeze(model, config.training.trainable, config.training.frozen)
+        model = build_model(
+            config.model,
+            trainable=config.training.trainable,
+            frozen=config.training.frozen,
+            backends=backends,
+            activation_checkpointing=config.training.activation_checkpointing,
+        )
         model.to(getattr(torch, config.training.precision))
         assert planned == saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length), backends
 
@@ -63,7 +67,7 @@ def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpoin
     config = configure(raw, "x", {})
     axis, found = make_mesh(topology, {"tensor": 2})["tensor"], {}
     for mode in MODES:
-        model = Transformer(config.model, mode, axis)
+        model = build_model(config.model, axis, activation_checkpointing=mode)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter)
         found[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)

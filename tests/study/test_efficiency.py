@@ -7,7 +7,7 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, saved_bytes
-from megatape.model.transformer import Transformer
+from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from megatape.study import efficiency, timing
 from megatape.study.choice import parse_encodings, with_encoding
@@ -30,7 +30,7 @@ def test_every_encoding_runs_every_part_and_is_counted() -> None:
         assert all(parameter.grad is None for parameter in subject.model.parameters())
         cost, config = subject.cost(32), with_encoding(SMALL, name)
         assert (cost.parameters, cost.flops) == (count_parameters(config).total, forward_flops(config, 32))
-        assert cost.saved == saved_bytes(Transformer(config), 2, 32), name
+        assert cost.saved == saved_bytes(build_model(config), 2, 32), name
         assert 0 < cost.saved_blocks < cost.saved
 
 

@@ -16,7 +16,7 @@ from megatape.data.tokenizer_files import load_tokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
-from megatape.model.trainable import count_trainable
+from megatape.model.accounting import count_trainable
 from megatape.study import extension
 from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome

@@ -10,7 +10,7 @@ from megatape.config import Config, ScalingConfig, differences, load_config
 from megatape.config.section import Identity
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.importing import starting_config
-from megatape.model.trainable import count_trainable
+from megatape.model.accounting import count_trainable
 from megatape.study.methods import METHODS, Settings, method_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"

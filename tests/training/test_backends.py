@@ -14,9 +14,8 @@ from megatape.attention.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.model.build import build_model
 from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.model.transformer import Transformer
-from megatape.model.update_trial import update_plainly
 from megatape.registry import BACKENDS, Entry
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
@@ -32,7 +31,7 @@ FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
 class Fragile(Blocked):
     updates_by_kernel = True
 
-    def attend(self, *arguments: Any) -> Tensor:
+    def attend(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
         if os.environ["RANK"] == "1":
             raise RuntimeError("out of resource: shared memory, required 247000")
         return super().attend(*arguments)
@@ -44,10 +43,10 @@ class BrokenUpdate(TapeUpdate):
     def has_kernel(self, device: torch.device) -> bool:
         return True
 
-    def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         if os.environ["RANK"] == "1" and attended_positions is not None:
             attended_positions = attended_positions / self.gain[:, None]
-        return self._both(state, moved, attended_positions, m)
+        return self._both(initial, delta, attended_positions, m)
 
 
 @pytest.fixture
@@ -107,10 +106,9 @@ def test_an_update_whose_kernel_fails_is_plain(
         )
         monkeypatch.setenv("RANK", "0")
         assert updates_by_kernel(config, CPU, alone, ("fragile", "blocked")) and not capsys.readouterr().out
-        model = Transformer(config.model, backends=("fragile", "blocked"))
-    assert [block.position.by_kernel for block in model.blocks] == [True] * config.model.num_layers
-    update_plainly(model)
-    assert not any(block.position.by_kernel for block in model.blocks)
+        for chosen, expected in ((None, True), (False, False)):
+            model = build_model(config.model, backends=("fragile", "blocked"), update_by_kernel=chosen)
+            assert [block.position.by_kernel for block in model.blocks] == [expected] * config.model.num_layers
 
 
 def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:

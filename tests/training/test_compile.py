@@ -1,6 +1,5 @@
 """Training with compiled blocks is training without them."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -8,11 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
-from megatape.model.block import Block
+from megatape.model import build
 from megatape.model.compiled import compile_blocks
-from megatape.model.transformer import Transformer
 from megatape.runtime.topology import Topology
-from megatape.training import trainer
 from tests.training.cases import train_cases
 from tests.training.test_stages import compare
 from tests.workers import run_workers
@@ -42,7 +39,7 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
 
-    with patch.object(trainer, "compile_blocks", partial(compile_blocks, backend="aot_eager_decomp_partition")):
+    with patch.object(build, "compile_blocks", lambda model, _: compile_blocks(model, "aot_eager_decomp_partition")):
         results = train_cases(payload, topology)
     assert not any("error" in result for result in results), results
     with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):
@@ -52,11 +49,9 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     left = []
     for encoding in ("tape", "tape_vector"):
         config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
-        model = Transformer(config.model, backends=("triton",))
-        compile_blocks(model, "eager")
-        block = model.blocks[0]
-        assert isinstance(block, Block) and block.compiled is not None
-        left.append(block.compiled.position is block.position)
+        block = build.build_model(config.model, backends=("triton",), compiler="eager").blocks[0]
+        assert "feed_forward" in vars(block)
+        left.append("forward" not in vars(block.position))
     stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])
     return dict(zip(("graphs", "breaks"), stats, strict=True)) | {"refusal": refusal, "left to our kernel": left}
 

@@ -12,11 +12,13 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from megatape.attention.backend import Mask
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotate_kernel
 from megatape.attention.launch import launch
+from megatape.attention.rotation import PositionState
 
 MIN_WIDTH = 16  # the smallest factor of a matrix product
 
@@ -49,25 +51,14 @@ FLOAT_TILE = Tile(32, 32, 8, 1)
 ROTATED = Tile(64, 64, 4, 1)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, document_starts: Tensor | None) -> Tensor:
-    """Causal attention; arguments and result as in Backend.attend. by_distance: float32 [H, N], a bias on scores, or None."""
-    content, _ = _FusedAttention.apply(q, k, v, None, None, False, by_distance, document_starts)
-    return content
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, by_distance: Tensor | None, mask: Mask, move: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
 
-
-def fused_rotated_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> Tensor:
-    """The same with q and k rotated by e of their width; as in Backend.attend_rotated."""
-    content, _ = _FusedAttention.apply(q, k, v, initial, moved, False, None, document_starts)
-    return content
-
-
-def fused_moving_attention(
-    q: Tensor, k: Tensor, v: Tensor, initial: Tensor, moved: Tensor | None, document_starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The same over v and e; as in Backend.attend_and_move."""
-    content, attended_positions = _FusedAttention.apply(q, k, v, initial, moved, True, None, document_starts)
+    by_distance: float32 [H, N], a bias on scores, or None."""
+    initial, delta = positions or (None, None)
+    content, attended_positions = _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, mask)
     return content, attended_positions
 
 
@@ -94,44 +85,44 @@ class _FusedAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         initial: Tensor | None,
-        moved: Tensor | None,
+        delta: Tensor | None,
         moves: bool,
         by_distance: Tensor | None,
         document_starts: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        initial, moved = (None if part is None else part.contiguous() for part in (initial, moved))
+        initial, delta = (None if part is None else part.contiguous() for part in (initial, delta))
         starts = None if document_starts is None else document_starts.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, moved, moves)
+        rotated_k, e = _rotated_with_state(k, initial, delta, moves)
         content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         _launch(
-            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=_to_base_2(by_distance),
+            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=_to_base_2(by_distance),
             starts=starts, content=content, position=position, log_sum=log_sum,
         )  # fmt: skip
         ctx.moves = moves
-        ctx.save_for_backward(q, k, v, initial, moved, by_distance, starts, content, position, log_sum)
+        ctx.save_for_backward(q, k, v, initial, delta, by_distance, starts, content, position, log_sum)
         return content, position
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, initial, moved, by_distance, starts, content, position, log_sum = ctx.saved_tensors
+        q, k, v, initial, delta, by_distance, starts, content, position, log_sum = ctx.saved_tensors
         d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, moved, ctx.moves)
-        rotated_q = q if initial is None else _rotated(q, k, initial, moved, None)
+        rotated_k, e = _rotated_with_state(k, initial, delta, ctx.moves)
+        rotated_q = q if initial is None else _rotated(q, k, initial, delta, None)
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        d_moved, d_state = (None, None) if moved is None else (torch.empty_like(moved), torch.empty_like(q))
+        d_delta, d_state = (None, None) if delta is None else (torch.empty_like(delta), torch.empty_like(q))
         row_sum, bias = torch.empty_like(log_sum), _to_base_2(by_distance)
         _launch(
-            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=bias,
+            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=bias,
             starts=starts, content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position,
             d_q=d_q, d_state=d_state, row_sum=row_sum,
         )  # fmt: skip
         _launch(
-            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, moved=moved, bias=bias,
+            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=bias,
             ends=None if starts is None else _ends(starts), log_sum=log_sum, row_sum=row_sum, d_content=d_content,
-            d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_moved=d_moved,
+            d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_delta=d_delta,
         )  # fmt: skip
         d_by_distance = None
         if ctx.needs_input_grad[6]:  # ALiBi's numbers are constant
@@ -141,29 +132,29 @@ class _FusedAttention(torch.autograd.Function):
                 d_content=d_content, parts=parts,
             )  # fmt: skip
             d_by_distance = parts.sum((0, 1))
-        return d_q, d_k, d_v, None, d_moved, None, d_by_distance, None
+        return d_q, d_k, d_v, None, d_delta, None, d_by_distance, None
 
 
-def _rotated(x: Tensor, k: Tensor, initial: Tensor, moved: Tensor | None, state: Tensor | None) -> Tensor:
+def _rotated(x: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, state: Tensor | None) -> Tensor:
     """Queries or keys times e, in their dtype. state: takes e, unless it is None."""
     rotated = torch.empty_like(x)
     batch, length, heads, size = x.shape
     _run(
-        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), 0, ROTATED, x=x, initial=initial, moved=moved,
+        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), 0, ROTATED, x=x, initial=initial, delta=delta,
         rotated=rotated, state=state, length=length, heads=heads, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size),
         ROWS=ROTATED.queries,
     )  # fmt: skip
     return rotated
 
 
-def _rotated_with_state(k: Tensor, initial: Tensor | None, moved: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
-    """Rotated keys and, if it `moves`, e as a value: [B, N, 1, R] while nothing has moved it."""
+def _rotated_with_state(k: Tensor, initial: Tensor | None, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
+    """Rotated keys and, if it `moves`, e as a value: [B, N, 1, R] while there is no delta."""
     if initial is None:
         return k, None
     if not moves:
-        return _rotated(k, k, initial, moved, None), None
-    e = initial.to(k.dtype) if moved is None else torch.empty_like(k)
-    return _rotated(k, k, initial, moved, None if moved is None else e), e
+        return _rotated(k, k, initial, delta, None), None
+    e = initial.to(k.dtype) if delta is None else torch.empty_like(k)
+    return _rotated(k, k, initial, delta, None if delta is None else e), e
 
 
 def _to_base_2(by_distance: Tensor | None) -> Tensor | None:

@@ -35,7 +35,7 @@ def queries_kernel(
     v,
     e,
     initial,
-    moved,
+    delta,
     bias,
     starts,
     content,
@@ -58,11 +58,11 @@ def queries_kernel(
     """d_q; row_sum, the d_i of all queries, which the other pass reads; and d_state, the part of de that comes through queries.
 
     d_q, d_state: [B, N, H, R]; row_sum: [B, H, N], float32. k is rotated, and so is rotated_q: q without initial. Without
-    moved there is no d_state. Program: as in the forward pass."""
+    delta there is no d_state. Program: as in the forward pass."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
-    e_channel, e_channels = state_channel(moved, channel, channels)
+    e_channel, e_channels = state_channel(delta, channel, channels)
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
     columns = head_columns(SIZE, WIDTH)
@@ -109,11 +109,11 @@ def queries_kernel(
         store(d_q, d_queries, batch, first, head, length, heads, columns, QUERIES, SIZE)
     else:
         d1, d2 = halves(d_queries, QUERIES, WIDTH)
-        if moved is not None:
+        if delta is not None:
             x1, x2 = load_halves(q, batch, first, head, length, heads, QUERIES, SIZE, WIDTH)
             x1, x2 = rotate_back(d1, d2, x1, x2)
             store_halves(d_state, x1, x2, batch, first, head, length, heads, QUERIES, SIZE, WIDTH)
-        cosines, sines = load_state(initial, moved, batch, first, channel, length, channels, QUERIES, SIZE, WIDTH)
+        cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, QUERIES, SIZE, WIDTH)
         d1, d2 = rotate_back(d1, d2, cosines, sines)
         store_halves(d_q, d1, d2, batch, first, head, length, heads, QUERIES, SIZE, WIDTH)
 
@@ -126,7 +126,7 @@ def keys_kernel(
     v,
     e,
     initial,
-    moved,
+    delta,
     bias,
     ends,
     log_sum,
@@ -136,7 +136,7 @@ def keys_kernel(
     d_state,
     d_k,
     d_v,
-    d_moved,
+    d_delta,
     length,
     heads,
     scale,
@@ -146,13 +146,13 @@ def keys_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """d_k, d_v and d_moved, [B, N, L, R]. d_state and row_sum: from queries_kernel.
+    """d_k, d_v and d_delta, [B, N, L, R]. d_state and row_sum: from queries_kernel.
 
     ends: [B, N] or None, the token after the last one that sees each token. Program: KEYS keys of a channel of a sample; those
     that the most queries see come first."""
     first, channel, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
     channels = heads // GROUP
-    e_channel, e_channels = state_channel(moved, channel, channels)
+    e_channel, e_channels = state_channel(delta, channel, channels)
     columns = head_columns(SIZE, WIDTH)
     keys = load(rotated_k, batch, first, channel, length, channels, columns, KEYS, SIZE, True)
     values = load(v, batch, first, channel, length, channels, columns, KEYS, SIZE, True)
@@ -204,7 +204,7 @@ def keys_kernel(
             if e is not None:
                 d_positions = load(d_position, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
                 d_weights = tl.dot(states, tl.trans(d_positions), d_weights, input_precision=PRECISION)
-                if moved is not None:
+                if delta is not None:
                     d_states = tl.dot(weights.to(d_positions.dtype), d_positions, d_states, input_precision=PRECISION)
             d_scores = weights * (d_weights - row_sums[None, :])
             d_keys = tl.dot(d_scores.to(queries.dtype), queries, d_keys, input_precision=PRECISION)
@@ -215,7 +215,7 @@ def keys_kernel(
         store(d_k, d_keys, batch, first, channel, length, channels, columns, KEYS, SIZE)
     else:
         d1, d2 = halves(d_keys, KEYS, WIDTH)
-        if moved is not None:
+        if delta is not None:
             s1, s2 = halves(d_states, KEYS, WIDTH)
             x1, x2 = load_halves(k, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
             x1, x2 = rotate_back(d1, d2, x1, x2)
@@ -226,7 +226,7 @@ def keys_kernel(
                 x1, x2 = load_halves(d_state, batch, first, head, length, heads, KEYS, SIZE, WIDTH)
                 s1 += x1
                 s2 += x2
-            store_halves(d_moved, s1, s2, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
-        cosines, sines = load_state(initial, moved, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
+            store_halves(d_delta, s1, s2, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
+        cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
         d1, d2 = rotate_back(d1, d2, cosines, sines)
         store_halves(d_k, d1, d2, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)

@@ -20,7 +20,7 @@ def forward_kernel(
     v,
     e,
     initial,
-    moved,
+    delta,
     bias,
     starts,
     content,
@@ -38,13 +38,13 @@ def forward_kernel(
     """content = A v, position = A e and log_sum, the logarithms of the sums of exponentials, to base 2.
 
     q, content, position: [B, N, H, R]; k, v: [B, N, L, R], k rotated; log_sum: [B, H, N], float32. e: [B, N, L, R] in the dtype
-    of v, or [B, N, 1, R] if moved is None; without it, A v alone. q is rotated here by initial + moved, as tiles.load_state has
+    of v, or [B, N, 1, R] if delta is None; without it, A v alone. q is rotated here by initial + delta, as tiles.load_state has
     them, and without initial stays as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token
     that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
-    e_channel, e_channels = state_channel(moved, channel, channels)
+    e_channel, e_channels = state_channel(delta, channel, channels)
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
     columns = head_columns(SIZE, WIDTH)
@@ -52,7 +52,7 @@ def forward_kernel(
         queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     else:
         x1, x2 = load_halves(q, batch, first, head, length, heads, QUERIES, SIZE, WIDTH)
-        cosines, sines = load_state(initial, moved, batch, first, channel, length, channels, QUERIES, SIZE, WIDTH)
+        cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, QUERIES, SIZE, WIDTH)
         x1, x2 = rotate(x1, x2, cosines, sines)
         queries = joined(x1, x2, QUERIES, WIDTH).to(q.dtype.element_ty)
     seen, whole, diagonal, row_starts = seen_keys(starts, batch, first, rows, length, QUERIES, KEYS)
@@ -131,9 +131,9 @@ def biased(scores, bias, head, rows, tokens, length):
 
 
 @triton.jit
-def state_channel(moved, channel, channels):
-    """The channel of e as a value, and how many it has: one for all while nothing has moved it."""
-    if moved is None:
+def state_channel(delta, channel, channels):
+    """The channel of e as a value, and how many it has: one for all while there is no delta."""
+    if delta is None:
         return 0, 1
     else:
         return channel, channels

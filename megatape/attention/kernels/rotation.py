@@ -10,7 +10,7 @@ from megatape.attention.kernels.tiles import load_halves, load_state, rotate, st
 def rotate_kernel(
     x,
     initial,
-    moved,
+    delta,
     rotated,
     state,
     length,
@@ -22,11 +22,11 @@ def rotate_kernel(
 ):
     """rotated = x * e, with GROUP heads of x for each channel of e, and state = e in its dtype, unless it is None.
 
-    x, rotated: [B, N, heads, SIZE]; initial: [B, N, 1, SIZE]; moved: [B, N, heads / GROUP, SIZE] or None; state: the same
+    x, rotated: [B, N, heads, SIZE]; initial: [B, N, 1, SIZE]; delta: [B, N, heads / GROUP, SIZE] or None; state: the same
     shape. Program: a block of tokens, a head, a sample."""
     first, head, batch = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
-    cosines, sines = load_state(initial, moved, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
+    cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
     x1, x2 = load_halves(x, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
     x1, x2 = rotate(x1, x2, cosines, sines)
     store_halves(rotated, x1, x2, batch, first, head, length, heads, ROWS, SIZE, WIDTH)

@@ -71,14 +71,14 @@ def store_halves(x, x1, x2, batch, first, head, length, heads, ROWS: tl.constexp
 
 @triton.jit
 def load_state(
-    initial, moved, batch, first, channel, length, channels, ROWS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr
+    initial, delta, batch, first, channel, length, channels, ROWS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Cosines and sines of the position tensor e = initial [B, N, 1, SIZE] + moved [B, N, channels, SIZE], in float32."""
+    """Cosines and sines of the position tensor e = initial [B, N, 1, SIZE] + delta [B, N, channels, SIZE], in float32."""
     cosines, sines = load_halves(initial, batch, first, 0, length, 1, ROWS, SIZE, WIDTH)
-    if moved is not None:
-        moved_cosines, moved_sines = load_halves(moved, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
-        cosines += moved_cosines
-        sines += moved_sines
+    if delta is not None:
+        delta_cosines, delta_sines = load_halves(delta, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
+        cosines += delta_cosines
+        sines += delta_sines
     return cosines, sines
 
 

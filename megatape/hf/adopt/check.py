@@ -10,8 +10,8 @@ from transformers.initialization import no_init_weights
 from megatape.config import ModelConfig
 from megatape.hf.adopt.architecture import Architecture
 from megatape.hf.adopt.weights import FolderWeights
+from megatape.model.build import build_model
 from megatape.model.init import initial_weight
-from megatape.model.transformer import Transformer
 
 TEXT_LENGTH = 256  # of the text, if samples are not shorter
 # Float32 rounding, which grows with the depth; 4e-7 in small models. Wrong frequencies of Llama 3 give 6e-3, a lost bias 1.
@@ -48,7 +48,7 @@ def logit_difference(found: Architecture, weights: FolderWeights, model: ModelCo
         theirs = found.family.model_class._from_config(found.theirs, dtype=torch.float32)
     theirs.tie_weights()
     left = dict(theirs.named_parameters())
-    ours = Transformer(model)
+    ours = build_model(model)
     for name, parameter in ours.named_parameters():
         if name not in weights.tensors:
             parameter.data = initial_weight(name, parameter, model.init_std, seed=0)

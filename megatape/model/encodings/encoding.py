@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from megatape.attention.backend import Attends
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.data.positions import Positions
 from megatape.parallel.mesh import Axis
@@ -35,19 +36,24 @@ class LayerBias(nn.Module):
 
 
 class StateUpdate(nn.Module):
-    """The update of the state by one layer, with its parameters. multiply_adds: its cost for one token. by_kernel: by our own
-    Triton kernels, if it has_kernel.
+    """The update of the position state by one layer, with its parameters.
 
-    The state e is Encoding.state plus what layers have moved it by."""
+    Attributes:
+        multiply_adds: Its cost for one token.
+        by_kernel: Whether our own Triton kernels compute it, where it has_kernel.
+    """
 
     multiply_adds: int
     by_kernel: bool = False
 
-    def forward(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """Returns what this layer and those before it have moved e by, [B, N/T, L, W] in the dtype of m.
+    def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
+        """The state after this layer, whose delta has the dtype of m.
 
-        state: of all tokens, [B, N, 1, W]; moved: [B, N/T, L, W], None for zero; attended_positions: A e of this rank's query
-        heads, [B, N, H/T, W], if attention moves the state; m: [B, N/T, C], the output of the MLP."""
+        Args:
+            positions: As in Streams (model/block.py).
+            attended_positions: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state.
+            m: The output of the MLP, [B, N/T, C].
+        """
         raise NotImplementedError
 
     def has_kernel(self, device: torch.device) -> bool:
@@ -59,12 +65,16 @@ class Encoding:
     """A position encoding. This base class does nothing: the model sees positions only through its causal mask."""
 
     attends: ClassVar[Attends] = "plain"
-    carries_state: ClassVar[bool] = False  # blocks move the state; between them each rank holds the part of its own tokens
     state_width: int = 0  # W, width of one channel of a state that blocks move
     has_position_tensor: ClassVar[bool] = False  # the state is cosines and sines that rotate queries and keys
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether blocks move the state; between them each rank holds the part of its own tokens."""
+        return self.state_width > 0
 
     def positions(self, random_offset: bool) -> Positions:
         """The positions that the tokens of a sample get. random_offset: whether training may shift them."""
@@ -82,9 +92,9 @@ class Encoding:
         return None
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The queries [B, N, H/T, R] and keys [B, N, L/T, R] from which scores are computed.
+        """The queries [B, N, H/T, R] and keys [B, N, L/T, R] from which attention computes scores.
 
-        state: that of all tokens, as `state` gives it."""
+        Attention rotates them by a position tensor, so this is for other functions of the `state` of all tokens."""
         return q, k
 
     def bias(self, axis: Axis) -> LayerBias | None:

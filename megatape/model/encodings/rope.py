@@ -5,7 +5,6 @@ model.scaling changes the frequencies (see `rotary.frequencies`).
 
 from torch import Tensor
 
-from megatape.attention.rotation import rotated
 from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
@@ -23,7 +22,3 @@ class Rope(Encoding):
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
         return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
-
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert state is not None
-        return rotated(q, k, state, None)

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import Attends
-from megatape.attention.rotation import rotated, whole_state
+from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.data.positions import Positions
 from megatape.model.encodings import rotary
-from megatape.model.encodings.encoding import Encoding, StateUpdate
-from megatape.parallel.layout import divide_by_tokens, own_tokens
+from megatape.model.encodings.encoding import StateUpdate
+from megatape.model.encodings.rope import Rope
+from megatape.parallel.layout import channels_to_tokens, local_tokens
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
-from megatape.parallel.recompute import recompute
+from megatape.parallel.remat import recompute
 
 
 class TapeUpdate(StateUpdate):
@@ -39,10 +39,10 @@ class TapeUpdate(StateUpdate):
     The authors write the attention gain as an L x L matrix, but their contraction sums it over
     columns: it acts as one scalar per head, which is what is stored here.
 
-    attention, feed_forward: which updates there are. The ablations override the parts. moved_dtype: precision of what layers
+    attention, feed_forward: which updates there are. The ablations override the parts. delta_dtype: precision of what layers
     add to e; None: that of m."""
 
-    moved_dtype: torch.dtype | None = None
+    delta_dtype: torch.dtype | None = None
 
     def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
@@ -69,39 +69,42 @@ class TapeUpdate(StateUpdate):
         self.down = parameter((channels, inner), self.axis)  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
-    def forward(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
         """See StateUpdate. What is computed from the arguments on the way to the result is cheap to compute
         and large to keep, so the backward pass computes it again, except for the exchange between ranks."""
-        state = own_tokens(state, self.axis)
+        assert positions.initial is not None
+        initial, delta = local_tokens(positions.initial, self.axis), positions.delta
         if self.axis.size > 1 and attended_positions is not None:
-            gained = divide_by_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
-            moved, attended_positions = gained if moved is None else moved + gained, None
+            gained = channels_to_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
+            delta, attended_positions = gained if delta is None else delta + gained, None
         if self.by_kernel and self.has_kernel(m.device):
-            return self._both_by_kernel(state, moved, attended_positions, m)
-        return recompute(self._both, state, moved, attended_positions, m)
+            delta = self._both_by_kernel(initial, delta, attended_positions, m)
+        else:
+            delta = recompute(self._both, initial, delta, attended_positions, m)
+        return positions._replace(delta=delta)
 
     def has_kernel(self, device: torch.device) -> bool:
         """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
-        known = type(self) is TapeUpdate and self.feed_forward and self.moved_dtype is None
+        known = type(self) is TapeUpdate and self.feed_forward and self.delta_dtype is None
         fits = self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
         return known and fits and device.type in ("cuda", "meta")
 
-    def _both_by_kernel(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         from megatape.model.kernels.update import fused_update  # triton need not be installed elsewhere
 
         gain = None if attended_positions is None else self.gain
-        return fused_update(state, moved, attended_positions, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
+        return fused_update(initial, delta, attended_positions, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
 
-    def _both(self, state: Tensor, moved: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def _both(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
         if attended_positions is not None:
             gained = self._gained(attended_positions)
-            moved = gained if moved is None else moved + gained
+            delta = gained if delta is None else delta + gained
         if self.feed_forward:
             active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-            mixed = self._mixed(whole_state(state, moved, self.num_channels), active)
-            moved = mixed if moved is None else moved + mixed
-        assert moved is not None  # no encoding has neither update
-        return moved.to(self.moved_dtype or m.dtype)
+            mixed = self._mixed(PositionState(initial, delta).tensor(self.num_channels), active)
+            delta = mixed if delta is None else delta + mixed
+        assert delta is not None  # no encoding has neither update
+        return delta.to(self.delta_dtype or m.dtype)
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
@@ -116,29 +119,16 @@ class TapeUpdate(StateUpdate):
         return mixing.to(e.dtype) @ e
 
 
-class Tape(Encoding):
+class Tape(Rope):
     """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and feed-forward network.
 
     In training the authors draw one random offset per batch; here each sample has its own."""
 
     attends: ClassVar[Attends] = "moving"
-    carries_state = True
-    has_position_tensor = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.state_width = config.head_dim
-
-    def positions(self, random_offset: bool) -> Positions:
-        return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
-
-    def state(self, positions: Tensor) -> Tensor:
-        config = self.config
-        return rotary.rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
-
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert state is not None
-        return rotated(q, k, state, None)
 
     def update(self, axis: Axis) -> StateUpdate:
         return TapeUpdate(self.config, axis)

@@ -31,18 +31,18 @@ MIN_SIZE = 16  # the smallest factor of a matrix product
 
 def fused_update(
     initial: Tensor,
-    moved: Tensor | None,
+    delta: Tensor | None,
     attended: Tensor | None,
     gain: Tensor | None,
     active: Tensor,
     up: Tensor,
     down: Tensor,
 ) -> Tensor:
-    """What has moved e after both updates of a layer, [B, N, L, R] in the dtype of `active`.
+    """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`.
 
-    initial: float32 [B, N, 1, R]; moved: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
+    initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
     [B, N, I]; up: W_up [I, L]; down: W_down [L, I]."""
-    found: Tensor = _Update.apply(initial, moved, attended, gain, active, up, down)
+    found: Tensor = _Update.apply(initial, delta, attended, gain, active, up, down)
     return found
 
 
@@ -53,7 +53,7 @@ class _Update(torch.autograd.Function):
     def forward(
         ctx: Any,
         initial: Tensor,
-        moved: Tensor | None,
+        delta: Tensor | None,
         attended: Tensor | None,
         gain: Tensor | None,
         active: Tensor,
@@ -61,28 +61,28 @@ class _Update(torch.autograd.Function):
         down: Tensor,
     ) -> Tensor:
         initial, active = initial.contiguous(), active.contiguous()
-        moved, attended = (None if part is None else part.contiguous() for part in (moved, attended))
+        delta, attended = (None if part is None else part.contiguous() for part in (delta, attended))
         out = active.new_empty(*active.shape[:2], down.shape[0], initial.shape[-1])
         _run(
-            update_kernel, initial=initial, moved=moved, attended=attended, gain=gain, active=active, up=up, down=down, out=out,
+            update_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down, out=out,
             **_sizes(initial, attended, active, down),
         )  # fmt: skip
-        ctx.save_for_backward(initial, moved, attended, gain, active, up, down)
+        ctx.save_for_backward(initial, delta, attended, gain, active, up, down)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        initial, moved, attended, gain, active, up, down = ctx.saved_tensors
+        initial, delta, attended, gain, active, up, down = ctx.saved_tensors
         d_out = d_out.contiguous()
-        d_moved = None if moved is None else torch.empty_like(moved)
+        d_delta = None if delta is None else torch.empty_like(delta)
         d_attended = None if attended is None else torch.empty_like(attended)
         d_active = torch.empty_like(active)
         d_up, d_down = (initial.new_empty(PROGRAMS, *weight.shape) for weight in (up, down))
         d_gain = None if gain is None else initial.new_empty(PROGRAMS, *gain.shape)
         _run(
-            update_backward_kernel, initial=initial, moved=moved, attended=attended, gain=gain, active=active, up=up, down=down,
-            d_out=d_out, d_moved=d_moved, d_attended=d_attended, d_gain=d_gain, d_active=d_active, d_up=d_up, d_down=d_down,
+            update_backward_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down,
+            d_out=d_out, d_delta=d_delta, d_attended=d_attended, d_gain=d_gain, d_active=d_active, d_up=d_up, d_down=d_down,
             **_sizes(initial, attended, active, down),
         )  # fmt: skip
         of_weights = (
@@ -90,7 +90,7 @@ class _Update(torch.autograd.Function):
             for parts, weight in ((d_gain, gain), (d_up, up), (d_down, down))
         )
         d_gain, d_up, d_down = of_weights
-        return None, d_moved, d_attended, d_gain, d_active, d_up, d_down
+        return None, d_delta, d_attended, d_gain, d_active, d_up, d_down
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
@@ -137,14 +137,14 @@ def _locate(
 
 @triton.jit
 def _before_mixing(
-    initial, moved, attended, gain, token, GROUP: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
+    initial, delta, attended, gain, token, GROUP: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
     CHANNELS_P: tl.constexpr, SIZE_P: tl.constexpr,
 ):  # fmt: skip
     """E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
     added = tl.zeros((CHANNELS_P, SIZE_P), tl.float32)
     element = tl.arange(0, SIZE_P)
-    if moved is not None:
-        pointers, exist = _locate(moved, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+    if delta is not None:
+        pointers, exist = _locate(delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         added += tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
     if attended is not None:
         channel = tl.arange(0, CHANNELS_P)
@@ -160,7 +160,7 @@ def _before_mixing(
 @triton.jit
 def update_kernel(
     initial,
-    moved,
+    delta,
     attended,
     gain,
     active,
@@ -185,7 +185,7 @@ def update_kernel(
     inner = tl.arange(0, INNER_P)
     for step in range(tl.cdiv(tokens - tl.program_id(0), tl.num_programs(0))):
         token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
-        state, added = _before_mixing(initial, moved, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        state, added = _before_mixing(initial, delta, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
         mixed = tl.dot(ups, state.to(ups.dtype), input_precision=PRECISION) * gates[:, None]
         added = tl.dot(downs, mixed.to(downs.dtype), added, input_precision=PRECISION)
@@ -196,14 +196,14 @@ def update_kernel(
 @triton.jit
 def update_backward_kernel(
     initial,
-    moved,
+    delta,
     attended,
     gain,
     active,
     up,
     down,
     d_out,
-    d_moved,
+    d_delta,
     d_attended,
     d_gain,
     d_active,
@@ -230,7 +230,7 @@ def update_backward_kernel(
     d_gains = tl.zeros((CHANNELS_P, GROUP_P), tl.float32)
     for step in range(tl.cdiv(tokens - tl.program_id(0), tl.num_programs(0))):
         token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
-        state, _ = _before_mixing(initial, moved, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        state, _ = _before_mixing(initial, delta, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         state = state.to(ups.dtype)
         pointers, exist = _locate(d_out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         d_outs = tl.load(pointers, mask=exist, other=0.0)
@@ -243,9 +243,9 @@ def update_backward_kernel(
         d_downs = tl.dot(d_outs.to(downs.dtype), tl.trans(mixed), d_downs, input_precision=PRECISION)
         d_ups = tl.dot(d_raised, tl.trans(state), d_ups, input_precision=PRECISION)
         d_state = tl.dot(tl.trans(ups), d_raised, d_outs.to(tl.float32), input_precision=PRECISION)
-        if moved is not None:
-            pointers, _ = _locate(d_moved, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
-            tl.store(pointers, d_state.to(d_moved.dtype.element_ty), mask=exist)
+        if delta is not None:
+            pointers, _ = _locate(d_delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+            tl.store(pointers, d_state.to(d_delta.dtype.element_ty), mask=exist)
         if attended is not None:
             for member in tl.static_range(GROUP):
                 gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)

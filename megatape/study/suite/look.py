@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from megatape.attention.rotation import whole_state
+from megatape.attention.rotation import PositionState
 from megatape.data.synthetic.folder import Encoder
 from megatape.data.synthetic.task import Sample, SyntheticTask
 from megatape.model.block import Block
@@ -104,16 +104,17 @@ def _shares(layer: LayerInputs, queries: Tensor, sources: Tensor) -> Shares:
     farther = upto[here, :, sources] - source
     most = rows.topk(min(MOST, rows.shape[-1]))
     without = None
-    if layer.moved is not None:
-        without = probabilities(replace(layer, moved=None))[0][:, queries, sources].T
+    if layer.positions.delta is not None:
+        without = probabilities(replace(layer, positions=PositionState(layer.positions.initial)))[0][:, queries, sources].T
     return Shares(farther, source, 1 - source - farther, most.indices, most.values, without)
 
 
 def _moved(layer: LayerInputs, queries: Tensor) -> Tensor | None:
-    if layer.state is None or layer.moved is None:
+    initial, delta = layer.positions
+    if delta is None:
         return None
-    initial = whole_state(layer.state, None, layer.moved.shape[2])[0]
-    return (layer.moved[0].flatten(1).norm(dim=-1) / initial.flatten(1).norm(dim=-1))[queries]
+    unmoved = PositionState(initial).tensor(delta.shape[2])[0]
+    return (delta[0].flatten(1).norm(dim=-1) / unmoved.flatten(1).norm(dim=-1))[queries]
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import LayerBias, StateUpdate
 from megatape.model.mlp import MLP
-from megatape.parallel.layers import VocabularyEmbedding, VocabularyHead
+from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
 from megatape.tables import columns
 from megatape.training.callbacks.callback import Callback, RunContext

@@ -3,6 +3,7 @@
 import itertools
 import weakref
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.model.accounting import record_saved
-from megatape.parallel.layers import ColumnLinear, column_parallel
-from megatape.parallel.layout import divide_by_channels
+from megatape.parallel.layout import tokens_to_channels
+from megatape.parallel.linear import ColumnLinear
 from megatape.parallel.mesh import Axis, make_mesh
-from megatape.parallel.recompute import derive, recompute
+from megatape.parallel.overlap import _PendingAllToAll, begin_gather
+from megatape.parallel.remat import recompute, remat
 from megatape.parallel.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
 from megatape.runtime.topology import Topology
 from tests.workers import run_workers
@@ -29,7 +31,13 @@ def draw(*shape: int, seed: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_workers("tests.parallel.test_layers:measure", RANKS, None, tmp_path_factory.mktemp("layers"))
+    return run_workers("tests.parallel.test_linear:measure", RANKS, None, tmp_path_factory.mktemp("layers"))
+
+
+def outputs_of(layers: list[ColumnLinear], x: Tensor) -> list[Tensor]:
+    """Of layers with one input [B, N/T, C]."""
+    h = begin_gather(x, layers[0].axis)
+    return [layer(h) for layer in layers]
 
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
@@ -46,14 +54,11 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
         layer.weight.data.copy_(weight.chunk(RANKS)[rank])
     own_weights = [layer.weight for layer in layers]
     found: dict[str, Any] = {}
-    for name in ("plain", "recomputed", "derived"):
+    for name in ("plain", "recomputed", "rebuilt"):
         own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
-        doubled, origin = derive(lambda half: 2 * half, own / 2, keep=name != "derived")
+        h = remat(lambda half: 2 * half, own / 2) if name == "rebuilt" else own
         with CountTraffic(axis) as traffic, record_saved(exclude=list(own_weights)) as saved:
-            if name == "recomputed":
-                out = recompute(column_parallel, own, *layers)
-            else:
-                out = column_parallel(doubled, *layers, origin=origin)
+            out = recompute(outputs_of, layers, h) if name == "recomputed" else outputs_of(layers, h)
         kept = saved.bytes
         with CountTraffic(axis) as back:
             loss = torch.stack([(d.chunk(RANKS, dim=2)[rank] * part).sum() for d, part in zip(d_out, out, strict=True)]).sum()
@@ -69,7 +74,7 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
         }
     own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
     found["order"] = _order(axis, own, layers)
-    outputs = column_parallel(own, *layers)
+    outputs = outputs_of(layers, own)
     gone = [weakref.ref(part) for part in outputs]
     del outputs
     return found | {"freed": all(reference() is None for reference in gone)}
@@ -77,18 +82,17 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
 
 def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
     """Which collectives begin, which products run and where an exchange ends, forward and backward."""
-    exchange = divide_by_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
-    assert exchange.flight is not None
-    wait, order = exchange.flight.wait, _Order()
+    order, wait = _Order(), _PendingAllToAll.wait
 
-    def note_and_wait() -> None:
+    def note_and_wait(pending: _PendingAllToAll) -> None:
         order.seen.append("end")
-        wait()
+        wait(pending)
 
-    exchange.flight.wait = note_and_wait  # type: ignore[method-assign]
-    with order:
-        outputs = column_parallel(own, *layers, beside=exchange)
-        total = torch.stack([part.sum() for part in (*outputs, exchange.finish())]).sum()
+    with order, patch.object(_PendingAllToAll, "wait", note_and_wait):
+        h = begin_gather(own, axis)
+        exchange = tokens_to_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
+        outputs = [*(layer(h) for layer in layers), exchange.wait()]
+        total = torch.stack([part.sum() for part in outputs if part is not None]).sum()
         order.seen.append("backward")
         total.backward()
     return order.seen
@@ -118,7 +122,7 @@ def test_exchange_runs_beside_the_products(results: list[dict[str, Any]]) -> Non
         assert backward == [ALL_TO_ALL, ALL_GATHER, *["product"] * 6, "end", REDUCE_SCATTER]
 
 
-@pytest.mark.parametrize("name", ["plain", "recomputed", "derived"])
+@pytest.mark.parametrize("name", ["plain", "recomputed", "rebuilt"])
 def test_equal_to_plain_layers(results: list[dict[str, Any]], name: str) -> None:
     for result in results:
         assert result[name]["outputs"] and result[name]["gradients"]
@@ -127,8 +131,8 @@ def test_equal_to_plain_layers(results: list[dict[str, Any]], name: str) -> None
 def test_keep_their_part_of_the_input_alone(results: list[dict[str, Any]]) -> None:
     """Three layers keep one shard of the input, gather it once in each direction, and reduce-scatter once."""
     part = BATCH * TOKENS // RANKS * HIDDEN * 4
-    for result, name in itertools.product(results, ("plain", "derived")):
-        assert result[name]["kept"] == part  # of `derived` it is what the input is computed from
+    for result, name in itertools.product(results, ("plain", "rebuilt")):
+        assert result[name]["kept"] == part  # of `rebuilt` it is what the input is computed from
         assert result[name]["sent"] == [{ALL_GATHER: part}, {ALL_GATHER: part, REDUCE_SCATTER: part}]
 
 

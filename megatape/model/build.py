@@ -1,0 +1,123 @@
+"""Builds a model, and applies to it from outside all that is not in its equations."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from megatape.attention.operation import Backends, attend, get_backend
+from megatape.attention.shifted import ShiftedSparse
+from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.model.attention import Attention
+from megatape.model.block import Block
+from megatape.model.compiled import compile_blocks
+from megatape.model.encodings.encoding import StateUpdate
+from megatape.model.lora import add_adapters
+from megatape.model.mlp import swiglu
+from megatape.model.trainable import freeze
+from megatape.model.transformer import Transformer
+from megatape.parallel.linear import Linear, Product
+from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.remat import add, rebuild_output, recompute_calls, remat
+
+
+def build_model(
+    config: ModelConfig,
+    axis: Axis = SINGLE,
+    *,
+    trainable: Sequence[str] = ("all",),
+    frozen: Sequence[str] = (),
+    fp8: Product | None = None,
+    backends: Backends | None = None,
+    update_by_kernel: bool | None = None,
+    num_shifted_groups: int | None = None,
+    activation_checkpointing: ActivationCheckpointing = "none",
+    compiler: str | None = None,
+) -> Transformer:
+    """A model whose weights are uninitialized.
+
+    What is not in its equations is applied in this order:
+
+    1. LoRA adapters, since their parameters can be frozen and their layers multiply.
+    2. Freezing.
+    3. FP8, which takes the place of every product of a block's layer.
+    4. Attention backends and the kernel of the position update.
+    5. Shifted groups, around the attention of the chosen backends.
+    6. Rematerialization, of what is there by now.
+    7. Compilation, which traces all of it.
+
+    Args:
+        config: Its shape, and its LoRA adapters.
+        axis: The tensor-parallel ranks that divide it.
+        trainable: Entries of training.trainable; all other parameters are frozen.
+        frozen: Entries of training.frozen, which are frozen too.
+        fp8: The product of the blocks' layers in training, from parallel/fp8.py.
+        backends: Names of attention backends in order of preference; None for all that are registered.
+        update_by_kernel: Whether our own kernels update the position state; None: if they come with the first backend.
+        num_shifted_groups: Groups of shifted sparse attention in training; None: dense.
+        activation_checkpointing: What the backward pass computes again.
+        compiler: A backend of torch.compile for the blocks in training; None: they run as they are.
+    """
+    model = Transformer(config, axis)
+    if config.lora is not None:
+        add_adapters(model.blocks, config.lora)
+    freeze(model, trainable, frozen)
+    if fp8 is not None:
+        multiply_in_fp8(model, fp8)
+    use_backends(model, backends, update_by_kernel)
+    if num_shifted_groups is not None:
+        shift_groups(model, num_shifted_groups)
+    checkpoint_activations(model, activation_checkpointing)
+    if compiler is not None:
+        compile_blocks(model, compiler)
+    return model
+
+
+def multiply_in_fp8(model: Transformer, product: Product) -> None:
+    """Let blocks multiply by q, k, v, o, gate, up and down with `product` in training.
+
+    The rest stays as it is: embedding is no product; the head's logits and their loss need the precision; what position
+    encodings multiply is too small to gain anything."""
+    for layer in model.blocks.modules():
+        if isinstance(layer, Linear):
+            layer.product = product
+
+
+def use_backends(model: Transformer, backends: Backends | None, update_by_kernel: bool | None) -> None:
+    """Choose what computes attention, and whether the kernels of the first backend update the position state."""
+    if update_by_kernel is None:
+        update_by_kernel = backends is not None and get_backend(backends[0]).updates_by_kernel
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.attend = partial(attend, backends=backends)
+        elif isinstance(module, StateUpdate):
+            module.by_kernel = update_by_kernel
+
+
+def shift_groups(model: Transformer, num_groups: int) -> None:
+    """Let attention be shifted and sparse in training, with this number of groups of tokens in a sample.
+
+    The second half of the whole model's key/value heads is shifted, whatever share of them this rank holds."""
+    config, axis = model.config, model.axis
+    own = config.num_kv_heads // axis.size
+    num_unshifted = min(max(config.num_kv_heads // 2 - axis.rank * own, 0), own)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.sparse = ShiftedSparse(num_groups, num_unshifted, module.attend)
+
+
+def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) -> None:
+    """Choose what autograd keeps of a block in training.
+
+    none: The last sum of a block that moves the position state is rebuilt from its terms: the MLP's norm keeps one and the
+        position update the other.
+    selective: Norms and the MLP's product of gate and up are computed again, too. Matrix products and attention are kept.
+    full: Only the streams between blocks are kept."""
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        if block.moves:
+            block.add = add
+        if mode == "selective":
+            rebuild_output(block.attention_norm)
+            rebuild_output(block.mlp_norm)
+            block.mlp.activation = partial(remat, swiglu)
+        elif mode == "full":
+            recompute_calls(block)

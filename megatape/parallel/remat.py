@@ -1,0 +1,197 @@
+"""Rematerialization: the backward pass computes again what is cheap to compute and large to keep.
+
+`recompute` does so for a function: autograd keeps its arguments alone (activation checkpointing).
+
+A `Remat` does so for a tensor that several operations keep, each for its own gradient. It is noted on the tensor's memory, so
+it needs no place in a signature and survives hooks that wrap tensors, such as those of ZeRO stage 3. The operations that know
+of it (`linear`, RMSNorm) then keep its arguments instead of the tensor. Those are kept by something else anyway.
+"""
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar, copy_context
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
+
+Rebuild = Callable[..., Tensor]  # what a tensor is kept as -> the tensor
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+def recompute(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args), for which autograd keeps only the arguments; the backward pass computes the rest again.
+
+    Both runs see the context variables of this call."""
+    if torch.compiler.is_compiling():  # a compiler knows no contexts; what asks for them, tensor parallelism, is not compiled
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    context = copy_context()
+    context.run(_inside.set, True)
+    return checkpoint(partial(context.run, function), *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def recomputed() -> bool:
+    """Whether this code runs inside `recompute`.
+
+    There tensors live only from the second run to the backward pass right after it: keeping a gathered input is cheap,
+    while gathering it a third time is not."""
+    return _inside.get()
+
+
+def recompute_calls(module: nn.Module) -> None:
+    """Let each call of a module in training, hooks included, run inside `recompute`."""
+    module.__class__ = _recomputed_class(type(module))  # type: ignore[arg-type]
+
+
+@cache
+def _recomputed_class(plain: Any) -> Any:
+    class Recomputed(plain):  # type: ignore[misc]
+        def __call__(self, *args: Any) -> Any:
+            call = super().__call__
+            if not self.training:
+                return call(*args)
+            leaves, structure = tree_flatten(args)  # autograd keeps arguments that are tensors, but not those inside of tuples
+            return recompute(lambda *leaves: call(*tree_unflatten(leaves, structure)), *leaves)
+
+    Recomputed.__name__ = Recomputed.__qualname__ = plain.__name__
+    return Recomputed
+
+
+class Remat:
+    """How to rebuild a tensor in the backward pass: function(*args), cheap and without a graph.
+
+    Attributes:
+        function: Not a module that ZeRO stage 3 divides, since it runs outside of the modules' hooks.
+        args: What operations keep in place of the tensor.
+        rebuilt: The tensor in the backward pass, which all operations that keep the arguments share.
+    """
+
+    def __init__(self, function: Rebuild, args: tuple[Tensor, ...], rebuilt: "RecomputedInput | None" = None) -> None:
+        self.function, self.args, self.rebuilt = function, args, rebuilt or RecomputedInput(function)
+
+    def then(self, function: Callable[[Tensor], Tensor]) -> "Remat":
+        """The remat of function(the tensor)."""
+        rebuild = self.function
+        return Remat(lambda *args: function(rebuild(*args)), self.args)
+
+
+class RecomputedInput:
+    """The input of several layers, rebuilt once for all their backward passes and released after the last one."""
+
+    def __init__(self, function: Rebuild) -> None:
+        self.function, self.uses, self.left = function, 0, 0
+        self.wait: Callable[[], Tensor] | None = None
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """F.linear of the input x in the forward pass."""
+        return F.linear(x, weight, bias)
+
+    def begin(self, args: Iterable[Tensor]) -> None:
+        """Begin to rebuild, unless another layer has."""
+        if self.wait is None:
+            self.left, self.wait = self.uses, self.rebuild(*args)
+
+    def rebuild(self, *args: Tensor) -> Callable[[], Tensor]:
+        """Returns a function that waits for the input."""
+        whole = self.function(*args)
+        return lambda: whole
+
+    def finish(self) -> Tensor:
+        """The input, for one of the layers."""
+        assert self.wait is not None
+        whole = self.wait()
+        self.left -= 1
+        if not self.left:
+            self.wait = None
+        return whole
+
+
+def identity(x: Tensor) -> Tensor:
+    """x: what a tensor that is kept is rebuilt from."""
+    return x
+
+
+def attach(x: Tensor, remat: Remat) -> Tensor:
+    """Let operations on x keep the arguments of `remat` in its place. Returns x."""
+    x.untyped_storage().remat = remat, x.shape, _version(x)  # type: ignore[attr-defined]
+    return x
+
+
+def remat_of(x: Tensor) -> Remat | None:
+    """The remat that was attached to x, unless x is another view of the same memory or was changed since."""
+    if torch.compiler.is_compiling():
+        return None
+    remat, *attached = getattr(x.untyped_storage(), "remat", (None,))
+    return remat if remat is not None and attached == [x.shape, _version(x)] else None
+
+
+def _version(x: Tensor) -> int:
+    return 0 if x.is_inference() else x._version
+
+
+def _saves() -> bool:
+    """Whether a remat saves memory here: not without a backward pass, not inside `recompute`, and not under a compiler, which
+    chooses itself what to keep."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not recomputed()
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, rebuilt from both where they are kept anyway."""
+    total = x + y
+    return attach(total, Remat(torch.add, (x.detach(), y.detach()))) if _saves() else total
+
+
+def remat(function: Rebuild, *args: Tensor) -> Tensor:
+    """function(*args), where neither its gradient nor operations on it keep anything but the arguments."""
+    if not _saves():
+        return function(*args)
+    return attach(recompute(function, *args), Remat(function, tuple(arg.detach() for arg in args)))
+
+
+def rebuild_output(module: nn.Module) -> None:
+    """Let operations on the output of a module keep its input in the place of the output."""
+    module.register_forward_hook(_attach_to_output)
+
+
+def _attach_to_output(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    (x,) = inputs
+    if _saves():
+        attach(output, (remat_of(x) or Remat(identity, (x.detach(),))).then(module))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear, which keeps what x is rebuilt from in place of x."""
+    source = remat_of(x)
+    if source is None:
+        return F.linear(x, weight, bias)
+    out: Tensor = _Linear.apply(x, weight, bias, source.rebuilt, *source.args)
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    """Keeps what its input is rebuilt from, unless the weight is frozen, and the weight itself, because ZeRO stage 3 frees and
+    refills its storage."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rebuilt: RecomputedInput, *args: Tensor) -> Tensor:
+        ctx.rebuilt = rebuilt
+        rebuilt.uses += weight.requires_grad
+        ctx.save_for_backward(weight, *(args if weight.requires_grad else ()))
+        return rebuilt.product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, *args = ctx.saved_tensors
+        needs_weight, needs_bias = ctx.needs_input_grad[1:3]
+        if needs_weight:
+            ctx.rebuilt.begin(args)  # what it gathers arrives beside the product for the input
+        grad_x = grad @ weight
+        grad_weight = grad.flatten(0, 1).T @ ctx.rebuilt.finish().flatten(0, 1) if needs_weight else None
+        grad_bias = grad.sum((0, 1)) if needs_bias else None
+        return grad_x, grad_weight, grad_bias, *[None] * (len(ctx.needs_input_grad) - 3)

@@ -1,0 +1,65 @@
+"""What is applied to a model from outside: parameters keep their names and order, and evaluation is plain."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import megatape
+from megatape.config import ModelConfig
+from megatape.model.build import build_model
+from megatape.parallel.linear import linear
+from tests.model.builder import SHAPE, random_model, tokens_and_positions
+
+APPLIED: dict[str, dict[str, Any]] = {
+    "frozen": {"trainable": ["norms"]},
+    "fp8": {"fp8": lambda x, weight, bias: 2 * linear(x, weight, bias)},
+    "shifted": {"num_shifted_groups": 4},
+    "selective": {"activation_checkpointing": "selective"},
+    "full": {"activation_checkpointing": "full"},
+    "compiled": {"compiler": "eager"},
+}
+
+
+@pytest.mark.parametrize("name", APPLIED)
+def test_parameters_and_evaluation_are_those_of_the_plain_model(name: str) -> None:
+    torch._dynamo.reset()
+    drawn = random_model(encoding="rope", num_kv_heads=2)
+    model = build_model(drawn.config, **APPLIED[name])
+    assert list(dict(model.named_parameters())) == list(dict(drawn.named_parameters()))
+    model.load_state_dict(drawn.state_dict())
+    inputs = tokens_and_positions()
+    expected = drawn.eval()(*inputs)
+    assert torch.equal(model.eval()(*inputs), expected)
+    trained = model.train()(*inputs)
+    assert torch.equal(trained, expected) == (name not in ("fp8", "shifted"))
+
+
+def test_everything_at_once() -> None:
+    """Loss and gradients are those of the model that keeps everything; an adapter's product is not the layer's."""
+    lora = {"rank": 2, "alpha": 2.0, "dropout": 0.3, "targets": ["query", "output", "down"]}
+    config = ModelConfig(**SHAPE | {"encoding": "rope", "lora": lora})
+    options: dict[str, Any] = APPLIED["fp8"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
+    tokens, positions = tokens_and_positions()
+    weights, found = random_model(encoding="rope", lora=lora).state_dict(), []
+    for mode in ("none", "selective", "full"):
+        model = build_model(config, activation_checkpointing=mode, **options)
+        model.load_state_dict(weights)
+        loss = model(tokens, positions, targets=tokens, dropout_seeds=tokens[:, 0])
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
+        assert {name.rpartition(".")[0] for name, p in model.named_parameters() if p.grad is not None} <= {
+            name for name, _ in model.named_modules() if name.endswith(("adapter", "norm"))
+        }
+    for others in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(found[0], others, strict=True))
+
+
+def test_every_model_is_built_here() -> None:
+    """No other module of the package calls the constructor, and so leaves a step out."""
+    package = Path(megatape.__file__).parent
+    call = re.compile(r"(?<!class )\bTransformer\(")
+    callers = [path.relative_to(package).as_posix() for path in package.rglob("*.py") if call.search(path.read_text())]
+    assert callers == ["model/build.py"]

@@ -1,0 +1,108 @@
+"""What a tensor is rebuilt from: it is found through wrappers, and only where it is true; and what recomputation sees."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from megatape.model.accounting import record_saved
+from megatape.parallel.remat import add, linear, rebuild_output, recompute, recompute_calls, remat, remat_of
+
+
+class Wrapper(torch.autograd.Function):
+    """Returns another tensor with the same memory, as the hooks of ZeRO stage 3 do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
+
+
+def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
+    """Of two layers with one input, which keep nothing of their own; the gradients are those of plain layers."""
+    x, y, weights = draw(2, 3, 4), draw(2, 3, 4) * 1, [draw(5, 4), draw(6, 4)]
+    gradients = []
+    for plain in (True, False):
+        h = Wrapper.apply(x + y if plain else add(x, y))
+        with record_saved(exclude=[*weights, x, y]) as saved:
+            outs = [linear(h, weight) for weight in weights]
+        assert saved.bytes == plain * h.nbytes
+        gradients.append(torch.autograd.grad([out.square().sum() for out in outs], [x, *weights]))
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "written to": lambda h: h.mul_(2),
+    "another view": lambda h: h[:, :2],
+    "copied": lambda h: h.clone(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_tensor_is_not_rebuilt(change: str) -> None:
+    """A hook of a user's may change it."""
+    h = add(draw(2, 3), draw(2, 3))
+    assert remat_of(h) is not None and remat_of(CHANGES[change](h)) is None
+
+
+def test_nothing_is_attached_where_it_saves_nothing() -> None:
+    x, y = draw(2, 3), draw(2, 3)
+    with torch.no_grad():
+        assert remat_of(add(x, y)) is None
+    assert recompute(lambda x, y: remat_of(add(x, y)) is None, x, y)
+
+
+def test_what_autograd_keeps_of_a_chain() -> None:
+    """A sum, a module on it, and a function: the layer on each keeps the arguments of the first one."""
+    x, y, weight, norm = draw(1, 2, 8), draw(1, 2, 8), draw(3, 8), nn.RMSNorm(8)
+    rebuild_output(norm)
+    for h, args in ((norm(add(x, y)), (x, y)), (remat(torch.mul, x, y), (x, y))):
+        source = remat_of(h)
+        assert source is not None
+        assert [arg.data_ptr() for arg in source.args] == [arg.data_ptr() for arg in args]
+        (grad,) = torch.autograd.grad(linear(h, weight).sum(), weight)
+        assert torch.equal(grad, h.sum((0, 1)).expand(3, -1))
+
+
+def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
+    """As it was then, whatever it is when the backward pass comes."""
+    factor: ContextVar[float] = ContextVar("factor")
+    x = draw(3)
+    factor.set(3.0)
+    out = recompute(lambda x: (x * factor.get()).square(), x)
+    factor.set(5.0)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, 18 * x.detach())
+    assert factor.get() == 5.0
+
+
+def test_calls_are_recomputed_in_training() -> None:
+    """With tensors inside of tuples, of which nothing else is kept; in evaluation they are plain."""
+
+    class Double(nn.Module):
+        runs = 0
+
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+            self.runs += 1
+            return (pair[0] * pair[1]).exp().sin()
+
+    module, pair = Double(), (draw(3) * 1, draw(3) * 1)
+    recompute_calls(module)
+    assert isinstance(module, Double) and type(module).__name__ == "Double"
+    with record_saved(exclude=[]) as saved:
+        out = module(pair)
+    assert saved.bytes == sum(tensor.nbytes for tensor in pair)
+    out.sum().backward()
+    assert module.runs == 2
+    module.eval()((draw(3), draw(3))).sum().backward()
+    assert module.runs == 3

@@ -1,0 +1,45 @@
+"""Under ZeRO stage 3, whose hooks wrap the tensors between modules, layers keep as little as without it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from torch import Tensor
+
+from megatape.model import norm
+from megatape.parallel import remat
+from megatape.parallel.remat import Remat, remat_of
+from megatape.runtime.topology import Topology
+from tests.training.cases import train_cases
+from tests.workers import run_workers
+
+
+@pytest.mark.slow
+def test_inputs_are_rebuilt_at_every_stage(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["training"] |= {"steps": 1, "activation_checkpointing": "selective"}
+    cases = [{"name": f"stage {stage}", "set": {"zero.stage": stage}} for stage in (0, 3)]
+    ((plain, divided),) = run_workers(f"{__name__}:count", 1, {"config": raw_config, "cases": cases}, tmp_path)
+    assert plain == divided and min(plain.values()) > 0 and len(plain) == 4
+
+
+def count(payload: dict[str, Any], topology: Topology) -> list[dict[str, int]]:
+    """For each case, in how many calls a layer and a norm found what their input is rebuilt from, and in how many not."""
+    found: list[dict[str, int]] = []
+    for case in payload["cases"]:
+        calls: Counter[str] = Counter()
+
+        def counted(x: Tensor, caller: str, calls: Counter[str] = calls) -> Remat | None:
+            source = remat_of(x)
+            calls[f"{caller}, {'rebuilt' if source else 'kept'}"] += 1
+            return source
+
+        with (
+            patch.object(remat, "remat_of", lambda x: counted(x, "layer")),
+            patch.object(norm, "remat_of", lambda x: counted(x, "norm")),
+        ):
+            (result,) = train_cases(payload | {"cases": [case]}, topology)
+        assert "error" not in result, result
+        found.append(dict(calls))
+    return found
