@@ -54,7 +54,7 @@ def count_collectives(except_description: str) -> int:
 
 
 def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1]."""
+    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1], in float32; one kernel on a GPU."""
     out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
     return out, scale
 

@@ -15,6 +15,7 @@ from megatape.attention.backend import Backend, Mask, Need, Sizes
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
 from megatape.attention.wide import attend_v_and_e, kept_bytes
+from megatape.torch_internals import limit_recompilations
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
 BLOCK = 128  # tokens; the kernels skip what a mask hides in blocks of this size
@@ -94,7 +95,7 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
 def _compiled() -> Callable[..., Any]:
     """Compiled for each shape, of which a run has few: kernels for any length are slower, and torch makes them at the second
     length that it sees. What cannot be compiled is an error, because uncompiled it would be N x N."""
-    torch._dynamo.config.recompile_limit = NUM_SHAPES
+    limit_recompilations(NUM_SHAPES)
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 

@@ -6,6 +6,7 @@ from torch import nn
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.parallel.remat import linear
+from megatape.torch_internals import has_cpp_compiler
 
 
 def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
@@ -38,14 +39,8 @@ def _compile_in_training(module: nn.Module, method: str, backend: str) -> None:
 
 
 def _check_compiler() -> None:
-    # Here, because the compiler takes seconds to import.
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
+    if not has_cpp_compiler():
         raise ValueError(
             "training.compile needs a C++ compiler, and this machine has none: install g++, name another one by CXX, or set "
             "training.compile to false"
-        ) from None
+        )

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 from megatape.parallel.remat import identity, remat_of
+from megatape.torch_internals import fused_rms_norm, fused_rms_norm_backward
 
 
 class RMSNorm(nn.Module):
@@ -34,7 +35,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
-        normed, scale = normalized(x, weight, eps)
+        normed, scale = fused_rms_norm(x, weight, eps)
         ctx.function = function
         ctx.save_for_backward(weight, scale, *args)
         return normed
@@ -47,25 +48,11 @@ class _RMSNorm(torch.autograd.Function):
         return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
 
 
-def normalized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1]; one kernel on a GPU. Computes in float32."""
-    out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
-    return out, scale
-
-
 def gradients(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Those of x and weight, each if it `needs` one, from that of the output. scale: from `normalized`."""
-    return (_by_kernel if x.is_cuda else _by_formula)(grad, x, scale, weight, needs)
-
-
-def _by_kernel(
-    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """`gradients` by the operator that GPUs have."""
-    d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, x, weight.shape, scale, weight, needs)
-    return d_x, d_weight
+    """Those of x and weight, each if it `needs` one, from that of the output. scale: from `fused_rms_norm`."""
+    return (fused_rms_norm_backward if x.is_cuda else _by_formula)(grad, x, scale, weight, needs)
 
 
 def _by_formula(

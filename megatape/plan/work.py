@@ -222,7 +222,7 @@ def _stand_ins(observer: Observer) -> Iterator[None]:
 
     with (
         patch.object(F, "scaled_dot_product_attention", attention),
-        patch.multiple(norm, normalized=normalized, gradients=gradients),
+        patch.multiple(norm, fused_rms_norm=normalized, gradients=gradients),
     ):
         yield
 
