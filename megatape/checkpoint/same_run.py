@@ -7,10 +7,10 @@ from megatape.data.tokenizer import Tokenizer
 from megatape.errors import UserError
 
 # Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.
-ASKED = ("training.precision", "training.fp8", "optimizer.beta1", "optimizer.beta2")
+NEEDS_CONFIRMATION = ("training.precision", "training.fp8", "optimizer.beta1", "optimizer.beta2")
 
 # What a field that a run keeps would change, for the error.
-KEPT = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
+IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
 
 
 def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours: Config, fingerprints: dict[str, str]) -> None:
@@ -18,10 +18,10 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
 
     theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run."""
     for field in differences(theirs, ours):
-        if field.identity in KEPT:
+        if field.identity in IMMUTABLE:
             raise ValueError(
                 f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
-                f"{KEPT[field.identity]}use the former, or start a new run"
+                f"{IMMUTABLE[field.identity]}use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
         if name not in recorded:
@@ -60,9 +60,9 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
 def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
     """What resuming from `origin` changes in the recipe, a line for each field.
 
-    Raises ValueError if a field of ASKED is among them and allow_changes is False."""
+    Raises ValueError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False."""
     changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
-    if asked := [field for field in changed if field.path in ASKED and not allow_changes]:
+    if asked := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
         told = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in asked)
         raise ValueError(
             f"{origin} was trained with {told}: restore the former, or add --allow-changes to continue with the new values"
