@@ -29,13 +29,14 @@ from types import TracebackType
 from typing import Self
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store, _world
 
 from megatape.errors import ExitStatus, UserError
 from megatape.runtime.pace import Pace, slow_ranks
 from megatape.runtime.topology import Topology, name_ranks
+from megatape.torch_internals import clone_default_store, count_collectives
 
-ASIDE = "aside"  # group_desc of process groups that a thread uses while training goes on
+# group_desc of process groups that a thread uses while training goes on: one rank may be ahead there and behind in training.
+ASIDE = "aside"
 STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
 MAX_STALL = 60 * 24 * 365
 
@@ -118,8 +119,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         if self.topology.world_size > 1:
-            # Its own connection: the default one may be blocked.
-            self.store = _get_default_store().clone()  # type: ignore[attr-defined]
+            self.store = clone_default_store()  # the default connection may be blocked
             self.store.set(f"watch/process/{self.topology.rank}", f"host {socket.gethostname()}, process {os.getpid()}")
             self.threads = [threading.Thread(target=work, name="watch", daemon=True) for work in (self._run, self._guard)]
             for thread in self.threads:
@@ -186,7 +186,7 @@ class Watch:
             self.rounds += 1
             try:
                 phase = self.pace.now
-                beat = json.dumps([self.rounds, _collectives(), phase.name, phase.limit, self.pace.busy])
+                beat = json.dumps([self.rounds, count_collectives(ASIDE), phase.name, phase.limit, self.pace.busy])
                 self.store.set(f"watch/beat/{self.topology.rank}", beat)
                 if time.monotonic() >= looked + self.limits.period:
                     self._look()
@@ -305,19 +305,6 @@ class Watch:
             if writable:
                 os.write(2, lines.encode())
         os._exit(ExitStatus.DIED)
-
-
-def _collectives() -> int:
-    """How many collectives this rank has begun. All ranks begin the same ones, each in its own groups.
-
-    Those of groups ASIDE do not count: a thread begins them, so one rank may be ahead there and behind in training."""
-    count = 0
-    for group in list(_world.pg_map):  # a copy: the main thread may make a group meanwhile
-        if group.group_desc == ASIDE:
-            continue
-        with suppress(RuntimeError):  # a backend that does not count
-            count += group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-    return count
 
 
 def _exchange_failed(error: Exception) -> bool:

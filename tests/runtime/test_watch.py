@@ -11,9 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from megatape import torch_internals
 from megatape.runtime.pace import MEASURED, SHORT
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives, limits_of_environment
+from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, limits_of_environment
 from tests.conftest import Command
 from tests.workers import run_workers
 
@@ -137,10 +138,10 @@ def watched(topology: Topology, error: Exception) -> str:
 def count_collectives(payload: None, topology: Topology) -> list[int]:
     """How many count after one of a group beside training, and one of training."""
     beside = dist.new_group(backend="gloo", group_desc=ASIDE)
-    counts = [_collectives()]
+    counts = [torch_internals.count_collectives(ASIDE)]
     for group in (beside, None):
         dist.all_reduce(torch.zeros(1), group=group)
-        counts.append(_collectives())
+        counts.append(torch_internals.count_collectives(ASIDE))
     return [count - counts[0] for count in counts]
 
 
