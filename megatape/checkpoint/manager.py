@@ -16,7 +16,7 @@ from megatape.config import CheckpointConfig
 from megatape.files import patiently
 from megatape.run_folder import CORRUPTED, REWOUND, named_step
 from megatape.runtime.exchange import on_main
-from megatape.runtime.pace import Pace
+from megatape.runtime.pace import Pace, PhaseKind
 from megatape.runtime.run_log import RunLog
 from megatape.zero.engine import Engine
 from megatape.zero.snapshot import Snapshot
@@ -245,7 +245,7 @@ class CheckpointManager:
         return write
 
     def _enter(self, step: int, part: int) -> None:
-        self._pace.enter("save", f"the save after step {step}", part)
+        self._pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
 
     def _conclude(self, save: Callable[[], Path]) -> None:
         try:

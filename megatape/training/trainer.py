@@ -36,7 +36,7 @@ from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace, unlimited
+from megatape.runtime.pace import Pace, PhaseKind, unlimited
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
@@ -229,7 +229,7 @@ class Trainer:
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
         Raises DataUnreadable on all ranks if one cannot read its samples."""
         state = self.state
-        self.pace.enter("step", f"step {state.step + 1}", self.loader.sequence_length(state.samples))
+        self.pace.enter(PhaseKind.STEP, f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
             self.callbacks.before_step(state.step + 1)
         rate = learning_rate(state.step, self.config.training.steps, self.config.optimizer.learning_rate, self.config.schedule)
@@ -272,7 +272,7 @@ class Trainer:
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
         DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
-        self.pace.enter("evaluation", f"the evaluation after step {self.state.step}")
+        self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         seed = self.config.training.seed
         batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh["batch"]
         batches: dict[str, list[Batch]] = {}
@@ -514,11 +514,11 @@ class Trainer:
 
     def _watch_pace(self, output: StepOutput, seconds: float) -> None:
         """Note how busy this rank was, and report slow ranks."""
-        self.pace.worked(output.local_busy_seconds / seconds)
-        while self.pace.remarks:
-            remark = self.pace.remarks.popleft()
-            self.log.warning(remark)
-            self.log.record("slow rank", remark)
+        self.pace.record_busy(output.local_busy_seconds / seconds)
+        while self.pace.warnings:
+            warning = self.pace.warnings.popleft()
+            self.log.warning(warning)
+            self.log.record("slow rank", warning)
 
     def _report_trouble(self, output: StepOutput) -> None:
         """Report a spike or a fault, before the step's metrics are written: a rollback may undo the step."""

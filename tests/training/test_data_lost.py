@@ -14,8 +14,8 @@ from megatape.data.reader import ShardFile
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.lease import Lease, Limits, hold
+from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import Limits as WatchLimits
 from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.trainer import Trainer
 from tests.workers import run_workers
