@@ -21,7 +21,7 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings import encoding_of
@@ -111,7 +111,7 @@ class Trainer:
         self.start, self.pace = start or Start(), pace or unlimited()
         self.folder = RunFolder(Path(config.run.directory))
         if self.start.resume is None:
-            on_main(lambda: patiently(self.folder.check_new), topology)
+            on_main(lambda: retry_transient_errors(self.folder.check_new), topology)
 
         self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
         self.loader = Loader(
@@ -164,7 +164,7 @@ class Trainer:
         )
         check_shared(self.folder.directory, topology)
         self.origin = self._load()
-        on_main(lambda: patiently(self._record), topology)
+        on_main(lambda: retry_transient_errors(self._record), topology)
 
     def train(self) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
@@ -377,7 +377,7 @@ class Trainer:
         """Start from step 0 under --resume auto, which is right only if no checkpoint can have been lost."""
 
         def restart() -> None:
-            if recorded := patiently(self.folder.check_restart):
+            if recorded := retry_transient_errors(self.folder.check_restart):
                 self.log.say(
                     f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its "
                     f"metrics are kept in {self.folder.set_metrics_aside()}"
