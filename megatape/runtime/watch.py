@@ -183,7 +183,7 @@ class Watch:
         failure = None
         if values := self._read("failure"):
             self.seconds_since_failure += self.limits.period
-            failure = CollectiveFailure(*values, self.seconds_since_failure)
+            failure = CollectiveFailure(values[0], values[1], self.seconds_since_failure)
         if cause := diagnose(self.peers, self.limits, failure):
             self._publish("verdict", cause, True)
         if not (values := self._read("verdict")):

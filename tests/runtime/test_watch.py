@@ -70,7 +70,7 @@ class Store(dict[str, str]):
 @pytest.fixture
 def watch() -> Any:
     """That of rank 1, whose heartbeats are an hour apart."""
-    watch = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
+    watch: Any = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
     watch.store = Store()
     watch.threads = [threading.Thread(target=watch._run, daemon=True)]
     watch.threads[0].start()
@@ -79,7 +79,7 @@ def watch() -> Any:
     watch.pace.limit_shortened.set()
 
 
-def wait_for_beat(watch: Watch, phase: str) -> None:
+def wait_for_beat(watch: Any, phase: str) -> None:
     deadline = time.monotonic() + 10
     while phase not in watch.store.get("watch/heartbeat/1", ""):
         assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
@@ -87,7 +87,7 @@ def wait_for_beat(watch: Watch, phase: str) -> None:
     assert Heartbeat(*json.loads(watch.store["watch/heartbeat/1"])).limit == watch.limits.step
 
 
-def test_a_shorter_limit_is_told_at_once(watch: Watch) -> None:
+def test_a_shorter_limit_is_told_at_once(watch: Any) -> None:
     """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
     for step in range(MIN_DURATIONS + 1):
         watch.pace.enter(PhaseKind.STEP, f"step {step}")
