@@ -11,7 +11,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.files import retry_transient_errors, sync
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
-from megatape.runtime.shared_folder import appears
+from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
 
 
@@ -81,7 +81,7 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
         reader.verify(topology.rank, topology.world_size)
 
     try:
-        if appears(directory):
+        if wait_until_visible(directory):
             retry_transient_errors(verify)
         else:
             unreadable = f"{directory} is not seen here"

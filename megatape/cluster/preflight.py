@@ -25,7 +25,7 @@ from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.runtime.launchers import discover
 from megatape.runtime.network import check_meeting, choose_interface
-from megatape.runtime.shared_folder import appears
+from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
 from megatape.tables import columns
@@ -234,7 +234,7 @@ def _look_at_folder(directory: Path, report: Report, topology: Topology, store: 
     except OSError as error:
         fault = str(error)
     fault = _collect(store, "folder", fault, topology)[0]
-    report.shared = not fault and appears(token, SHARING_SECONDS)
+    report.shared = not fault and wait_until_visible(token, SHARING_SECONDS)
     if fault and topology.is_main:
         report.faults.append(f"cannot create run.directory: {fault}")
     if report.shared:
