@@ -1,4 +1,4 @@
-"""Untrusted files, outputs that never replace existing ones, and retries of transient errors of file systems."""
+"""Untrusted files, outputs that never replace existing ones, and retries of transient errors."""
 
 import errno
 import io

@@ -41,7 +41,7 @@ class Command:
         self._process.send_signal(number)
 
     def wait(self) -> tuple[int, list[int]]:
-        """Wait for the end of the command and of its orphans, which are killed after ORPHAN_TIMEOUT.
+        """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT.
 
         Returns:
             The exit status of the command, as shells number it, and those of its orphans.
@@ -59,7 +59,7 @@ class Command:
         return status, orphan_statuses
 
     def _is_orphan(self, process: psutil.Process) -> bool:
-        """Whether this child was the command's. Daemons, such as a shared ssh connection, have their own process group."""
+        """Whether the command started this child. Daemons have process groups of their own."""
         return process not in self._others and os.getpgid(process.pid) == os.getpgrp()
 
 

@@ -91,8 +91,8 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
     """Decide whether the run must end because of a rank or the network.
 
     Args:
-        peers: The ranks that this rank watches. Rank 0 watches all; the others watch rank 0, of which
-            they judge only the silence.
+        peers: The ranks that this rank watches. Rank 0 watches all; the others watch rank 0, and
+            judge only its silence.
         limits: Time limits of the run.
         failure: The first collective that failed on any rank, if one has.
 

@@ -54,7 +54,7 @@ class Holder:
             return not _pid_exists(self.pid)
 
     def is_stopped(self) -> bool:
-        """Whether the process is stopped by SIGSTOP or a debugger. False where this process cannot tell."""
+        """Whether SIGSTOP or a debugger stopped the process. False if unknown."""
         try:
             return self.is_dead() is False and _process_stat(self.pid)[0] in "Tt"
         except OSError:
@@ -83,7 +83,7 @@ class HeartbeatMonitor:
         self._looked = 0.0
 
     def look(self, content: bytes, beat: float) -> bool:
-        """Record the content and the heartbeat of a file. Returns whether they changed since the last look."""
+        """Record content and heartbeat of a file. Returns whether they have changed."""
         now, before = time.monotonic(), self._seen
         changed = before not in (None, (content, beat))
         self.silent = self.silent + min(now - self._looked, self.max_gap) if before and not changed else 0.0
@@ -108,7 +108,7 @@ def read_holder(content: bytes) -> Holder | None:
 
 
 def _machine_id() -> str:
-    """Boot and process namespace of this process; containers of one machine have their own process ids."""
+    """Boot and process namespace of this process; containers have process ids of their own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
@@ -117,7 +117,7 @@ def _machine_id() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Start time of a process of this machine, which tells it from later ones with its id; empty if it has ended.
+    """Start time of a process, which tells it from later ones with its id; empty if it has ended.
 
     Raises:
         OSError: The process table does not show such a process.

@@ -33,7 +33,7 @@ class Launcher:
     local_size: str
 
 
-# The first whose marker is set started the process; a later one may have started that launcher (torchrun under srun).
+# In this order: srun, for example, may have started torchrun, which started the process.
 LAUNCHERS = (
     Launcher("torchrun", "TORCHELASTIC_RUN_ID", *RANK_VARS, "LOCAL_WORLD_SIZE"),
     Launcher("deepspeed", "CROSS_RANK", *RANK_VARS, "LOCAL_SIZE"),
@@ -59,10 +59,11 @@ def launcher_of_environment() -> Launcher | None:
 
 
 def discover() -> Topology:
-    """Read this process's ranks from the environment of its launcher, and set the variables that torch and DeepSpeed read.
+    """Read this process's ranks from the environment of its launcher.
 
-    Where the launcher sets no rendezvous address, it is derived from Slurm's node list and job id, or
-    exchanged by mpi4py. Without a launcher, this process is the only rank.
+    The variables of torch and DeepSpeed are set. Where the launcher sets no rendezvous address, it
+    is derived from Slurm's node list and job id, or exchanged by mpi4py. Without a launcher, this
+    process is the only rank.
 
     Raises:
         ValueError: Variables are missing, malformed or contradictory.
@@ -96,7 +97,7 @@ def discover() -> Topology:
 
 
 def _without_launcher() -> Topology:
-    """Ranks without a known launcher: from all five variables, or the only rank if none of them is set."""
+    """Ranks without a known launcher: from all five variables, or the only rank without any."""
     missing = [name for name in RANK_VARS + MASTER_VARS if name not in os.environ]
     if len(missing) == len(RANK_VARS + MASTER_VARS):
         for size in OTHER_WORLD_SIZE_VARS:
@@ -149,7 +150,7 @@ def _num_node_tasks() -> int:
 
 
 def _slurm_rendezvous(topology: Topology) -> tuple[str, int]:
-    """The step's first host, on which rank 0 runs, and a port derived from job and step: the same on every rank."""
+    """Rank 0's host, the first of the step, and a port derived from job and step."""
     if topology.rank == 0 and _read_int("SLURM_NODEID") != 0:
         raise ValueError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
@@ -173,7 +174,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
-    """Rank 0's address, as another host sees it, and a free port, both broadcast by rank 0. Collective."""
+    """Rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

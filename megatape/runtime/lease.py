@@ -1,11 +1,12 @@
 """Lease of a run's folder, so that one run at a time uses it, on any file system that hosts share.
 
-The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
-renamed atomically, and a run judges by its own monotonic clock whether another one's heartbeat changes. So neither file locks
-nor correct clocks are needed.
+The main rank of a run holds a lease: a file that names it, and whose time of change is its
+heartbeat. Files are created and renamed atomically, and a run judges by its own monotonic clock
+whether another one's heartbeat changes. So neither file locks nor correct clocks are needed.
 
-A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that
-at once. On another one it is dead after LeaseTimeouts.expiry without a heartbeat.
+A second run is refused while the holder lives, and takes over when it is dead. On the same machine
+the process table shows that at once. On another one it is dead after LeaseTimeouts.expiry without
+a heartbeat.
 """
 
 import os
@@ -50,7 +51,7 @@ class LeaseLost(ValueError):
 
 
 class Lease:
-    """Lease of a folder. Only the main rank takes it; on other ranks `check` and `release` do nothing.
+    """Lease of a folder, that only the main rank takes. Elsewhere `check` and `release` do nothing.
 
     Args:
         path: File of the lease.
@@ -159,8 +160,8 @@ class Lease:
         """Check that no run holds the lease, by one look at the file.
 
         Raises:
-            ValueError: A run holds the lease, or a process of another machine whose last heartbeat is
-                not old by the file system's clock: it may be alive.
+            ValueError: A run holds the lease, or a process of another machine that may live: its
+                last heartbeat is not old by the file system's clock.
         """
         try:
             content, beat = self._look()
@@ -215,20 +216,20 @@ class Lease:
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """Evidence that the holder is dead, empty while that is unknown. Raises ValueError if it is alive."""
+        """Evidence that the holder is dead, empty while unknown. Raises ValueError if it lives."""
         dead = holder.is_dead() if holder else None
         if dead:
             return "has ended"
         if dead is False or self._monitor.look(content, beat):
             raise ValueError(self._refusal(holder))
-        # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
+        # The holder of an empty file sends no heartbeats: it creates the file, or died meanwhile.
         expiry = self.timeouts.expiry if content else self.timeouts.heartbeat_interval
         if self._monitor.num_looks == 1:
             _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
         return f"has given no heartbeat for {expiry:.0f} s" if self._monitor.silent >= expiry else ""
 
     def _look(self) -> tuple[bytes, float]:
-        """Content of the file and time of its last heartbeat. Opening makes an NFS client ask the server for both."""
+        """Content and time of the last heartbeat. Opening makes an NFS client ask the server."""
         with self.path.open("rb") as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
 
@@ -256,7 +257,7 @@ class Lease:
                         return
                 by = str(read_holder(content) or "another process")
             except FileNotFoundError:
-                # Nobody may have taken it over yet, so it was removed by hand. Later, somebody may have, and may have ended.
+                # Before expiry no other run takes over, so a person removed the file.
                 if now - self._renewed < self.timeouts.expiry and self._create():
                     self._renewed = now
                     return
@@ -279,7 +280,7 @@ class Lease:
 
 @contextmanager
 def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts()) -> Iterator[Lease]:
-    """Hold a lease while the block runs. Collective: no rank enters the block before the main rank has the lease.
+    """Hold a lease while the block runs. Collective: ranks enter once the main rank has the lease.
 
     Args:
         path: File of the lease.

@@ -19,11 +19,11 @@ class WatchLimits:
 
     Attributes:
         period: Interval between heartbeats.
-        step: Minimum timeout of a step without a new collective; slow steps have longer ones (pace.py).
+        step: Minimum timeout of a step without a new collective. Slow steps have a longer one.
         long: Minimum timeout of an evaluation and of a save.
         stall: Timeout of a phase with no history: compilation, first read, hashing.
-        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a shorter
-            timeout. Longer than a file system may hang: a page fault stops all threads of a process.
+        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a
+            shorter timeout. Longer than a file system may hang: a page fault stops all threads.
         suspicion: The same once a collective has failed on any rank.
         grace: Time for a rank to exit on its own once the cause is known.
     """

@@ -20,8 +20,8 @@ def check_rendezvous() -> None:
     """Check that this process can reach MASTER_ADDR, before ranks wait for each other for long.
 
     Raises:
-        UserError: The name stays unknown for NAME_TIMEOUT, MASTER_PORT is no port, or this process may
-            open fewer than MIN_OPEN_FILES, sockets included.
+        UserError: The name stays unknown for NAME_TIMEOUT, MASTER_PORT is no port, or this process
+            may open fewer than MIN_OPEN_FILES, sockets included.
     """
     host, port, here = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], socket.gethostname()
     if not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -100,14 +100,16 @@ def choose_interface(master: str) -> tuple[str, str]:
 
 
 def export_interface(master: str) -> None:
-    """Set the interface of gloo and NCCL unless the user did: gloo would use that of the host's name, often loopback.
+    """Set the interface of gloo and NCCL unless the user did.
+
+    Gloo would use the one of the host's name, often loopback.
 
     Args:
         master: Name or address of the main host.
 
     Raises:
-        ValueError: No interface reaches other hosts, or the one that the user chose for gloo does not
-            exist.
+        ValueError: No interface reaches other hosts, or the one that the user chose for gloo does
+            not exist.
     """
     gloo = os.environ.get("GLOO_SOCKET_IFNAME")
     for name in gloo.split(",") if gloo else ():

@@ -97,7 +97,7 @@ class Pace:
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
-        """A part of the present phase that waits for files, with the timeout of an unmeasured phase once it lasts."""
+        """Part of the present phase that waits for files: unmeasured once it lasts SHORT_WAIT."""
         self._wait = Phase(name, self._unmeasured), time.monotonic()
         try:
             yield

@@ -1,7 +1,8 @@
 """Stops a rank whose launcher has died (orphan protection).
 
-The kernel could signal this (PR_SET_PDEATHSIG), but does so when the thread that started the process ends, and not for the
-parent of the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
+The kernel could signal this (PR_SET_PDEATHSIG), but does so when the thread that started the
+process ends, and not for the parent of the parent: `deepspeed` starts deepspeed.launcher.launch,
+which starts the ranks.
 """
 
 import os
@@ -50,7 +51,10 @@ def _ended_process(parent: int, runner: int | None) -> int | None:
 
 
 def _deepspeed_command(parent: int) -> int | None:
-    """The parent of `parent` if it is DeepSpeed's command. On other hosts it is a remote shell, which may end earlier."""
+    """The parent of `parent` if it is DeepSpeed's command.
+
+    On other hosts it is a remote shell, which may end earlier.
+    """
     with suppress(psutil.Error, OSError):
         process = psutil.Process(parent).parent()
         if process is not None and any(Path(word).name in DEEPSPEED_COMMANDS for word in process.cmdline()[:3]):

@@ -1,12 +1,12 @@
-"""Ends all ranks of a run soon after one of them fails, dies, freezes or hangs, with an error that names it.
+"""Ends all ranks of a run soon after one fails, dies, freezes or hangs, by an error that names it.
 
 A collective that waits for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So
 a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 judges them
 (diagnosis.py). When a rank hangs, every rank that still can writes the stacks of its threads.
 
 The store is in rank 0's process. While that is frozen, a call to the store never returns, whatever
-its timeout. So a second thread, which calls nothing that could block, ends the process when the first
-one has made no round for too long.
+its timeout. So a second thread, which calls nothing that could block, ends the process when the
+first one has sent no heartbeat for too long.
 """
 
 import faulthandler
@@ -34,7 +34,7 @@ from megatape.runtime.pace import Pace
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import clone_default_store, count_collectives
 
-# group_desc of process groups whose collectives a thread begins: one rank may be ahead there and behind in training.
+# group_desc of groups whose collectives a thread begins: a rank may be ahead in them only.
 BACKGROUND_GROUP = "background"
 
 
@@ -43,10 +43,10 @@ class RankFailed(RuntimeError):
 
 
 class Watch:
-    """Context manager around all work that communicates with other ranks; the process group must exist.
+    """Context manager around all work that communicates with other ranks.
 
-    It reports an exception that leaves the block to the other ranks. Its threads end a rank that is
-    stuck.
+    The process group must exist. An exception that leaves the block is reported to the other ranks.
+    Threads end a rank that is stuck.
 
     Args:
         topology: The ranks.
@@ -99,8 +99,8 @@ class Watch:
                 thread.join(self.limits.grace)
 
     def _report(self, error: Exception) -> None:
-        """Report an error of this rank to the others, or raise RankFailed if it is due to another rank."""
-        # A launcher that sees a rank end sends SIGTERM to the others. They are ending anyway, but first say why.
+        """Report this rank's error to the others, or raise RankFailed if another rank caused it."""
+        # A launcher that sees a rank end sends SIGTERM to the others. They report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         line = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
         if not _is_collective_error(error):
@@ -112,7 +112,7 @@ class Watch:
             raise RankFailed(self.verdict) from error
 
     def _leave(self, timeout: float) -> None:
-        """Rank 0, whose process holds the store, waits up to `timeout` seconds for the others to leave first."""
+        """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
         deadline = time.monotonic() + timeout
         with suppress(RuntimeError):  # the store has ended
             if not self.topology.is_main:
@@ -123,7 +123,7 @@ class Watch:
                 time.sleep(0.02)
 
     def _publish(self, name: str, *values: Any) -> None:
-        """Set a value for all ranks unless another rank did before; without a store there is no rank left to read it."""
+        """Set a value for all ranks unless another rank did before or the store has ended."""
         with suppress(RuntimeError):
             self.store.compare_set(f"watch/{name}", "", json.dumps(values))
 
@@ -139,7 +139,7 @@ class Watch:
         self.store.set(f"watch/heartbeat/{self.topology.rank}", json.dumps(heartbeat))
 
     def _run(self) -> None:
-        """The thread that uses the store: once a period, and at once when this rank's timeout becomes shorter."""
+        """Thread that uses the store: every period, and when the timeout becomes shorter."""
         looked = time.monotonic()
         while not self.verdict:
             self.pace.limit_shortened.wait(looked + self.limits.period - time.monotonic())
@@ -158,7 +158,7 @@ class Watch:
             self._end(self.verdict)
 
     def _guard_store(self) -> None:
-        """The thread without input and output, which notices that the other one is stuck."""
+        """Thread without input and output, which notices that the other one is stuck."""
         count, stuck = self.num_heartbeats, 0.0
         while not self.finished.wait(self.limits.period) and not self.decided.is_set():
             count, stuck = self.num_heartbeats, stuck + self.limits.period if count == self.num_heartbeats else 0.0
@@ -171,7 +171,7 @@ class Watch:
                 self._end(text)
 
     def _look(self) -> str | None:
-        """Read the store once a period. Returns why the run ends, by the diagnosis of the rank that was first."""
+        """Read the store once a period. Returns the verdict of the first rank that has one."""
         heartbeats = {peer.rank: self._read(f"heartbeat/{peer.rank}") for peer in self.peers}
         observe(self.peers, {rank: Heartbeat(*values) for rank, values in heartbeats.items() if values}, self.limits.period)
         for peer in self.peers:
@@ -195,7 +195,7 @@ class Watch:
         return verdict
 
     def _show_stacks(self, text: str) -> None:
-        """Add to this rank's file why the run ends, and the stacks of all threads of this process."""
+        """Add the reason of the end and the stacks of all threads to this rank's file."""
         if self.stacks:
             writer = threading.Thread(target=self._write_stacks, args=[self.stacks, text], daemon=True)
             writer.start()
@@ -210,7 +210,7 @@ class Watch:
                 faulthandler.dump_traceback(file)
 
     def _end(self, text: str) -> None:
-        """Print the error and end the process, whatever its main thread and the reader of its output do."""
+        """Print the error and end the process, even if its main thread or its terminal is stuck."""
         lines = f"error on rank {self.topology.rank}: {text}\n"
         if text.startswith(f"rank {self.topology.rank} ("):
             frame = sys._current_frames()[threading.main_thread().ident or 0]
@@ -223,7 +223,7 @@ class Watch:
 
 
 def _is_collective_error(error: Exception) -> bool:
-    """Whether a collective raised this because another rank is gone; torch has no exception type for gloo."""
+    """Whether a collective raised this, since another rank is gone; gloo has no exception type."""
     text = str(error)
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError)
