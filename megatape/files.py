@@ -1,4 +1,4 @@
-"""Files of unknown origin, outputs that never replace what somebody else made, and patience with file systems."""
+"""Untrusted files, outputs that never replace existing ones, and retries of transient errors."""
 
 import errno
 import io
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index of a data directory
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
 
-# What a shared file system reports while a server or the network is away, and the seconds between attempts to go on.
+# Errors of a shared file system while a server or the network is away.
 TRANSIENT = {
     errno.EIO,
     errno.ESTALE,
@@ -32,7 +32,7 @@ TRANSIENT = {
     errno.ENOTCONN,
     errno.ESHUTDOWN,
 }
-WAITS = (1.0, 2.0, 4.0, 8.0)
+WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 
 def read_json(
@@ -134,7 +134,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether the file system reports an error that may pass."""
+    """Whether the file system reports an error that may be temporary."""
     return error.errno in TRANSIENT
 
 
@@ -143,19 +143,29 @@ def to_errors(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def patiently(
+def retry_transient_errors(
     work: Callable[[], Result],
-    may_pass: Callable[[OSError], bool] = is_transient,
+    is_retried: Callable[[OSError], bool] = is_transient,
     warn: Callable[[str], object] = to_errors,
 ) -> Result:
-    """What `work` returns, after waiting and trying again while it raises an OSError that `may_pass`. warn: prints a line.
+    """Call a function again, after a wait, while it raises transient errors.
 
-    Raises the last OSError: what remains after all WAITS is no short disturbance."""
+    Args:
+        work: The function.
+        is_retried: Whether an OSError is worth another attempt.
+        warn: Prints a line before each wait.
+
+    Returns:
+        The function's value.
+
+    Raises:
+        OSError: Any other one at once, and the one that remains after all WAITS.
+    """
     for wait in WAITS:
         try:
             return work()
         except OSError as error:
-            if not may_pass(error):
+            if not is_retried(error):
                 raise
             warn(f"{error}; trying again in {wait:.0f} s")
             time.sleep(wait)

@@ -16,8 +16,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["FakeTensorMode"]  # and every function below
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]  # and every function below
 
 
 def fake_group(name: str, size: int) -> dist.ProcessGroup:

@@ -26,6 +26,7 @@ WITHOUT_TORCH = (
     "megatape.run_folder",
     "megatape.files",
     "megatape.config",
+    "megatape.runtime.diagnosis",
     "megatape.commands.main",
 )
 

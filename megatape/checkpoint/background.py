@@ -7,7 +7,7 @@ from threading import Thread
 
 import torch.distributed as dist
 
-from megatape.runtime.watch import ASIDE
+from megatape.runtime.watch import BACKGROUND_GROUP
 from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 
@@ -20,7 +20,7 @@ class Background:
     Its collectives have a process group of their own: in that of training they would mix with those of the steps."""
 
     def __init__(self) -> None:
-        self.snapshot = Snapshot(dist.new_group(backend="gloo", group_desc=ASIDE))
+        self.snapshot = Snapshot(dist.new_group(backend="gloo", group_desc=BACKGROUND_GROUP))
         self._saving: Future[Path] | None = None
 
     @property

@@ -13,10 +13,10 @@ from megatape.checkpoint.selection import first_valid, newest_valid, open_checkp
 from megatape.checkpoint.weights import StoredWeights
 from megatape.checkpoint.writer import Contents, RunPlace, prune, write_checkpoint
 from megatape.config import CheckpointConfig
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.run_folder import CORRUPTED, REWOUND, named_step
 from megatape.runtime.exchange import on_main
-from megatape.runtime.pace import Pace
+from megatape.runtime.pace import Pace, PhaseKind
 from megatape.runtime.run_log import RunLog
 from megatape.zero.engine import Engine
 from megatape.zero.snapshot import Snapshot
@@ -142,7 +142,7 @@ class CheckpointManager:
 
         self._enter(step, WHOLE)
         try:
-            self._report(lambda: patiently(attempt, lambda _: True, self._log.warning))
+            self._report(lambda: retry_transient_errors(attempt, lambda _: True, self._log.warning))
         except OSError as error:
             steps = f"steps {self.saved_step + 1} to {step} are not saved"
             raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
@@ -203,14 +203,14 @@ class CheckpointManager:
             found = {named_step(path): path.name for path in place.folder.list_checkpoints()}
             return [found[step] for step in stable(found)]
 
-        directories = [place.folder.checkpoints / name for name in on_main(lambda: patiently(names), place.topology)]
-        reader, corrupted = first_valid(directories, place.topology, base)
+        stable_names = on_main(lambda: retry_transient_errors(names), place.topology)
+        reader, corrupted = first_valid([place.folder.checkpoints / name for name in stable_names], place.topology, base)
         self.set_aside(corrupted)
         return reader
 
     def set_aside(self, corrupted: list[Path]) -> None:
         """Rename checkpoints that failed verification."""
-        on_main(lambda: patiently(lambda: set_aside(corrupted, CORRUPTED)), self._place.topology)
+        on_main(lambda: retry_transient_errors(lambda: set_aside(corrupted, CORRUPTED)), self._place.topology)
 
     def abandon_newer(self, origin: CheckpointReader) -> None:
         """Set checkpoints newer than the one that the run went back to aside: a resume that took one would continue what was
@@ -221,7 +221,7 @@ class CheckpointManager:
             set_aside([path for path in folder.list_checkpoints() if named_step(path) > origin.step], REWOUND)
             folder.mark_latest(origin.directory)
 
-        on_main(lambda: patiently(abandon), self._place.topology)
+        on_main(lambda: retry_transient_errors(abandon), self._place.topology)
 
     def _save_now(self) -> Path:
         self._engine.check_replicas()
@@ -245,7 +245,7 @@ class CheckpointManager:
         return write
 
     def _enter(self, step: int, part: int) -> None:
-        self._pace.enter("save", f"the save after step {step}", part)
+        self._pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
 
     def _conclude(self, save: Callable[[], Path]) -> None:
         try:

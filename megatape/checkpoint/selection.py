@@ -8,10 +8,10 @@ from safetensors import SafetensorError
 from megatape.checkpoint.base import BaseFault
 from megatape.checkpoint.manifest import UnknownFormat
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.files import patiently, sync
+from megatape.files import retry_transient_errors, sync
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
-from megatape.runtime.shared_folder import appears
+from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
 
 
@@ -23,7 +23,7 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
     overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises OSError if a
     checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-    names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
+    names = on_main(lambda: retry_transient_errors(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
     if corrupted and reader is None:
         raise ValueError(
@@ -81,8 +81,8 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
         reader.verify(topology.rank, topology.world_size)
 
     try:
-        if appears(directory):
-            patiently(verify)
+        if wait_until_visible(directory):
+            retry_transient_errors(verify)
         else:
             unreadable = f"{directory} is not seen here"
     except (UnknownFormat, BaseFault) as error:

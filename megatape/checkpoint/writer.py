@@ -31,7 +31,7 @@ from megatape.run_folder import REWOUND, RunFolder, named_step
 from megatape.runtime.exchange import device_of, exchange, on_main
 from megatape.runtime.holder import NONCE_DIGITS
 from megatape.runtime.lease import Lease, LeaseLost
-from megatape.runtime.shared_folder import appears
+from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
 from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
@@ -92,7 +92,7 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
     final = folder.checkpoint(state["step"])
     partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology, zero.group))
     files: dict[str, dict[str, Any]] = {}
-    faults = [] if appears(partial) else ["what the main rank made is not seen here"]
+    faults = [] if wait_until_visible(partial) else ["what the main rank made is not seen here"]
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.tensors}
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:

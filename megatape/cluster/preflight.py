@@ -24,8 +24,8 @@ from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
 from megatape.runtime.launchers import discover
-from megatape.runtime.network import check_meeting, choose_interface
-from megatape.runtime.shared_folder import appears
+from megatape.runtime.network import check_rendezvous, choose_interface
+from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
 from megatape.tables import columns
@@ -163,8 +163,8 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
 
 def _meet(topology: Topology) -> dist.Store:
     """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer,
-    and UserError as `check_meeting` does."""
-    check_meeting()
+    and UserError as `check_rendezvous` does."""
+    check_rendezvous()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     limit = timedelta(seconds=MEETING_SECONDS)
@@ -234,7 +234,7 @@ def _look_at_folder(directory: Path, report: Report, topology: Topology, store: 
     except OSError as error:
         fault = str(error)
     fault = _collect(store, "folder", fault, topology)[0]
-    report.shared = not fault and appears(token, SHARING_SECONDS)
+    report.shared = not fault and wait_until_visible(token, SHARING_SECONDS)
     if fault and topology.is_main:
         report.faults.append(f"cannot create run.directory: {fault}")
     if report.shared:

@@ -9,7 +9,7 @@ from types import FrameType
 
 from megatape.checkpoint.manifest import MANIFEST, load_manifest
 from megatape.errors import ExitStatus
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.command import Command
 
@@ -99,7 +99,7 @@ def completed(folder: RunFolder) -> set[tuple[str, int]]:
                 continue
         return found
 
-    return patiently(look)
+    return retry_transient_errors(look)
 
 
 def _tell(text: str) -> None:

@@ -14,7 +14,7 @@ from megatape.data.dataset import Dataset, Sample
 from megatape.data.index import Answers
 from megatape.data.packing import joined, pack
 from megatape.errors import UserError
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.targets import IGNORE_INDEX
 
 
@@ -48,7 +48,7 @@ class ExampleDataset(Dataset):
                 f"has {entry.longest}: raise data.sequence_length, or prepare with a lower --sequence-length"
             )
         self._folder.fetch(entry.file)
-        answers = patiently(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))
+        answers = retry_transient_errors(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))
         # The answers of example i are rows [first[i], first[i + 1]) of `_targets`; its tokens, [begins[i], begins[i + 1]).
         self._targets = answers[:, 1:]
         self._first = np.searchsorted(answers[:, 0], np.arange(entry.examples + 1))

@@ -17,7 +17,7 @@ import numpy as np
 from megatape.data.cache import CacheFolder, ShardCache
 from megatape.data.index import Index, Member, Shard, token_dtype
 from megatape.data.remote import is_url, open_file
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 
 MAX_OPEN_SHARDS = 256  # a process often has only 1024 descriptors
 REMEDY = "copy the shard again or re-run the preparation"
@@ -88,7 +88,7 @@ class SplitReader:
 
         Raises ValueError if the member differs from the index, OSError if it cannot be read."""
         shard_number, position = self._members[number]
-        return patiently(lambda: self._ids(shard_number, position, begin, end))
+        return retry_transient_errors(lambda: self._ids(shard_number, position, begin, end))
 
     def expect(self, shards: Sequence[int]) -> None:
         """Say which shards are needed soon, by number: those at a URL are copied ahead."""

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from megatape.parallel.mesh import Axis
+from megatape.torch_internals import TorchDispatchMode, tree_leaves
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 

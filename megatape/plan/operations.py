@@ -7,11 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from megatape.plan.gpus import Gpu
-from megatape.torch_internals import is_view
+from megatape.torch_internals import is_view, tree_leaves
 
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
 MATRIX_EFFICIENCY = (0.50, 0.75)

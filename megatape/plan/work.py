@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.launch import Observer, observed
 from megatape.attention.operation import Backends, backends_by_priority, select_backend
@@ -32,6 +31,7 @@ from megatape.plan.fusion import compiled_work, run_backward
 from megatape.plan.operations import Operation, Work, operation, scaled, slowdown, touched_bytes
 from megatape.plan.trace import build, precision_of
 from megatape.registry import AUTO
+from megatape.torch_internals import TorchDispatchMode
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
+from megatape.torch_internals import tree_map_only
 from megatape.zero.settings import Stage3Limits
 
 

@@ -1,4 +1,4 @@
-"""A command that this process runs: it does not outlive this process, and the processes that it leaves are waited for.
+"""A command that does not outlive this process, and whose orphans are waited for.
 
 Linux only, by prctl(2).
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-GRACE = 1800.0  # seconds for processes that the command left, which may be writing a checkpoint
+ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
 
 
 class Command:
@@ -25,13 +25,13 @@ class Command:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._prctl, own = ctypes.CDLL(None).prctl, os.getpid()
+        self._prctl, pid = ctypes.CDLL(None).prctl, os.getpid()
         self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # the kernel gives this process the children of those that end
         self._others = set(psutil.Process().children())
 
         def bind() -> None:
             self._prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != own:  # which has ended meanwhile
+            if os.getppid() != pid:  # which has ended meanwhile
                 os.kill(os.getpid(), signal.SIGTERM)
 
         self._process = subprocess.Popen(words, preexec_fn=bind)  # noqa: PLW1509 (it needs no lock that another thread may hold)
@@ -41,25 +41,25 @@ class Command:
         self._process.send_signal(number)
 
     def wait(self) -> tuple[int, list[int]]:
-        """Wait for the end of the command and of the processes that it leaves, which are killed after GRACE seconds.
+        """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT.
 
         Returns:
-            The exit status of the command, as a shell has it, and those of the processes that it left.
+            The exit status of the command, as shells number it, and those of its orphans.
         """
-        status, left = _shell_status(self._process.wait()), []
-        while orphans := [process for process in psutil.Process().children() if self._is_left(process)]:
+        status, orphan_statuses = _shell_status(self._process.wait()), []
+        while orphans := [process for process in psutil.Process().children() if self._is_orphan(process)]:
             pids = ", ".join(str(process.pid) for process in orphans)
             with suppress(OSError):  # nobody may read it
                 print(f"the command has ended, waiting for processes that it left: {pids}", file=sys.stderr, flush=True)
-            ended, alive = psutil.wait_procs(orphans, GRACE)
-            left += [_shell_status(process.returncode) for process in ended]
+            ended, alive = psutil.wait_procs(orphans, ORPHAN_TIMEOUT)
+            orphan_statuses += [_shell_status(process.returncode) for process in ended]
             for process in alive:
                 process.kill()
         self._prctl(PR_SET_CHILD_SUBREAPER, 0)
-        return status, left
+        return status, orphan_statuses
 
-    def _is_left(self, process: psutil.Process) -> bool:
-        """Whether the command left this child. Daemons, such as a shared ssh connection, have their own process group."""
+    def _is_orphan(self, process: psutil.Process) -> bool:
+        """Whether the command started this child. Daemons have process groups of their own."""
         return process not in self._others and os.getpgid(process.pid) == os.getpgrp()
 
 

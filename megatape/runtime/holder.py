@@ -1,4 +1,4 @@
-"""Which process holds what a file says is taken, and whether that process has ended."""
+"""Owner of a lock file, and whether it is alive."""
 
 import json
 import math
@@ -14,13 +14,21 @@ from pydantic import Field
 
 from megatape.files import as_type, parse_json
 
-NONCE_DIGITS = 16  # hexadecimal: what tells one holder from all others
+NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lease or a claim. machine: boot and process namespace within which `pid` means something, empty
-    if unknown. started: when the process started, in ticks since boot. since: when it took what it holds."""
+    """Process that holds a lease or a claim.
+
+    Attributes:
+        host: Name of its host.
+        pid: Process id.
+        machine: Boot and process namespace to which `pid` belongs, empty if unknown.
+        started: Start time of the process in ticks since boot, empty if unknown.
+        since: Time at which it became the holder, in UTC.
+        nonce: Unique name of the holder.
+    """
 
     host: str
     pid: Annotated[int, Field(gt=0, lt=2**31)]
@@ -33,39 +41,39 @@ class Holder:
         return f"process {self.pid} on host {self.host}, since {self.since}"
 
     def content(self) -> bytes:
-        """What the file holds."""
+        """Content of the lock file."""
         return json.dumps(asdict(self)).encode()
 
     def is_dead(self) -> bool | None:
-        """Whether the process has ended, None if that cannot be seen from here."""
-        if not self.machine or self.machine != _machine():
+        """Whether the process has ended, None where this process cannot tell."""
+        if not self.machine or self.machine != _machine_id():
             return None
         try:
-            return _started(self.pid) != self.started
+            return _start_time(self.pid) != self.started
         except OSError:  # ended, or hidden because it is another user's
-            return not _exists(self.pid)
+            return not _pid_exists(self.pid)
 
     def is_stopped(self) -> bool:
-        """Whether the process is stopped by SIGSTOP or a debugger. False, too, if that cannot be seen from here."""
+        """Whether SIGSTOP or a debugger stopped the process. False if unknown."""
         try:
-            return self.is_dead() is False and _stat(self.pid)[0] in "Tt"
+            return self.is_dead() is False and _process_stat(self.pid)[0] in "Tt"
         except OSError:
             return False
 
 
 class HeartbeatMonitor:
-    """Measures for how long a holder has given no heartbeat, by the clock of this process.
+    """Measures the time since a holder's last heartbeat by the clock of this process.
 
     Clocks of hosts and file servers may be wrong. So the time of a heartbeat shows only whether it
     is a new one.
 
     Args:
-        max_gap: Seconds between two looks that count at most. While a file server is away nobody
-            can look, and the holder cannot give its heartbeat either.
+        max_gap: Maximum seconds that count between two looks. While a file server is away neither
+            this process can look nor the holder send a heartbeat.
 
     Attributes:
         silent: Seconds without a new heartbeat, 0 at the first look.
-        num_looks: How often this process has looked.
+        num_looks: Number of looks so far.
     """
 
     def __init__(self, max_gap: float = math.inf) -> None:
@@ -75,7 +83,7 @@ class HeartbeatMonitor:
         self._looked = 0.0
 
     def look(self, content: bytes, beat: float) -> bool:
-        """Record the content and the heartbeat of a file. Returns whether they changed since the last look."""
+        """Record content and heartbeat of a file. Returns whether they have changed."""
         now, before = time.monotonic(), self._seen
         changed = before not in (None, (content, beat))
         self.silent = self.silent + min(now - self._looked, self.max_gap) if before and not changed else 0.0
@@ -84,23 +92,23 @@ class HeartbeatMonitor:
 
 
 def this_process() -> Holder:
-    """This process, as the holder of something new."""
+    """This process as a new holder."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    machine = _machine()
-    started = _started(os.getpid()) if machine else ""
+    machine = _machine_id()
+    started = _start_time(os.getpid()) if machine else ""
     return Holder(socket.gethostname(), os.getpid(), machine, started, now, secrets.token_hex(NONCE_DIGITS // 2))
 
 
 def read_holder(content: bytes) -> Holder | None:
-    """The holder that a file names, None if it names none: it is just being written, or was corrupted."""
+    """Parse the content of a lock file. Returns None if it is unfinished or corrupted."""
     try:
         return as_type(parse_json(content), Holder)
     except ValueError:
         return None
 
 
-def _machine() -> str:
-    """Boot and process namespace of this process; containers of one machine have their own process ids."""
+def _machine_id() -> str:
+    """Boot and process namespace of this process; containers have process ids of their own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
@@ -108,20 +116,22 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
-    """When a process of this machine started, since a process id may be used again; empty if it has ended.
+def _start_time(pid: int) -> str:
+    """Start time of a process, which tells it from later ones with its id; empty if it has ended.
 
-    Raises OSError if the process table has no such process, or does not show it."""
-    fields = _stat(pid)
+    Raises:
+        OSError: The process table does not show such a process.
+    """
+    fields = _process_stat(pid)
     return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent has not noticed
 
 
-def _stat(pid: int) -> list[str]:
-    """The entry of the process table: first the state, then numbers (proc(5)). Raises OSError without one."""
+def _process_stat(pid: int) -> list[str]:
+    """Entry of the process table: the state, then numbers (proc(5)). Raises OSError without one."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def _exists(pid: int) -> bool:
+def _pid_exists(pid: int) -> bool:
     """Whether this machine has such a process."""
     try:
         os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""The ranks of a process, from the variables that launchers set, and the address where the ranks meet."""
+"""Ranks of a process, from the environment of its launcher, and the rendezvous address."""
 
 import os
 import re
@@ -8,23 +8,32 @@ from dataclasses import dataclass
 from megatape.runtime.network import address_towards
 from megatape.runtime.topology import Topology
 
-RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # what torch and DeepSpeed read
-MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks meet: a port of rank 0's host
+RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of torch and DeepSpeed
+MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # of the rendezvous, on rank 0's host
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher, the variable that identifies its processes, and those that hold their ranks."""
+    """A launcher and its environment variables.
+
+    Attributes:
+        name: Name for people.
+        marker: Variable that only its processes have.
+        rank: Variable of the rank.
+        world_size: Variable of the number of ranks.
+        local_rank: Variable of the rank within the host.
+        local_size: Variable of the number of ranks on the host.
+    """
 
     name: str
-    mark: str
+    marker: str
     rank: str
     world_size: str
     local_rank: str
     local_size: str
 
 
-# The first whose mark is set started the process; a later one may have started that launcher (torchrun under srun).
+# In this order: srun, for example, may have started torchrun, which started the process.
 LAUNCHERS = (
     Launcher("torchrun", "TORCHELASTIC_RUN_ID", *RANK_VARS, "LOCAL_WORLD_SIZE"),
     Launcher("deepspeed", "CROSS_RANK", *RANK_VARS, "LOCAL_SIZE"),
@@ -41,54 +50,58 @@ LAUNCHERS = (
         "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
     ),
 )
-UNKNOWN_SIZES = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
+OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
 def launcher_of_environment() -> Launcher | None:
-    """What started this process; None if it was a person or a program unknown."""
-    return next((launcher for launcher in LAUNCHERS if launcher.mark in os.environ), None)
+    """The launcher that started this process, None if there is none or it is unknown."""
+    return next((launcher for launcher in LAUNCHERS if launcher.marker in os.environ), None)
 
 
 def discover() -> Topology:
-    """Read this process's ranks from the environment of its launcher, and set the variables that torch and DeepSpeed read.
+    """Read this process's ranks from the environment of its launcher.
 
-    If the launcher does not say at which address and port the ranks meet, that comes from Slurm's
-    node list and job id, or from an exchange through mpi4py. Without a launcher, this process is
-    the whole run. Raises ValueError if variables are missing, malformed or contradictory."""
+    The variables of torch and DeepSpeed are set. Where the launcher sets no rendezvous address, it
+    is derived from Slurm's node list and job id, or exchanged by mpi4py. Without a launcher, this
+    process is the only rank.
+
+    Raises:
+        ValueError: Variables are missing, malformed or contradictory.
+    """
     launcher = launcher_of_environment()
     if launcher is None:
-        return _by_hand()
+        return _without_launcher()
     names = [launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size]
     if launcher.rank == "RANK":
         names += MASTER_VARS
     if missing := [name for name in names if name not in os.environ]:
         raise ValueError(
-            f"{launcher.mark} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
-            f"{launcher.name} itself, or unset {launcher.mark}"
+            f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
+            f"{launcher.name} itself, or unset {launcher.marker}"
         )
-    rank, world_size, local_rank = (_number(name) for name in names[:3])
-    local_size = _tasks_of_this_node() if launcher.name == "srun" else _number(launcher.local_size)
+    rank, world_size, local_rank = (_read_int(name) for name in names[:3])
+    local_size = _num_node_tasks() if launcher.name == "srun" else _read_int(launcher.local_size)
     for variable, name, value in zip(RANK_VARS, names, (rank, world_size, local_rank), strict=False):
-        if variable in os.environ and _number(variable) != value:
+        if variable in os.environ and _read_int(variable) != value:
             raise ValueError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
                 "which another launcher or your shell left"
             )
-    topology = _checked(Topology(rank, world_size, local_rank, local_size), launcher)
+    topology = _validate(Topology(rank, world_size, local_rank, local_size), launcher)
     if any(name not in os.environ for name in MASTER_VARS):
-        address, port = _meet_by_slurm(topology) if launcher.name == "srun" else _meet_by_mpi(topology, launcher)
+        address, port = _slurm_rendezvous(topology) if launcher.name == "srun" else _mpi_rendezvous(topology, launcher)
         os.environ.setdefault("MASTER_ADDR", address)
         os.environ.setdefault("MASTER_PORT", str(port))
     os.environ |= {name: str(value) for name, value in zip(RANK_VARS, (rank, world_size, local_rank), strict=True)}
     return topology
 
 
-def _by_hand() -> Topology:
-    """Ranks without a known launcher: all five variables set by hand, or none of them for a run of one process."""
+def _without_launcher() -> Topology:
+    """Ranks without a known launcher: from all five variables, or the only rank without any."""
     missing = [name for name in RANK_VARS + MASTER_VARS if name not in os.environ]
     if len(missing) == len(RANK_VARS + MASTER_VARS):
-        for size in UNKNOWN_SIZES:
-            if _number(size, default=1) > 1:
+        for size in OTHER_WORLD_SIZE_VARS:
+            if _read_int(size, default=1) > 1:
                 raise ValueError(
                     f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
                     "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
@@ -100,12 +113,12 @@ def _by_hand() -> Topology:
             f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with "
             "`deepspeed launch/pretrain.py ...`, or unset the others to run one process"
         )
-    rank, world_size, local_rank = (_number(name) for name in RANK_VARS)
-    local_size = _number("LOCAL_WORLD_SIZE", default=world_size)
-    return _checked(Topology(rank, world_size, local_rank, local_size), None)
+    rank, world_size, local_rank = (_read_int(name) for name in RANK_VARS)
+    local_size = _read_int("LOCAL_WORLD_SIZE", default=world_size)
+    return _validate(Topology(rank, world_size, local_rank, local_size), None)
 
 
-def _checked(topology: Topology, launcher: Launcher | None) -> Topology:
+def _validate(topology: Topology, launcher: Launcher | None) -> Topology:
     names = (
         (launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size)
         if launcher
@@ -123,42 +136,45 @@ def _checked(topology: Topology, launcher: Launcher | None) -> Topology:
     return topology
 
 
-def _tasks_of_this_node() -> int:
-    """The number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
-    text, node = os.environ["SLURM_STEP_TASKS_PER_NODE"], _number("SLURM_NODEID")
+def _num_node_tasks() -> int:
+    """Number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
+    text, node = os.environ["SLURM_STEP_TASKS_PER_NODE"], _read_int("SLURM_NODEID")
     for entry in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
         if match is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: a list like 2(x3),1 is expected")
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: expected a list like 2(x3),1")
         node -= int(match[2] or 1)
         if node < 0:
             return int(match[1])
     raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
 
 
-def _meet_by_slurm(topology: Topology) -> tuple[str, int]:
-    """The step's first host, where rank 0 runs, and a port derived from job and step: every rank finds both on its own."""
-    if topology.rank == 0 and _number("SLURM_NODEID") != 0:
+def _slurm_rendezvous(topology: Topology) -> tuple[str, int]:
+    """Rank 0's host, the first of the step, and a port derived from job and step."""
+    if topology.rank == 0 and _read_int("SLURM_NODEID") != 0:
         raise ValueError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
             "--distribution, or set MASTER_ADDR and MASTER_PORT"
         )
     return first_host(os.environ.get("SLURM_STEP_NODELIST", "")), 20000 + (
-        31 * _number("SLURM_JOB_ID") + _number("SLURM_STEP_ID")
+        31 * _read_int("SLURM_JOB_ID") + _read_int("SLURM_STEP_ID")
     ) % 10000
 
 
 def first_host(nodelist: str) -> str:
-    """The first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01. Raises
-    ValueError if there is none."""
+    """Parse the first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01.
+
+    Raises:
+        ValueError: There is none.
+    """
     match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
     if match is None:
-        raise ValueError(f"SLURM_STEP_NODELIST is {nodelist!r}: a list of hosts like n[1-2] is expected; or set MASTER_ADDR")
+        raise ValueError(f"SLURM_STEP_NODELIST is {nodelist!r}: expected a list of hosts like n[1-2]; or set MASTER_ADDR")
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", match.group())
 
 
-def _meet_by_mpi(topology: Topology, launcher: Launcher) -> tuple[str, int]:
-    """The address of rank 0 as seen from another host, and a free port, which rank 0 broadcasts. Collective."""
+def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
+    """Rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -174,11 +190,11 @@ def _meet_by_mpi(topology: Topology, launcher: Launcher) -> tuple[str, int]:
             "one of them only, or set MASTER_ADDR and MASTER_PORT on all ranks"
         )
     hosts = world.allgather(socket.gethostname())
-    meeting = None
+    rendezvous = None
     if topology.is_main:
         other = next((host for host in hosts if host != hosts[0]), None)
-        meeting = ("127.0.0.1" if other is None else address_towards(other), _free_port())
-    address, port = world.bcast(meeting)
+        rendezvous = ("127.0.0.1" if other is None else address_towards(other), _free_port())
+    address, port = world.bcast(rendezvous)
     MPI.Finalize()  # MPI is not used again; without this, a rank that fails later would wait for the others at exit
     return address, port
 
@@ -189,9 +205,9 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _number(name: str, default: int | None = None) -> int:
+def _read_int(name: str, default: int | None = None) -> int:
     text = os.environ.get(name, default)
     try:
         return int(text)  # type: ignore[arg-type]  # None is rejected below like any other non-number
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {text!r}: a whole number is expected") from None
+        raise ValueError(f"{name} is {text!r}: expected an integer") from None

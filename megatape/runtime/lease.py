@@ -1,11 +1,12 @@
-"""One run at a time in a folder, on any file system that hosts share.
+"""Lease of a run's folder, so that one run at a time uses it, on any file system that hosts share.
 
-The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
-renamed atomically, and a run judges by its own monotonic clock whether another one's heartbeat changes. So neither file locks
-nor correct clocks are needed.
+The main rank of a run holds a lease: a file that names it, and whose time of change is its
+heartbeat. Files are created and renamed atomically, and a run judges by its own monotonic clock
+whether another one's heartbeat changes. So neither file locks nor correct clocks are needed.
 
-A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table tells that
-at once. On another one only silence can, and it takes Limits.silence.
+A second run is refused while the holder lives, and takes over when it is dead. On the same machine
+the process table shows that at once. On another one it is dead after LeaseTimeouts.expiry without
+a heartbeat.
 """
 
 import os
@@ -24,21 +25,25 @@ from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_
 from megatape.runtime.topology import Topology
 
 UNKNOWN = "an unknown process"
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts time in which the machine is suspended
 
 
 @dataclass(frozen=True)
-class Limits:
-    """In seconds.
+class LeaseTimeouts:
+    """Times in seconds.
 
-    period: between heartbeats. silence: in which another run looks and sees none, until a holder on another machine counts as
-    dead; NFS shows changes up to 60 s late, and a heartbeat or two may be slow. settle: until a run that took over is sure that
-    no other did at the same time. poll: between looks."""
+    Attributes:
+        heartbeat_interval: Time between heartbeats.
+        expiry: Time without a heartbeat, as another run sees it, until a holder on another machine
+            counts as dead. NFS shows changes up to 60 s late, and a heartbeat or two may be slow.
+        settle: Time until a run that took over knows that no other did at the same moment.
+        poll_interval: Time between two looks at the file.
+    """
 
-    period: float = 10.0
-    silence: float = 90.0
+    heartbeat_interval: float = 10.0
+    expiry: float = 90.0
     settle: float = 1.0
-    poll: float = 1.0
+    poll_interval: float = 1.0
 
 
 class LeaseLost(ValueError):
@@ -46,66 +51,85 @@ class LeaseLost(ValueError):
 
 
 class Lease:
-    """The lease in the file `path`. Only the main rank takes it; elsewhere `check` and `release` do nothing."""
+    """Lease of a folder, that only the main rank takes. Elsewhere `check` and `release` do nothing.
 
-    def __init__(self, path: Path, limits: Limits = Limits()) -> None:
-        self.path, self.limits = path, limits
+    Args:
+        path: File of the lease.
+        timeouts: The same for all runs that may use the folder.
+    """
+
+    def __init__(self, path: Path, timeouts: LeaseTimeouts = LeaseTimeouts()) -> None:
+        self.path, self.timeouts = path, timeouts
         holder = this_process()
         self.nonce = holder.nonce
         self._content = holder.content()
         self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
-        self._monitor = HeartbeatMonitor(max_gap=limits.period)  # of the other's lease
+        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)  # of the other's lease
         self._renewed = 0.0
         self._lost = ""
         self._mutex, self._over = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def attempt(self) -> bool:
-        """Try to take the lease for about a period. Returns whether it is held now; if not, its holder may be dead: try again.
+        """Try to take the lease for about one heartbeat interval.
 
-        Raises ValueError if another run that is alive holds it."""
+        Returns:
+            Whether it is held now. If not, its holder may be dead: try again.
+
+        Raises:
+            ValueError: A live run holds it.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + self.limits.period
+        deadline = time.monotonic() + self.timeouts.heartbeat_interval
         try:
             while not (self._create() or self._take_over()):
                 if time.monotonic() > deadline:
                     return False
-                time.sleep(self.limits.poll)
+                time.sleep(self.timeouts.poll_interval)
         finally:
             self._candidate.unlink(missing_ok=True)
         self._renewed = time.clock_gettime(CLOCK)
-        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, name="lease", daemon=True)
         self._thread.start()
         return True
 
     @property
     def is_late(self) -> bool:
-        """Whether heartbeats fail at present, as they do while the file server is away."""
-        return self._thread is not None and self._silent > 2 * self.limits.period
+        """Whether heartbeats fail at present, such as while the file server is away."""
+        return self._thread is not None and self._silent > 2 * self.timeouts.heartbeat_interval
 
     @property
     def _silent(self) -> float:
-        """Seconds since the last heartbeat."""
+        """Seconds since this run's last heartbeat."""
         return time.clock_gettime(CLOCK) - self._renewed
 
     def check(self) -> None:
-        """Call before writing into the folder. Looks at the file only when heartbeats are late.
+        """Call before writing into the folder. Reads the file only when heartbeats are late.
 
-        Raises LeaseLost if another run has taken the lease. Raises OSError if the file cannot be read and another run may take
-        the lease before a write that begins now has ended."""
+        Raises:
+            LeaseLost: Another run has taken the lease.
+            OSError: The file cannot be read, and another run may take the lease before a write that
+                begins now has ended.
+        """
         if self.is_late:
             try:
                 self._renew()
             except OSError:
-                if self._silent > self.limits.silence - 2 * self.limits.period:
+                if self._silent > self.timeouts.expiry - 2 * self.timeouts.heartbeat_interval:
                     raise
         if self._lost:
             raise LeaseLost(self._lost)
 
     def wait(self, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
-        """`check`, and wait as long as it raises OSError, unless somebody has `requested` an end. warn: prints a line.
+        """Call `check` until it raises no OSError.
 
-        Raises LeaseLost if another run has taken the lease."""
+        Args:
+            requested: Whether the run is asked to stop, which ends the wait.
+            warn: Prints a line.
+
+        Raises:
+            LeaseLost: Another run has taken the lease.
+        """
         warned = False
         while True:
             try:
@@ -119,7 +143,7 @@ class Lease:
                         "may have taken it over: training waits until it answers"
                     )
                 warned = True
-                time.sleep(self.limits.poll)
+                time.sleep(self.timeouts.poll_interval)
 
     def release(self) -> None:
         """Remove the lease if it is held."""
@@ -133,11 +157,11 @@ class Lease:
                 self.path.unlink()
 
     def check_free(self) -> None:
-        """Look once, without waiting for a heartbeat.
+        """Check that no run holds the lease, by one look at the file.
 
         Raises:
-            ValueError: If a run holds the lease, or a process of another machine whose last heartbeat
-                is not old by the file system's clock: it may be alive.
+            ValueError: A run holds the lease, or a process of another machine that may live: its
+                last heartbeat is not old by the file system's clock.
         """
         try:
             content, beat = self._look()
@@ -147,40 +171,43 @@ class Lease:
         dead = holder.is_dead() if holder else None
         if dead is False:
             raise ValueError(self._refusal(holder))
-        silence = self.limits.silence
-        if dead is None and (now := file_system_time(self.path.parent)) - beat < silence:
+        expiry = self.timeouts.expiry
+        if dead is None and (now := file_system_time(self.path.parent)) - beat < expiry:
             last, present = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) for seconds in (beat, now))
             raise UserError(
                 f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
                 f"{holder or UNKNOWN}, last heartbeat at {last}, now it is {present} on that file system. Try again "
-                f"{silence:.0f} s after its end, choose another folder, or remove the file if no run trains there"
+                f"{expiry:.0f} s after its end, choose another folder, or remove the file if no run trains there"
             )
 
     def _create(self) -> bool:
         """Create the file unless it exists."""
         try:
-            file = self.path.open("xb")
+            self._write(self.path, "xb")
         except FileExistsError:
             return False
-        with file:
-            file.write(self._content)
-            file.flush()
-            os.fsync(file.fileno())
         return True
 
     def _take_over(self) -> bool:
-        """Replace a dead holder's file; False if it is not known to be dead. Raises ValueError if it is alive."""
+        """Replace the file of a dead holder.
+
+        Returns:
+            Whether this run has the lease now: not if the holder is not known to be dead.
+
+        Raises:
+            ValueError: The holder is alive.
+        """
         try:
             found = self._look()
             holder = read_holder(found[0])
             reason = self._death(holder, *found)
             if not reason:
                 return False
-            self._write_candidate()
+            self._write(self._candidate, "wb")
             if self._look() != found:
                 return False
             self._candidate.replace(self.path)
-            time.sleep(self.limits.settle)
+            time.sleep(self.timeouts.settle)
             if self._look()[0] != self._content:
                 return False  # a third run was faster
         except FileNotFoundError:  # released in between
@@ -189,36 +216,36 @@ class Lease:
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """What shows that the holder is dead, empty if that is not known yet. Raises ValueError if it is alive."""
+        """Evidence that the holder is dead, empty while unknown. Raises ValueError if it lives."""
         dead = holder.is_dead() if holder else None
         if dead:
             return "has ended"
         if dead is False or self._monitor.look(content, beat):
             raise ValueError(self._refusal(holder))
-        # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
-        silence = self.limits.silence if content else self.limits.period
+        # The holder of an empty file sends no heartbeats: it creates the file, or died meanwhile.
+        expiry = self.timeouts.expiry if content else self.timeouts.heartbeat_interval
         if self._monitor.num_looks == 1:
-            _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {silence:.0f} s for its heartbeat")
-        return f"has given no heartbeat for {silence:.0f} s" if self._monitor.silent >= silence else ""
+            _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
+        return f"has given no heartbeat for {expiry:.0f} s" if self._monitor.silent >= expiry else ""
 
     def _look(self) -> tuple[bytes, float]:
-        """Content and heartbeat. Opening makes an NFS client ask the server for both."""
+        """Content and time of the last heartbeat. Opening makes an NFS client ask the server."""
         with self.path.open("rb") as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
 
-    def _write_candidate(self) -> None:
-        with self._candidate.open("wb") as file:
+    def _write(self, path: Path, mode: str) -> None:
+        with path.open(mode) as file:
             file.write(self._content)
             file.flush()
             os.fsync(file.fileno())
 
-    def _beat(self) -> None:
-        while not self._over.wait(self.limits.period):
+    def _send_heartbeats(self) -> None:
+        while not self._over.wait(self.timeouts.heartbeat_interval):
             with suppress(OSError):  # tried again with the next heartbeat
                 self._renew()
 
     def _renew(self) -> None:
-        """Give a heartbeat, or note that another run has taken the lease."""
+        """Send a heartbeat, or note that another run has taken the lease."""
         with self._mutex:
             now = time.clock_gettime(CLOCK)
             try:
@@ -230,8 +257,8 @@ class Lease:
                         return
                 by = str(read_holder(content) or "another process")
             except FileNotFoundError:
-                # Nobody may have taken it over yet, so it was removed by hand. Later, somebody may have, and may have ended.
-                if now - self._renewed < self.limits.silence and self._create():
+                # Before expiry no other run takes over, so a person removed the file.
+                if now - self._renewed < self.timeouts.expiry and self._create():
                     self._renewed = now
                     return
                 self.path.parent.stat()  # raises OSError: a file system that is not mounted shows nothing
@@ -252,14 +279,25 @@ class Lease:
 
 
 @contextmanager
-def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[Lease]:
-    """Hold the lease in the file `path` while the block runs. Collective: no rank goes on before the main rank has it.
+def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts()) -> Iterator[Lease]:
+    """Hold a lease while the block runs. Collective: ranks enter once the main rank has the lease.
 
-    Raises ValueError on all ranks if another run that is alive holds it, OSError if the file cannot be written."""
+    Args:
+        path: File of the lease.
+        topology: The ranks.
+        timeouts: The same for all runs that may use the folder.
+
+    Yields:
+        The lease.
+
+    Raises:
+        ValueError: On all ranks: a live run holds it.
+        OSError: On all ranks: the file cannot be written.
+    """
     from megatape.runtime.exchange import on_main  # here, because it imports torch, which commands that only look do without
 
-    lease = Lease(path, limits)
-    while not on_main(lease.attempt, topology):  # in turns, so that no collective waits long
+    lease = Lease(path, timeouts)
+    while not on_main(lease.attempt, topology):  # repeated, so that no collective waits long
         pass
     try:
         yield lease

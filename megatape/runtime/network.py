@@ -1,4 +1,4 @@
-"""The address at which the ranks meet, and the network interface over which this host reaches the others."""
+"""Rendezvous address of the ranks, and the network interface that reaches other hosts."""
 
 import ipaddress
 import os
@@ -10,18 +10,18 @@ import psutil
 
 from megatape.errors import UserError
 
-PATIENCE = 20.0  # seconds; a host or container that is just starting may get its name later
+NAME_TIMEOUT = 20.0  # seconds; a host or container that is just starting may get its name later
 MIN_OPEN_FILES = 128  # the smallest run of two ranks has 40; each further rank and each shard is one more
-VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-ELSEWHERE = "192.0.2.1"  # an address that belongs to no network (RFC 5737): it is reached by the default route
+INTERFACE_VARS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+EXTERNAL_ADDRESS = "192.0.2.1"  # belongs to no network (RFC 5737), so the default route leads there
 
 
-def check_meeting() -> None:
-    """Check, before ranks wait for each other for long, that this process can reach MASTER_ADDR.
+def check_rendezvous() -> None:
+    """Check that this process can reach MASTER_ADDR, before ranks wait for each other for long.
 
     Raises:
-        UserError: If the name stays unknown for PATIENCE, MASTER_PORT is no port, or this process may
-            open fewer than MIN_OPEN_FILES, sockets included.
+        UserError: The name stays unknown for NAME_TIMEOUT, MASTER_PORT is no port, or this process
+            may open fewer than MIN_OPEN_FILES, sockets included.
     """
     host, port, here = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], socket.gethostname()
     if not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -32,7 +32,7 @@ def check_meeting() -> None:
             f"this process may open only {num_files} files and sockets on {here}: a rank needs {MIN_OPEN_FILES} or more; raise "
             "the limit, such as by `ulimit -n 4096`"
         )
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + NAME_TIMEOUT
     while True:
         try:
             socket.getaddrinfo(host, port)
@@ -48,8 +48,11 @@ def check_meeting() -> None:
 
 
 def address_towards(host: str) -> str:
-    """This host's address on the route to `host`; nothing is sent. Raises ValueError if the name is
-    unknown or has no route."""
+    """Address of this host on the route to `host`. Nothing is sent.
+
+    Raises:
+        ValueError: The name is unknown or has no route.
+    """
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -62,7 +65,7 @@ def address_towards(host: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface with this address. Raises ValueError if there is none."""
+    """Name of the interface with this address. Raises ValueError if there is none."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
@@ -70,14 +73,24 @@ def interface_of(address: str) -> str:
 
 
 def choose_interface(master: str) -> tuple[str, str]:
-    """Name and address of the interface that reaches the other hosts of the run, one of which is `master`.
+    """Choose the interface that reaches the other hosts of the run.
 
-    It is the one on the route to `master`; on the master itself, whose name may resolve to 127.0.0.1, that of the default
-    route. Raises ValueError if there is only loopback, which other hosts cannot reach."""
+    It is the one on the route to the main host; on that host itself, whose name may resolve to
+    127.0.0.1, the one of the default route.
+
+    Args:
+        master: Name or address of the main host.
+
+    Returns:
+        Name and address of the interface.
+
+    Raises:
+        ValueError: There is only loopback, which other hosts cannot reach.
+    """
     address = address_towards(master)
     if ipaddress.ip_address(address).is_loopback:
         try:
-            address = address_towards(ELSEWHERE)
+            address = address_towards(EXTERNAL_ADDRESS)
         except ValueError:
             raise ValueError(
                 f"MASTER_ADDR {master} is {address} on {socket.gethostname()}, which other hosts cannot reach, and there is no "
@@ -87,10 +100,17 @@ def choose_interface(master: str) -> tuple[str, str]:
 
 
 def export_interface(master: str) -> None:
-    """Tell gloo and NCCL which interface to use, unless the user did: gloo would use that of the
-    host's name, often loopback.
+    """Set the interface of gloo and NCCL unless the user did.
 
-    Raises ValueError like `choose_interface`, or if the interface that the user chose for gloo does not exist."""
+    Gloo would use the one of the host's name, often loopback.
+
+    Args:
+        master: Name or address of the main host.
+
+    Raises:
+        ValueError: No interface reaches other hosts, or the one that the user chose for gloo does
+            not exist.
+    """
     gloo = os.environ.get("GLOO_SOCKET_IFNAME")
     for name in gloo.split(",") if gloo else ():
         if name not in psutil.net_if_addrs():
@@ -98,7 +118,7 @@ def export_interface(master: str) -> None:
                 f"GLOO_SOCKET_IFNAME is {gloo}: {socket.gethostname()} has no {name}; choose from "
                 f"{', '.join(sorted(psutil.net_if_addrs()))}"
             )
-    if any(variable not in os.environ for variable in VARIABLES):
+    if any(variable not in os.environ for variable in INTERFACE_VARS):
         name, _ = choose_interface(master)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=": exactly this name, not a prefix

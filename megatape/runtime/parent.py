@@ -1,7 +1,8 @@
-"""Ends a rank in good order when the launcher that started it is gone: nobody is left to stop it, or to notice its end.
+"""Stops a rank whose launcher has died (orphan protection).
 
-The kernel could signal this (PR_SET_PDEATHSIG), but does so when the thread that started the process ends, and not for the
-parent of the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
+The kernel could signal this (PR_SET_PDEATHSIG), but does so when the thread that started the
+process ends, and not for the parent of the parent: `deepspeed` starts deepspeed.launcher.launch,
+which starts the ranks.
 """
 
 import os
@@ -16,42 +17,46 @@ import psutil
 
 from megatape.runtime.launchers import launcher_of_environment
 
-PERIOD = 1.0  # seconds between looks
-RUNNERS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")  # names of DeepSpeed's command
+POLL_INTERVAL = 1.0  # seconds
+DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
 
 
 def stop_with_launcher() -> None:
-    """From now on, send this process SIGTERM once its launcher has ended.
+    """Send this process SIGTERM once its launcher has ended.
 
-    Does nothing in a process that no launcher started, which may outlive the shell it came from."""
+    Without a launcher it does nothing: the process may outlive the shell from which it was started.
+    """
     if launcher_of_environment() is not None:
         parent = os.getppid()
-        threading.Thread(target=_wait, args=(parent, _runner(parent)), name="parent", daemon=True).start()
+        threading.Thread(target=_stop_after, args=(parent, _deepspeed_command(parent)), name="parent", daemon=True).start()
 
 
-def _wait(parent: int, runner: int | None) -> None:
-    while (ended := _ended(parent, runner)) is None:
-        time.sleep(PERIOD)
+def _stop_after(parent: int, runner: int | None) -> None:
+    """Wait until one of two processes has ended, then send SIGTERM to this one."""
+    while (ended := _ended_process(parent, runner)) is None:
+        time.sleep(POLL_INTERVAL)
     with suppress(OSError):  # perhaps nobody reads the output either
         print(f"the launcher (process {ended}) has ended: this rank stops, as on SIGTERM", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _ended(parent: int, runner: int | None) -> int | None:
-    """The one of the two that has ended: whose child has another parent now."""
+def _ended_process(parent: int, runner: int | None) -> int | None:
+    """The first of two processes to have ended: its child has another parent now."""
     if os.getppid() != parent:
         return parent
-    with suppress(psutil.Error, OSError):  # what cannot be seen just now has not ended
+    with suppress(psutil.Error, OSError):  # a process that is not shown just now has not ended
         if runner is not None and psutil.Process(parent).ppid() != runner:
             return runner
     return None
 
 
-def _runner(parent: int) -> int | None:
-    """The parent's parent, where that is DeepSpeed's command on this host. On other hosts it is a remote shell, which may
-    go."""
+def _deepspeed_command(parent: int) -> int | None:
+    """The parent of `parent` if it is DeepSpeed's command.
+
+    On other hosts it is a remote shell, which may end earlier.
+    """
     with suppress(psutil.Error, OSError):
         process = psutil.Process(parent).parent()
-        if process is not None and any(Path(word).name in RUNNERS for word in process.cmdline()[:3]):
+        if process is not None and any(Path(word).name in DEEPSPEED_COMMANDS for word in process.cmdline()[:3]):
             return process.pid
     return None

@@ -1,4 +1,4 @@
-"""Folders shared between hosts, perhaps by a network file system that shows one host late what another one wrote."""
+"""Folders shared between hosts, by network file systems that may show new files late."""
 
 import os
 import socket
@@ -9,12 +9,20 @@ from pathlib import Path
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 
-PATIENCE = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
+VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
 
 
-def appears(path: Path, patience: float = PATIENCE) -> bool:
-    """Whether `path`, which another host created, becomes visible here within `patience` seconds."""
-    deadline = time.monotonic() + patience
+def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
+    """Wait until a file or folder that another host created is visible here.
+
+    Args:
+        path: The file or folder.
+        timeout: Maximum wait in seconds.
+
+    Returns:
+        Whether it is visible.
+    """
+    deadline = time.monotonic() + timeout
     while not os.path.exists(path):  # False, too, while the file system reports errors: all ranks end this alike
         if time.monotonic() > deadline:
             return False
@@ -27,7 +35,7 @@ def appears(path: Path, patience: float = PATIENCE) -> bool:
     return True
 
 
-def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE) -> None:
+def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
     """Create the run's folder. Raises OSError on all ranks if one of them cannot see what another wrote there."""
     token = directory / ".shared"
     fault = ""
@@ -38,7 +46,7 @@ def check_shared(directory: Path, topology: Topology, patience: float = PATIENCE
     except OSError as error:
         fault = str(error)
     fault = exchange(fault, topology)[0]  # no rank looks for the token before it exists
-    seen = not fault and appears(token, patience)
+    seen = not fault and wait_until_visible(token, patience)
     blind = [host for host in exchange("" if seen else socket.gethostname(), topology) if host]
     if topology.is_main and not fault:
         with suppress(OSError):  # an empty file more, and no rank that ends alone

@@ -1,4 +1,4 @@
-"""The software that this process runs: equal on all ranks of a run."""
+"""Versions of the software that this process runs, equal on all ranks of a run."""
 
 import hashlib
 import platform

@@ -1,4 +1,4 @@
-"""The place of this process among all processes of the run."""
+"""Rank of this process among all processes of the run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Topology:
-    """The ranks of this process: `rank` of `world_size`, and `local_rank` of `local_size` on this
-    machine, which selects the device."""
+    """Ranks of this process.
+
+    Attributes:
+        rank: Rank among all processes.
+        world_size: Number of all processes.
+        local_rank: Rank among the processes of this host, which selects the device.
+        local_size: Number of processes on this host.
+    """
 
     rank: int
     world_size: int
@@ -16,12 +22,12 @@ class Topology:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what a run writes only once: console output, TensorBoard, state files."""
+        """Whether this process alone writes console output, metrics and state files."""
         return self.rank == 0
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Ranks for messages: "rank 3", or "ranks 0-5, 7"."""
+    """Format ranks for messages: "rank 3", or "ranks 0-5, 7"."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][-1] + 1:

@@ -7,13 +7,11 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from megatape.parallel.loss import cross_entropy
 from megatape.parallel.mesh import SINGLE
 from megatape.tables import markdown
-from megatape.torch_internals import FakeTensorMode
+from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from megatape.units import size
 
 NUM_TOKENS, HIDDEN_SIZE = 8192, 4096

@@ -18,8 +18,9 @@ from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
 from megatape.runtime.lease import LeaseLost, hold
+from megatape.runtime.limits import WatchLimits, limits_of_environment
 from megatape.runtime.output import say
-from megatape.runtime.watch import Limits, RankFailed, Watch, limits_of_environment
+from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.agreement import CannotBegin, open_together
 from megatape.training.trainer import DataUnreadable, Start, Trainer
 from megatape.zero.distributed import initialize_distributed, shut_down
@@ -36,7 +37,7 @@ STATUSES: dict[type[Exception], ExitStatus] = {
 }
 
 
-def pretrain(config: Config, start: Start | None = None, limits: Limits | None = None) -> ExitStatus:
+def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | None = None) -> ExitStatus:
     """Train as configured on this process's rank.
 
     Args:

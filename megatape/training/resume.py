@@ -7,7 +7,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.config import Config
 from megatape.data.splits import RunData
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.exchange import on_main
 from megatape.runtime.run_log import RunLog
@@ -52,7 +52,7 @@ def restart(folder: RunFolder, log: RunLog, topology: Topology) -> None:
     Raises ValueError if a checkpoint may have been lost."""
 
     def set_aside() -> None:
-        if recorded := patiently(folder.check_restart):
+        if recorded := retry_transient_errors(folder.check_restart):
             log.say(
                 f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its "
                 f"metrics are kept in {folder.set_metrics_aside()}"

@@ -18,7 +18,7 @@ from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
 from megatape.data.loader import Loader
 from megatape.data.splits import RunData
-from megatape.files import patiently
+from megatape.files import retry_transient_errors
 from megatape.model.build import build_model
 from megatape.model.needs import attention_needs
 from megatape.model.trainable import check_trainable
@@ -29,7 +29,7 @@ from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace, unlimited
+from megatape.runtime.pace import Pace, PhaseKind, unlimited
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
@@ -104,7 +104,7 @@ class Trainer:
         self.start, self.pace = start or Start(), pace or unlimited()
         self.folder = RunFolder(Path(config.run.directory))
         if self.start.resume is None:
-            on_main(lambda: patiently(self.folder.check_new), topology)
+            on_main(lambda: retry_transient_errors(self.folder.check_new), topology)
 
         self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
         self.loader = Loader(
@@ -157,7 +157,7 @@ class Trainer:
         )
         check_shared(self.folder.directory, topology)
         self.origin = self._load()
-        on_main(lambda: patiently(self._record), topology)
+        on_main(lambda: retry_transient_errors(self._record), topology)
 
     def train(self) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
@@ -222,7 +222,7 @@ class Trainer:
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
         Raises DataUnreadable on all ranks if one cannot read its samples."""
         state = self.state
-        self.pace.enter("step", f"step {state.step + 1}", self.loader.sequence_length(state.samples))
+        self.pace.enter(PhaseKind.STEP, f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
             self.callbacks.before_step(state.step + 1)
         rate = learning_rate(state.step, self.config.training.steps, self.config.optimizer.learning_rate, self.config.schedule)
@@ -265,7 +265,7 @@ class Trainer:
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
         DataUnreadable on all ranks if one cannot read its share."""
-        self.pace.enter("evaluation", f"the evaluation after step {self.state.step}")
+        self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
             batches = read_validation(self.config, self.data, self.mesh["batch"])
         if self.engine.sum_over_ranks(bool(batches.error))[0]:
@@ -447,11 +447,11 @@ class Trainer:
 
     def _watch_pace(self, output: StepOutput, seconds: float) -> None:
         """Note how busy this rank was, and report slow ranks."""
-        self.pace.worked(output.local_busy_seconds / seconds)
-        while self.pace.remarks:
-            remark = self.pace.remarks.popleft()
-            self.log.warning(remark)
-            self.log.record("slow rank", remark)
+        self.pace.record_busy(output.local_busy_seconds / seconds)
+        while self.pace.warnings:
+            warning = self.pace.warnings.popleft()
+            self.log.warning(warning)
+            self.log.record("slow rank", warning)
 
     def _report_trouble(self, output: StepOutput) -> None:
         """Report a spike or a fault, before the step's metrics are written: a rollback may undo the step."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
-from megatape.runtime.network import check_meeting, export_interface
+from megatape.runtime.network import check_rendezvous, export_interface
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
 from megatape.zero.internals import disable_compiled_ops
@@ -21,8 +21,8 @@ from megatape.zero.internals import disable_compiled_ops
 def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
     """Join the process group of all ranks and return this rank's device.
 
-    timeout: after which the meeting and collectives fail, those of all groups. Raises UserError as `check_meeting` does."""
-    check_meeting()
+    timeout: after which the meeting and collectives fail, those of all groups. Raises UserError as `check_rendezvous` does."""
+    check_rendezvous()
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")

@@ -184,7 +184,7 @@ def test_rank_0_cannot_be_reached(
         monkeypatch.setenv(name, value)
     assert preflight.preflight(parse_config(raw_config, "test")) == 2
     assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
-    monkeypatch.setattr("megatape.runtime.network.PATIENCE", 0.0)
+    monkeypatch.setattr("megatape.runtime.network.NAME_TIMEOUT", 0.0)
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
     assert preflight.preflight(parse_config(raw_config, "test")) == 2
     assert "error: MASTER_ADDR is 'no-such-host.invalid', which " in capsys.readouterr().err

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from megatape.runtime.lease import CLOCK, Lease, LeaseLost, Limits
+from megatape.runtime.lease import CLOCK, Lease, LeaseLost, LeaseTimeouts
 from tests.workers import ROOT
 
-LIMITS = Limits(period=0.1, silence=0.6, settle=0.05, poll=0.02)
+TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
 HOLDER = """
 import sys, time
 from pathlib import Path
-from megatape.runtime.lease import Lease, Limits
-lease = Lease(Path(sys.argv[1]), Limits(period=0.1))
+from megatape.runtime.lease import Lease, LeaseTimeouts
+lease = Lease(Path(sys.argv[1]), LeaseTimeouts(heartbeat_interval=0.1))
 assert lease.attempt()
 print("held", flush=True)
 time.sleep(60)
@@ -31,7 +31,7 @@ time.sleep(60)
 
 def take(path: Path, tries: int = 50) -> Lease:
     """A lease that is held, perhaps after waiting. Raises ValueError if a live holder refuses it."""
-    lease = Lease(path, LIMITS)
+    lease = Lease(path, TIMEOUTS)
     assert any(lease.attempt() for _ in range(tries))
     return lease
 
@@ -52,9 +52,9 @@ def test_held_and_released(path: Path) -> None:
     with pytest.raises(
         ValueError, match=rf"{path.parent} is in use by a run: process {os.getpid()} on host .*, since 20.*kill -TERM"
     ):
-        Lease(path, LIMITS).attempt()
+        Lease(path, TIMEOUTS).attempt()
     with pytest.raises(ValueError, match="is in use by a run"):
-        Lease(path, LIMITS).check_free()
+        Lease(path, TIMEOUTS).check_free()
     lease.release()
     Lease(path).check_free()
     assert list(path.parent.iterdir()) == []
@@ -98,8 +98,8 @@ def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) 
     def hidden(pid: int) -> str:
         raise FileNotFoundError
 
-    other = Lease(path, LIMITS)
-    monkeypatch.setattr("megatape.runtime.holder._started", hidden)
+    other = Lease(path, TIMEOUTS)
+    monkeypatch.setattr("megatape.runtime.holder._start_time", hidden)
     with pytest.raises(ValueError, match="is in use by a run"):
         other.attempt()
     lease.release()
@@ -114,7 +114,7 @@ def wait_for_loss(lease: Lease) -> None:
 
 def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(path: Path) -> None:
     path.parent.mkdir()
-    lease = Lease(path, LIMITS)
+    lease = Lease(path, TIMEOUTS)
     assert lease.attempt()
     elsewhere(path)
     lease._content = path.read_bytes()
@@ -123,13 +123,13 @@ def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(
         take(path)
     assert time.monotonic() - started < 0.5, "one heartbeat tells"
     with pytest.raises(ValueError, match=r"cannot tell .* on host n7, since .*, last heartbeat at 20.* UTC, now it is 20"):
-        Lease(path, LIMITS).check_free()
+        Lease(path, TIMEOUTS).check_free()
     lease._over.set()  # from now on it is silent
     assert lease._thread
     lease._thread.join()
     started = time.monotonic()
     second = take(path)
-    assert time.monotonic() - started >= LIMITS.silence
+    assert time.monotonic() - started >= TIMEOUTS.expiry
     lease._renewed -= 3600  # it was suspended for an hour
     with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
         lease.check()
@@ -162,7 +162,7 @@ def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
     holder._over.set()  # from now on it is silent
     assert holder._thread
     holder._thread.join()
-    other, now = Lease(path, LIMITS), time.time() + offset
+    other, now = Lease(path, TIMEOUTS), time.time() + offset
     for beat in (now, now + 0.1):
         os.utime(path, (beat, beat))
         if beat == now:
@@ -172,7 +172,7 @@ def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
                 other.attempt()
     started = time.monotonic()
     take(path).release()
-    assert time.monotonic() - started >= LIMITS.silence
+    assert time.monotonic() - started >= TIMEOUTS.expiry
 
 
 def test_what_must_not_wait_cannot_tell(path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pyt
     path.parent.mkdir()
     path.write_bytes(Lease(path)._content)
     elsewhere(path)
-    lease, away = Lease(path, Limits(period=0.01, poll=0.01)), 0.0
+    lease, away = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01)), 0.0
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + away)
     assert not lease.attempt()
@@ -211,11 +211,11 @@ def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> No
     path.parent.mkdir()
     path.write_text(content)
     with pytest.raises(ValueError, match="unknown process"):
-        Lease(path, LIMITS).check_free()
-    limits = replace(LIMITS, silence=LIMITS.silence if content else YEARS)
-    lease, started = Lease(path, limits), time.monotonic()
+        Lease(path, TIMEOUTS).check_free()
+    timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
+    lease, started = Lease(path, timeouts), time.monotonic()
     assert any(lease.attempt() for _ in range(50)), "waits without end"
-    assert time.monotonic() - started >= (limits.silence if content else limits.period)
+    assert time.monotonic() - started >= (timeouts.expiry if content else timeouts.heartbeat_interval)
     lease.release()
 
 
@@ -243,7 +243,7 @@ def test_one_of_many_wins(path: Path, dead: bool) -> None:
     if dead:
         path.parent.mkdir()
         path.write_text(json.dumps(json.loads(Lease(path)._content) | {"started": "1"}))
-    leases = [Lease(path, Limits(settle=0.3)) for _ in range(8)]
+    leases = [Lease(path, LeaseTimeouts(settle=0.3)) for _ in range(8)]
     held = []
 
     def attempt(lease: Lease) -> None:
@@ -272,7 +272,7 @@ def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
     lease._over.set()
     assert lease._thread
     lease._thread.join()
-    lease._renewed = time.clock_gettime(CLOCK) - 3 * LIMITS.period
+    lease._renewed = time.clock_gettime(CLOCK) - 3 * TIMEOUTS.heartbeat_interval
     assert lease.is_late
     lease.check()
     lease._renewed -= 3600

@@ -9,7 +9,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.runtime import network
-from megatape.runtime.network import address_towards, check_meeting, choose_interface, export_interface, interface_of
+from megatape.runtime.network import address_towards, check_rendezvous, choose_interface, export_interface, interface_of
 
 
 def loopback() -> str:
@@ -29,14 +29,14 @@ def test_unknown_host() -> None:
 
 def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on hosts whose own name means 127.0.1.1: takes the default route's interface, or an error says what to set."""
-    addresses = {"master": "127.0.1.1", network.ELSEWHERE: "10.1.2.3"}
+    addresses = {"master": "127.0.1.1", network.EXTERNAL_ADDRESS: "10.1.2.3"}
     monkeypatch.setattr(network, "address_towards", addresses.__getitem__)
     monkeypatch.setattr(network, "interface_of", {"10.1.2.3": "eth7"}.__getitem__)
     assert choose_interface("master") == ("eth7", "10.1.2.3")
     monkeypatch.undo()
 
     def no_route(host: str) -> str:
-        if host == network.ELSEWHERE:
+        if host == network.EXTERNAL_ADDRESS:
             raise ValueError("no way")
         return "127.0.1.1"
 
@@ -59,8 +59,8 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment in which ranks can meet."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setattr(network, "PATIENCE", 0.0)
-    check_meeting()
+    monkeypatch.setattr(network, "NAME_TIMEOUT", 0.0)
+    check_rendezvous()
     return monkeypatch
 
 
@@ -68,12 +68,12 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_an_address_that_nobody_knows(meeting: pytest.MonkeyPatch, host: str) -> None:
     meeting.setenv("MASTER_ADDR", host)
     with pytest.raises(UserError, match=f"MASTER_ADDR is '{host}', which .* does not know"):
-        check_meeting()
+        check_rendezvous()
 
 
 def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> None:
     """As that of a container which starts at the same time."""
-    meeting.setattr(network, "PATIENCE", 60.0)
+    meeting.setattr(network, "NAME_TIMEOUT", 60.0)
     answers = iter([socket.gaierror(socket.EAI_NONAME, "not known"), socket.gaierror(socket.EAI_AGAIN, "try again"), None])
     waits: list[float] = []
 
@@ -83,7 +83,7 @@ def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> Non
 
     meeting.setattr("socket.getaddrinfo", resolve)
     meeting.setattr("time.sleep", waits.append)
-    check_meeting()
+    check_rendezvous()
     assert len(waits) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> Non
 def test_a_port_that_is_none(meeting: pytest.MonkeyPatch, port: str) -> None:
     meeting.setenv("MASTER_PORT", port)
     with pytest.raises(UserError, match=f"MASTER_PORT is '{port}' on .*from 1 to 65535"):
-        check_meeting()
+        check_rendezvous()
 
 
 @pytest.fixture
@@ -106,4 +106,4 @@ def few_files(meeting: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("few_files")
 def test_too_few_open_files() -> None:
     with pytest.raises(UserError, match="may open only 40 files and sockets on .*ulimit -n"):
-        check_meeting()
+        check_rendezvous()

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from megatape.runtime.pace import FACTOR, MEASURED, SHORT, SLOW, WINDOW, Pace, slow_ranks
+from megatape.runtime.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
 
 STEP, SAVE, UNKNOWN = 60.0, 300.0, 1800.0
 
@@ -25,50 +25,46 @@ def clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def pace() -> Pace:
-    return Pace({"step": STEP, "save": SAVE}, UNKNOWN)
+    return Pace({PhaseKind.STEP: STEP, PhaseKind.SAVE: SAVE}, UNKNOWN)
 
 
 def test_limits_follow_what_was_measured(pace: Pace, clock: Clock) -> None:
-    assert pace.now.limit == UNKNOWN
+    assert pace.phase.limit == UNKNOWN
 
-    def enter(kind: str, seconds: float, size: int = 0) -> float:
-        pace.enter(kind, f"a {kind}", size)
+    def enter(kind: PhaseKind, seconds: float, size: int = 0) -> float:
+        pace.enter(kind, f"a {kind.name}", size)
         clock.now += seconds
-        assert pace.now.name == f"a {kind}"
-        return pace.now.limit
+        assert pace.phase.name == f"a {kind.name}"
+        return pace.phase.limit
 
-    assert [enter("step", 3.0) for _ in range(MEASURED)] == [UNKNOWN] * MEASURED, "the first ones allocate and compile"
-    assert enter("step", 3.0) == STEP
-    assert enter("step", 900.0) == STEP, "one that was stopped or starved"
-    assert [enter("save", 40.0) for _ in range(MEASURED)] == [UNKNOWN] * MEASURED
-    assert enter("step", 20.0) == STEP, "saves are measured apart, and one long step changes little"
-    assert enter("save", 1.0) == FACTOR * 40
-    assert enter("step", 20.0, size=2) == UNKNOWN, "steps of longer sequences are measured apart"
+    assert [enter(PhaseKind.STEP, 3.0) for _ in range(MIN_DURATIONS)] == [UNKNOWN] * MIN_DURATIONS, (
+        "the first ones allocate and compile"
+    )
+    assert enter(PhaseKind.STEP, 3.0) == STEP
+    assert enter(PhaseKind.STEP, 900.0) == STEP, "one that was stopped or starved"
+    assert [enter(PhaseKind.SAVE, 40.0) for _ in range(MIN_DURATIONS)] == [UNKNOWN] * MIN_DURATIONS
+    assert enter(PhaseKind.STEP, 20.0) == STEP, "saves are measured apart, and one long step changes little"
+    assert enter(PhaseKind.SAVE, 1.0) == FACTOR * 40
+    assert enter(PhaseKind.STEP, 20.0, size=2) == UNKNOWN, "steps of longer sequences are measured apart"
     for _ in range(WINDOW):
-        enter("step", 20.0)
-    assert enter("step", 20.0) == FACTOR * 20, "a run that becomes slower"
+        enter(PhaseKind.STEP, 20.0)
+    assert enter(PhaseKind.STEP, 20.0) == FACTOR * 20, "a run that becomes slower"
 
 
 def test_a_wait_for_files_has_the_long_limit_once_it_lasts(pace: Pace, clock: Clock) -> None:
-    for step in range(MEASURED + 1):
-        pace.enter("step", f"step {step}")
+    for step in range(MIN_DURATIONS + 1):
+        pace.enter(PhaseKind.STEP, f"step {step}")
         clock.now += 1.0
     with pace.waiting("the reading of samples"):
-        assert pace.now.limit == STEP
-        clock.now += 2 * SHORT
-        assert (pace.now.name, pace.now.limit) == ("the reading of samples", UNKNOWN)
-    assert (pace.now.name, pace.now.limit) == (f"step {MEASURED}", STEP)
-
-
-def test_slow_ranks() -> None:
-    assert slow_ranks({0: 0.3, 1: 0.3 + 1.1 * SLOW, 2: 0.32}) == {1: pytest.approx(0.31)}
-    assert slow_ranks({0: 0.3, 1: 0.3 + 0.9 * SLOW}) == {}
-    assert slow_ranks({0: 0.9}) == {}
+        assert pace.phase.limit == STEP
+        clock.now += 2 * SHORT_WAIT
+        assert (pace.phase.name, pace.phase.limit) == ("the reading of samples", UNKNOWN)
+    assert (pace.phase.name, pace.phase.limit) == (f"step {MIN_DURATIONS}", STEP)
 
 
 def test_one_slow_step_is_not_enough(pace: Pace) -> None:
     for _ in range(WINDOW - 1):
-        pace.worked(0.3)
-    assert pace.busy is None
-    pace.worked(0.9)
-    assert pace.busy == 0.3
+        pace.record_busy(0.3)
+    assert pace.busy_share is None
+    pace.record_busy(0.9)
+    assert pace.busy_share == 0.3

@@ -16,7 +16,7 @@ from tests.workers import ROOT
 RANK = """
     import os, signal, sys, time
     from megatape.runtime import parent
-    parent.PERIOD = 0.05
+    parent.POLL_INTERVAL = 0.05
     signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
     parent.stop_with_launcher()
     print(os.getpid(), flush=True)

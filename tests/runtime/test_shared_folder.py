@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatape.runtime.shared_folder import appears, check_shared
+from megatape.runtime.shared_folder import check_shared, wait_until_visible
 from megatape.runtime.topology import Topology
 from tests.workers import run_workers
 
@@ -25,13 +25,13 @@ def test_appears_late(tmp_path: Path) -> None:
     writer = threading.Timer(0.5, write)
     writer.start()
     started = time.monotonic()
-    assert appears(path, patience=20)
+    assert wait_until_visible(path, timeout=20)
     assert 0.3 < time.monotonic() - started < 10
     writer.join()
 
 
 def test_never_appears(tmp_path: Path) -> None:
-    assert not appears(tmp_path / "file", patience=0.5)
+    assert not wait_until_visible(tmp_path / "file", timeout=0.5)
 
 
 def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: p
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", disturbed)
-    assert appears(tmp_path, patience=20) and not errors
+    assert wait_until_visible(tmp_path, timeout=20) and not errors
 
 
 def check_folders(payload: list[str], topology: Topology) -> str:

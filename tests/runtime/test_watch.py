@@ -11,13 +11,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megatape.runtime.pace import MEASURED, SHORT
+from megatape import torch_internals
+from megatape.runtime.diagnosis import Heartbeat
+from megatape.runtime.limits import WatchLimits, limits_of_environment
+from megatape.runtime.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import ASIDE, Limits, RankFailed, Watch, _collectives, limits_of_environment
+from megatape.runtime.watch import BACKGROUND_GROUP, RankFailed, Watch
 from tests.conftest import Command
 from tests.workers import run_workers
 
-LIMITS = Limits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
+LIMITS = WatchLimits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
 
 
 def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_rank_that_leaves_late(tmp_path: Path) -> None:
 
 
 def leave_late(_: Any, topology: Topology) -> str:
-    with Watch(topology, Limits(period=0.1, silence=20.0, grace=0.2)):
+    with Watch(topology, WatchLimits(period=0.1, silence=20.0, grace=0.2)):
         dist.all_reduce(torch.ones(1))
         if topology.rank == 1:
             time.sleep(1.5)
@@ -67,34 +70,34 @@ class Store(dict[str, str]):
 @pytest.fixture
 def watch() -> Any:
     """That of rank 1, whose heartbeats are an hour apart."""
-    watch = Watch(Topology(1, 2, 1), Limits(period=3600.0))
+    watch: Any = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
     watch.store = Store()
     watch.threads = [threading.Thread(target=watch._run, daemon=True)]
     watch.threads[0].start()
     yield watch
-    watch.over.set()
-    watch.pace.shorter.set()
+    watch.finished.set()
+    watch.pace.limit_shortened.set()
 
 
-def wait_for_beat(watch: Watch, phase: str) -> None:
+def wait_for_beat(watch: Any, phase: str) -> None:
     deadline = time.monotonic() + 10
-    while phase not in watch.store.get("watch/beat/1", ""):
+    while phase not in watch.store.get("watch/heartbeat/1", ""):
         assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
         time.sleep(0.01)
-    assert json.loads(watch.store["watch/beat/1"])[3] == watch.limits.step
+    assert Heartbeat(*json.loads(watch.store["watch/heartbeat/1"])).limit == watch.limits.step
 
 
-def test_a_shorter_limit_is_told_at_once(watch: Watch) -> None:
+def test_a_shorter_limit_is_told_at_once(watch: Any) -> None:
     """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
-    for step in range(MEASURED + 1):
-        watch.pace.enter("step", f"step {step}")
-    wait_for_beat(watch, f"step {MEASURED}")
+    for step in range(MIN_DURATIONS + 1):
+        watch.pace.enter(PhaseKind.STEP, f"step {step}")
+    wait_for_beat(watch, f"step {MIN_DURATIONS}")
     watch.store.clear()
     with watch.pace.waiting("a short read"):
         pass
     with watch.pace.waiting("a long read"):
-        time.sleep(1.1 * SHORT)
-    wait_for_beat(watch, f"step {MEASURED}")
+        time.sleep(1.1 * SHORT_WAIT)
+    wait_for_beat(watch, f"step {MIN_DURATIONS}")
 
 
 @pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
@@ -115,9 +118,9 @@ def test_a_timeout_that_is_none(
 
 def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", "60")
-    assert limits_of_environment() == Limits(step=3600.0, long=3600.0, stall=3600.0)
+    assert limits_of_environment() == WatchLimits(step=3600.0, long=3600.0, stall=3600.0)
     monkeypatch.delenv("DEEPSPEED_TIMEOUT")
-    assert limits_of_environment() == Limits()
+    assert limits_of_environment() == WatchLimits()
 
 
 def watched(topology: Topology, error: Exception) -> str:
@@ -136,11 +139,11 @@ def watched(topology: Topology, error: Exception) -> str:
 
 def count_collectives(payload: None, topology: Topology) -> list[int]:
     """How many count after one of a group beside training, and one of training."""
-    beside = dist.new_group(backend="gloo", group_desc=ASIDE)
-    counts = [_collectives()]
+    beside = dist.new_group(backend="gloo", group_desc=BACKGROUND_GROUP)
+    counts = [torch_internals.count_collectives(BACKGROUND_GROUP)]
     for group in (beside, None):
         dist.all_reduce(torch.zeros(1), group=group)
-        counts.append(_collectives())
+        counts.append(torch_internals.count_collectives(BACKGROUND_GROUP))
     return [count - counts[0] for count in counts]
 
 

@@ -13,9 +13,9 @@ from megatape.data.loader import Loader
 from megatape.data.reader import ShardFile
 from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.lease import Lease, Limits, hold
+from megatape.runtime.lease import Lease, LeaseTimeouts, hold
+from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import Limits as WatchLimits
 from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.trainer import Trainer
 from tests.workers import run_workers
@@ -59,7 +59,7 @@ def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
         try:
             # Its keys in the store are there once: only the last kind uses it.
             watch = Watch(topology, WATCHED) if kind == "taken over" else nullcontext()
-            with patched, watch, hold(path, topology, Limits(period=0.01)) as lease:
+            with patched, watch, hold(path, topology, LeaseTimeouts(heartbeat_interval=0.01)) as lease:
                 Trainer(config, open_data(config), topology, lease).train()
             errors.append("none")
         except (ValueError, RankFailed) as error:

@@ -22,14 +22,14 @@ from megatape.data.loader import Loader
 from megatape.data.splits import open_data
 from megatape.errors import ExitStatus
 from megatape.run_folder import RunFolder, read_lines, read_metrics
-from megatape.runtime.lease import Lease, Limits, hold
+from megatape.runtime.lease import Lease, LeaseTimeouts, hold
 from megatape.runtime.topology import Topology
 from megatape.training import pretrain as pretrain_module
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from tests.workers import Workers, run_workers
 
-LIMITS = Limits(period=10.0, silence=90.0, poll=0.02)
+TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
 TARGET = "tests.training.test_folder_away:train_without_folder"
 
 
@@ -75,7 +75,7 @@ def train_without_folder(payload: dict[str, Any], topology: Topology) -> list[st
             with (
                 patch.object(Loader, "step", disturbed),
                 patch.object(files, "WAITS", (0.01, 0.02)),
-                hold(folder.lease, topology, LIMITS) as lease,
+                hold(folder.lease, topology, TIMEOUTS) as lease,
             ):
                 ends.append(f"unfinished: {Trainer(config, open_data(config), topology, lease).train()}")
         except (ValueError, OSError) as error:

@@ -18,9 +18,10 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
-from megatape.runtime.pace import MEASURED, Pace
+from megatape.runtime.limits import WatchLimits
+from megatape.runtime.pace import MIN_DURATIONS, Pace, PhaseKind
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import Limits, Watch
+from megatape.runtime.watch import Watch
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from megatape.zero.engine import Engine
@@ -46,7 +47,7 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
     victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1}.get(payload["hang"])
     if topology.rank == victim:
         HANGS[payload["hang"]]()
-    limits = Limits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
+    limits = WatchLimits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
     if payload["hang"] == "frozen":
         limits = replace(limits, period=5.0, silence=STALL)
     os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
@@ -87,9 +88,9 @@ def freeze() -> None:
     """Stop half a second after the first step whose limit is known, which is sooner than the next heartbeat is due."""
     enter = Pace.enter
 
-    def stop(pace: Pace, kind: str, name: str, size: int = 0) -> None:
+    def stop(pace: Pace, kind: PhaseKind, name: str, size: int = 0) -> None:
         enter(pace, kind, name, size)
-        if name == f"step {MEASURED + 1}":
+        if name == f"step {MIN_DURATIONS + 1}":
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -130,7 +131,7 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, 
         assert " in train_step" in stacks and bool(re.search(r"test_hang.py.* in (hang|<lambda>)", stacks)) == (rank == victim)
     if hang == "data":
         timeouts = json.loads((Path(raw_config["run"]["directory"]) / "timeouts").read_text())
-        assert len(timeouts) >= 2 and set(timeouts) == {Limits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
+        assert len(timeouts) >= 2 and set(timeouts) == {WatchLimits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -172,16 +173,16 @@ def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: P
 
 def test_the_limits_keep_the_promise() -> None:
     """Where steps take up to 5 s, all ranks have ended two minutes after one of them hangs."""
-    limits, pace = Limits(), Watch(Topology(0, 2, 0), Limits()).pace
+    limits, pace = WatchLimits(), Watch(Topology(0, 2, 0), WatchLimits()).pace
     now = 0.0
     with patch("time.monotonic", lambda: now):
         for step in range(1, 6):
-            pace.enter("step", f"step {step}")
+            pace.enter(PhaseKind.STEP, f"step {step}")
             now += 5.0
     # To be seen: by a heartbeat, and a look. To write the stacks, and to end.
-    assert pace.now.limit + 3 * limits.period + 2 * limits.grace < 120
+    assert pace.phase.limit + 3 * limits.period + 2 * limits.grace < 120
 
 
 def test_the_watch_speaks_before_torch() -> None:
     """The timeout of collectives, after which torch ends a rank without naming the one at fault, comes last."""
-    assert Limits().collectives >= timedelta(seconds=Limits().stall + Limits().grace)
+    assert WatchLimits().collectives >= timedelta(seconds=WatchLimits().stall + WatchLimits().grace)

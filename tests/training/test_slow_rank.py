@@ -12,8 +12,8 @@ import pytest
 from megatape.config import parse_config
 from megatape.model.transformer import Transformer
 from megatape.run_folder import RunFolder, read_lines
+from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
-from megatape.runtime.watch import Limits
 from megatape.training.pretrain import pretrain
 from tests.workers import Workers
 
@@ -43,4 +43,4 @@ def train(raw_config: dict[str, Any], topology: Topology) -> NoReturn:
     if topology.rank == 1:
         Transformer.forward = slow  # type: ignore[method-assign]
     with patch("megatape.runtime.pace.WINDOW", 8):
-        os._exit(pretrain(parse_config(raw_config, "test"), limits=Limits(period=0.1)))
+        os._exit(pretrain(parse_config(raw_config, "test"), limits=WatchLimits(period=0.1)))

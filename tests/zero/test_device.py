@@ -16,7 +16,7 @@ from megatape.zero.distributed import _device_number, _threads, initialize_distr
 
 def test_an_address_that_nobody_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a single host: torch would try it until the timeout of collectives, 35 minutes in a training run."""
-    monkeypatch.setattr(network, "PATIENCE", 0.0)
+    monkeypatch.setattr(network, "NAME_TIMEOUT", 0.0)
     places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "9"}
     for name, value in places.items():
         monkeypatch.setenv(name, value)
