@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatape.attention.backend import Attends, Backend, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
+from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
 
 Backends = tuple[str, ...]
@@ -61,19 +62,19 @@ def by_preference(forced: str = AUTO) -> Backends:
 
 @cache
 def choose(need: Need, backends: Backends | None = None) -> str:
-    """Name of the backend that runs: the first that supports `need`. Raises ValueError if none does."""
+    """Name of the backend that runs: the first that supports `need`. Raises UserError if none does."""
     for name in by_preference() if backends is None else backends:
         if load(name).refusal(need) is None:
             return name
-    raise ValueError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
+    raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
 def check(need: Need, forced: str) -> None:
-    """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
+    """Raise UserError if the backend that training.attention forces does not support what the encoding needs."""
     if forced == AUTO or (refusal := load(forced).refusal(need)) is None:
         return
     able = ", ".join(name for name in BACKENDS if load(name).refusal(need) is None)
-    raise ValueError(f"training.attention is {forced}, which {refusal}: choose {AUTO}, or one of {able}")
+    raise UserError(f"training.attention is {forced}, which {refusal}: choose {AUTO}, or one of {able}")
 
 
 @cache

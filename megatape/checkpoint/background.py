@@ -7,8 +7,8 @@ from threading import Thread
 
 import torch.distributed as dist
 
+from megatape.errors import TrainingDiverged
 from megatape.runtime.watch import ASIDE
-from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 
 COLLECTIVE_ERRORS = (OSError, ValueError, TrainingDiverged)  # of a save or of training: raised on all ranks alike

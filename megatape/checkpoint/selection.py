@@ -5,9 +5,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.base import BaseFault
-from megatape.checkpoint.manifest import UnknownFormat
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.errors import CheckpointError, UserError
 from megatape.files import patiently, sync
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import exchange, on_main
@@ -19,14 +18,14 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
     """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
 
     base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
-    them ValueError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
+    them UserError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
     overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises OSError if a
     checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
     if corrupted and reader is None:
-        raise ValueError(
+        raise UserError(
             f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
             "choose another run.directory"
         )
@@ -46,13 +45,11 @@ def first_valid(directories: list[Path], topology: Topology, base: Path | None) 
 def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
     """The checkpoint in `directory`. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or ValueError if there is none or it is corrupted, or if its base is not there or another one."""
+    Raises FileNotFoundError or UserError if there is none or it is corrupted, or if its base is not there or another one."""
     CheckpointReader(directory, base)
     reader = _open_verified(directory, topology, base)
     if reader is None:
-        raise ValueError(
-            f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one"
-        )
+        raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
     return reader
 
 
@@ -70,7 +67,7 @@ def set_aside(checkpoints: list[Path], suffix: str) -> None:
 def _open_verified(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
-    Raises on all ranks OSError if one cannot read it, and ValueError for another version's or without its base: these say
+    Raises on all ranks OSError if one cannot read it, and UserError for another version's or without its base: these say
     nothing about the content."""
     reader = None
     corrupted = unreadable = refused = ""
@@ -85,7 +82,7 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
             patiently(verify)
         else:
             unreadable = f"{directory} is not seen here"
-    except (UnknownFormat, BaseFault) as error:
+    except (CheckpointError, CheckpointError) as error:
         refused = str(error)
     except (ValueError, KeyError, TypeError, RecursionError, FileNotFoundError, SafetensorError) as error:
         corrupted = str(error)
@@ -99,7 +96,7 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
         for texts in zip(*exchange([refused, unreadable, corrupted], topology), strict=True)
     ]
     if seen[0]:
-        raise ValueError("; ".join(seen[0]))
+        raise UserError("; ".join(seen[0]))
     if seen[1]:
         raise OSError(
             f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, "

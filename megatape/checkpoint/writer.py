@@ -26,14 +26,14 @@ from megatape.checkpoint.manifest import (
 )
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import StoredWeights
+from megatape.errors import LeaseLost, TrainingDiverged
 from megatape.files import sync
 from megatape.run_folder import REWOUND, RunFolder, named_step
 from megatape.runtime.exchange import device_of, exchange, on_main
 from megatape.runtime.holder import NONCE_DIGITS
-from megatape.runtime.lease import Lease, LeaseLost
+from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
-from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState
 

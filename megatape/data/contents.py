@@ -53,7 +53,7 @@ class Contents:
 def read_contents(directory: Path) -> Contents:
     """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
 
-    Raises FileNotFoundError or ValueError if it is corrupted, or if a document is missing from its ledger."""
+    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger."""
     index = load_index(directory)
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]

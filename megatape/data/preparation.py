@@ -23,6 +23,7 @@ from megatape.data.tokenizer_fast import FastTokenizer, IdsDiffer, fast_tokenize
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.unit_writer import UnitWriter
 from megatape.data.verdicts import FirstPass, SecondPass, compare, judge_at_once
+from megatape.errors import UserError
 from megatape.files import temporary_name, write_atomically
 
 FIRST, LAST = "verdicts", "tokens"  # passes over the source
@@ -72,7 +73,7 @@ class Preparation:
     def begin(self) -> Plan:
         """Decide what the result is, as this process's options say, and store it; or go on with what another has stored.
 
-        Raises ValueError if the two differ."""
+        Raises UserError if the two differ."""
         folder = self.folder
         self.created = folder.create()
         while (plan := folder.plan()) is None:
@@ -85,7 +86,7 @@ class Preparation:
         tokenizers = self.corpus.tokenizers or folder.tokenizers(plan)
         wanted = self._plan(tokenizers)
         if difference := plan.difference(wanted, self._touched()):
-            raise ValueError(
+            raise UserError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to go on, or remove it to "
                 "begin again"
             )

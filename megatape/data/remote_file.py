@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from megatape.errors import MissingPath, PathError
+
 Result = TypeVar("Result")
 
 BLOCK_BYTES = 8 * 2**20  # requested at a time from object storage
@@ -40,7 +42,7 @@ class Retries:
 USUAL = Retries()
 
 
-class RemoteError(OSError):
+class RemoteError(PathError):
     """A file that cannot be read, or not completely, whatever the number of attempts."""
 
 
@@ -50,7 +52,7 @@ def is_http(url: str) -> bool:
 
 
 def file_system(url: str, retries: Retries) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it. Raises ValueError, or ModuleNotFoundError for a package it needs."""
+    """fsspec's file system for a URL, and the path in it. Raises UserError, or ModuleNotFoundError for a package it needs."""
     import fsspec  # with its implementations half a second, for which local files need not wait
 
     options: dict[str, Any] = {}
@@ -112,7 +114,7 @@ class Attempts:
         if isinstance(error, ClientResponseError):
             reason = f"the server answers {error.status} {error.message}"
             if error.status == 404:
-                raise FileNotFoundError(f"{self.url}: {reason}") from error
+                raise MissingPath(f"{self.url}: {reason}") from error
             if error.status not in BUSY:
                 raise RemoteError(f"{self.url}: {reason}") from error
             return reason

@@ -12,6 +12,7 @@ import numpy as np
 from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
 from megatape.data.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer
+from megatape.errors import UserError
 
 COMPARED = 100  # one document in so many, by its hash
 KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
@@ -46,7 +47,7 @@ class IdsDiffer(Exception):
 class FastTokenizer:
     """Encodes documents as a tokenizer does, on one thread.
 
-    Raises ModuleNotFoundError without gigatoken, and ValueError if it cannot read the tokenizer or gives other ids."""
+    Raises ModuleNotFoundError without gigatoken, and UserError if it cannot read the tokenizer or gives other ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         import gigatoken
@@ -59,14 +60,14 @@ class FastTokenizer:
             if isinstance(error, KeyboardInterrupt):
                 raise
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
+            raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
         self._hints = {mark[:2] for mark in self._special}  # few, which most texts do not have
         self._characters = 0  # since it was loaded
         try:
             for text in HOSTILE:
                 self._compare(0, text, self._ids(0, text))
         except IdsDiffer as difference:
-            raise ValueError(str(difference)) from None
+            raise UserError(str(difference)) from None
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
         """As Tokenizer.encode_documents. Raises IdsDiffer, after which nothing that was encoded should be relied on."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from megatape.errors import UserError
 from megatape.model.block import Block, Parts
 from megatape.model.transformer import Transformer
 
@@ -12,7 +13,7 @@ from megatape.model.transformer import Transformer
 def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     """Compile what a block does before and after attention, which has kernels of its own, once a training step needs it.
 
-    Blocks of the same shapes share what is compiled. backend: of torch.compile. Raises ValueError if there is no C++ compiler,
+    Blocks of the same shapes share what is compiled. backend: of torch.compile. Raises UserError if there is no C++ compiler,
     which the default one needs."""
     if backend == "inductor":
         _check_compiler()
@@ -41,7 +42,7 @@ def _check_compiler() -> None:
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
-        raise ValueError(
+        raise UserError(
             "training.compile needs a C++ compiler, and this machine has none: install g++, name another one by CXX, or set "
             "training.compile to false"
         ) from None

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from megatape.errors import UserError
 from megatape.runtime.topology import Topology
 
 Result = TypeVar("Result")
@@ -36,7 +37,7 @@ def device_of(group: dist.ProcessGroup | None) -> str:
 def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessGroup | None = None) -> Result:
     """What `work` returns (JSON) on the main rank, on every rank. Collective, over `group` as in `exchange`.
 
-    Raises its ValueError or OSError on all ranks."""
+    Raises its UserError or OSError on all ranks."""
     value, refused, failed = None, "", ""
     if topology.is_main:
         try:
@@ -47,7 +48,7 @@ def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessG
             failed = str(error)
     value, refused, failed = exchange([value, refused, failed], topology, group)[0]
     if refused:
-        raise ValueError(refused)
+        raise UserError(refused)
     if failed:
         raise OSError(failed)
     return value  # type: ignore[return-value]  # JSON of what the main rank's work returned

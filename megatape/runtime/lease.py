@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.errors import UserError
+from megatape.errors import LeaseLost, UserError
 from megatape.files import file_system_time
 from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
@@ -41,10 +41,6 @@ class Limits:
     poll: float = 1.0
 
 
-class LeaseLost(ValueError):
-    """Another run has taken over the folder, because this one gave no sign of life."""
-
-
 class Lease:
     """The lease in the file `path`. Only the main rank takes it; elsewhere `check` and `release` do nothing."""
 
@@ -63,7 +59,7 @@ class Lease:
     def attempt(self) -> bool:
         """Try to take the lease for about a period. Returns whether it is held now; if not, its holder may be dead: try again.
 
-        Raises ValueError if another run that is alive holds it."""
+        Raises UserError if another run that is alive holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + self.limits.period
         try:
@@ -136,7 +132,7 @@ class Lease:
         """Look once, without waiting for a heartbeat.
 
         Raises:
-            ValueError: If a run holds the lease, or a process of another machine whose last heartbeat
+            UserError: If a run holds the lease, or a process of another machine whose last heartbeat
                 is not old by the file system's clock: it may be alive.
         """
         try:
@@ -146,7 +142,7 @@ class Lease:
         holder = read_holder(content)
         dead = holder.is_dead() if holder else None
         if dead is False:
-            raise ValueError(self._refusal(holder))
+            raise UserError(self._refusal(holder))
         silence = self.limits.silence
         if dead is None and (now := file_system_time(self.path.parent)) - beat < silence:
             last, present = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) for seconds in (beat, now))
@@ -169,7 +165,7 @@ class Lease:
         return True
 
     def _take_over(self) -> bool:
-        """Replace a dead holder's file; False if it is not known to be dead. Raises ValueError if it is alive."""
+        """Replace a dead holder's file; False if it is not known to be dead. Raises UserError if it is alive."""
         try:
             found = self._look()
             holder = read_holder(found[0])
@@ -189,12 +185,12 @@ class Lease:
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """What shows that the holder is dead, empty if that is not known yet. Raises ValueError if it is alive."""
+        """What shows that the holder is dead, empty if that is not known yet. Raises UserError if it is alive."""
         dead = holder.is_dead() if holder else None
         if dead:
             return "has ended"
         if dead is False or self._monitor.look(content, beat):
-            raise ValueError(self._refusal(holder))
+            raise UserError(self._refusal(holder))
         # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
         silence = self.limits.silence if content else self.limits.period
         if self._monitor.num_looks == 1:
@@ -255,7 +251,7 @@ class Lease:
 def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[Lease]:
     """Hold the lease in the file `path` while the block runs. Collective: no rank goes on before the main rank has it.
 
-    Raises ValueError on all ranks if another run that is alive holds it, OSError if the file cannot be written."""
+    Raises UserError on all ranks if another run that is alive holds it, OSError if the file cannot be written."""
     from megatape.runtime.exchange import on_main  # here, because it imports torch, which commands that only look do without
 
     lease = Lease(path, limits)

@@ -48,7 +48,7 @@ def check_meeting() -> None:
 
 
 def address_towards(host: str) -> str:
-    """This host's address on the route to `host`; nothing is sent. Raises ValueError if the name is
+    """This host's address on the route to `host`; nothing is sent. Raises UserError if the name is
     unknown or has no route."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -56,30 +56,30 @@ def address_towards(host: str) -> str:
             probe.connect(target)
             return probe.getsockname()[0]
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"no route from {socket.gethostname()} to {host}: {error}; check the host's name and the network"
         ) from None
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface with this address. Raises ValueError if there is none."""
+    """The name of the interface with this address. Raises UserError if there is none."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
-    raise ValueError(f"no network interface of {socket.gethostname()} has the address {address}")
+    raise UserError(f"no network interface of {socket.gethostname()} has the address {address}")
 
 
 def choose_interface(master: str) -> tuple[str, str]:
     """Name and address of the interface that reaches the other hosts of the run, one of which is `master`.
 
     It is the one on the route to `master`; on the master itself, whose name may resolve to 127.0.0.1, that of the default
-    route. Raises ValueError if there is only loopback, which other hosts cannot reach."""
+    route. Raises UserError if there is only loopback, which other hosts cannot reach."""
     address = address_towards(master)
     if ipaddress.ip_address(address).is_loopback:
         try:
             address = address_towards(ELSEWHERE)
         except ValueError:
-            raise ValueError(
+            raise UserError(
                 f"MASTER_ADDR {master} is {address} on {socket.gethostname()}, which other hosts cannot reach, and there is no "
                 "default route: set MASTER_ADDR to an address of the network (deepspeed --master_addr ...)"
             ) from None
@@ -90,11 +90,11 @@ def export_interface(master: str) -> None:
     """Tell gloo and NCCL which interface to use, unless the user did: gloo would use that of the
     host's name, often loopback.
 
-    Raises ValueError like `choose_interface`, or if the interface that the user chose for gloo does not exist."""
+    Raises UserError like `choose_interface`, or if the interface that the user chose for gloo does not exist."""
     gloo = os.environ.get("GLOO_SOCKET_IFNAME")
     for name in gloo.split(",") if gloo else ():
         if name not in psutil.net_if_addrs():
-            raise ValueError(
+            raise UserError(
                 f"GLOO_SOCKET_IFNAME is {gloo}: {socket.gethostname()} has no {name}; choose from "
                 f"{', '.join(sorted(psutil.net_if_addrs()))}"
             )

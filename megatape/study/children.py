@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from megatape.errors import UserError
+
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
 
@@ -65,7 +67,7 @@ class Children:
 def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
     """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
-    wait: until no other process holds the lock, and say so. Otherwise raises ValueError if one does."""
+    wait: until no other process holds the lock, and say so. Otherwise raises UserError if one does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as file:
         try:
@@ -73,7 +75,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
         except BlockingIOError:
             held = f"{folder} is in use by another study, or by runs it left behind: "
             if not wait:
-                raise ValueError(f"{held}wait for them, stop them, or choose another folder") from None
+                raise UserError(f"{held}wait for them, stop them, or choose another folder") from None
             print(f"{held}waiting until they end", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file

@@ -43,7 +43,7 @@ def tested_lengths(original: int, length: int) -> list[int]:
 
 
 def measure(run: RunFolder, lengths: list[int]) -> Outcome:
-    """Evaluate the last checkpoint of a run. Raises ValueError or FileNotFoundError if the run is not complete."""
+    """Evaluate the last checkpoint of a run. Raises UserError or FileNotFoundError if the run is not complete."""
     config = load_config(run.config)
     entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
     with load_trained(run.checkpoint(config.training.steps)) as loaded:
@@ -51,7 +51,7 @@ def measure(run: RunFolder, lengths: list[int]) -> Outcome:
 
 
 def measure_base(run: RunFolder, lengths: list[int]) -> Outcome:
-    """Evaluate the model of a run's training.init_from. Raises ValueError or FileNotFoundError if it is not there."""
+    """Evaluate the model of a run's training.init_from. Raises UserError or FileNotFoundError if it is not there."""
     config = load_config(run.config)
     with load_untrained(config) as loaded:
         return _outcome(config, loaded, lengths, {}, [])

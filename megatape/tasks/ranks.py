@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from megatape.errors import UserError
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.launchers import discover
@@ -42,7 +43,7 @@ class Ranks:
         return self.topology is None or self.topology.is_main
 
     def on_main(self, work: Callable[[], Value]) -> Value:
-        """What `work` returns (JSON) on the main process, on all of them. Raises its ValueError or OSError."""
+        """What `work` returns (JSON) on the main process, on all of them. Raises its UserError or OSError."""
         if self.topology is None:
             return work()
         try:
@@ -53,7 +54,7 @@ class Ranks:
             raise FailedElsewhere from None
 
     def together(self, work: Callable[[], None]) -> None:
-        """Wait until all processes have done their work. Raises a ValueError with the first fault of any."""
+        """Wait until all processes have done their work. Raises a UserError with the first fault of any."""
         if self.topology is None:
             return work()
         fault = ""
@@ -63,7 +64,7 @@ class Ranks:
             fault = str(error)
         faults = [text for text in exchange(fault, self.topology) if text]
         if faults and self.is_main:
-            raise ValueError(faults[0])
+            raise UserError(faults[0])
         if faults:
             raise FailedElsewhere
         return None
@@ -76,10 +77,10 @@ ALONE = Ranks()
 def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     """The processes that a launcher started, of which `num_tensor` each divide a model. Collective over them.
 
-    Raises ValueError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
+    Raises UserError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
-        raise ValueError(
+        raise UserError(
             f"--tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
             f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
         )

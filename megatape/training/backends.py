@@ -7,6 +7,7 @@ import torch
 from megatape.attention.operation import Backends, by_preference, check, choose, load
 from megatape.attention.trial import failure
 from megatape.config import Config
+from megatape.errors import UserError
 from megatape.model.attention import attention_needs, layer_sizes
 from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
@@ -19,7 +20,7 @@ TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks 
 def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
     """The first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
-    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises ValueError on all ranks if
+    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
     training.attention forces a backend that does not support the model or fails, or if none is left."""
     needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
     check(needs[0], forced)
@@ -38,10 +39,10 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
             left -= set(supported)
     told = "; ".join(f"{name}: it {fault}" for name, fault in failed.items())
     if left:
-        raise ValueError(f"no attention backend works here: {told}")
+        raise UserError(f"no attention backend works here: {told}")
     if forced in failed:
         able = ", ".join(working)
-        raise ValueError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
+        raise UserError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
         print(f"attention by {choose(needs[0], tuple(working))} instead of {told}", flush=True)
     return tuple(working)

@@ -3,6 +3,7 @@
 import torch
 
 from megatape.config import Config
+from megatape.errors import UserError
 from megatape.parallel.fp8 import Product, fp8_product
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology, name_ranks
@@ -11,7 +12,7 @@ from megatape.runtime.topology import Topology, name_ranks
 def working_product(config: Config, device: torch.device, topology: Topology) -> Product | None:
     """What multiplies in FP8, or None where training.fp8 is none. Collective.
 
-    Raises ValueError on all ranks if one cannot: torchao is missing there, or its device does not multiply in FP8."""
+    Raises UserError on all ranks if one cannot: torchao is missing there, or its device does not multiply in FP8."""
     recipe = config.training.fp8
     if recipe == "none":
         return None
@@ -22,7 +23,7 @@ def working_product(config: Config, device: torch.device, topology: Topology) ->
         fault = str(error)
     faults = exchange(fault, topology)
     if ranks := [rank for rank, told in enumerate(faults) if told]:
-        raise ValueError(f"training.fp8 {recipe} does not work on {name_ranks(ranks)}: {faults[ranks[0]]}")
+        raise UserError(f"training.fp8 {recipe} does not work on {name_ranks(ranks)}: {faults[ranks[0]]}")
     if topology.is_main and device.type == "cpu":
         print(f"training.fp8 {recipe} is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", flush=True)
     return product

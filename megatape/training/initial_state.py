@@ -15,6 +15,7 @@ from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import MissingPath, UserError
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.weights import find_weights
 from megatape.model.accounting import meta_model
@@ -43,7 +44,7 @@ class Source(Protocol):
         """Of every parameter."""
 
     def verify(self, share: int, shares: int) -> None:
-        """Compare every `shares`-th file with the hash that was recorded, if one was. Raises ValueError or OSError."""
+        """Compare every `shares`-th file with the hash that was recorded, if one was. Raises UserError or OSError."""
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """As zero.state.Reader."""
@@ -84,15 +85,15 @@ class CheckpointWeights(CheckpointReader):
 def open_source(directory: Path, base: Path | None = None) -> Source:
     """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or ValueError."""
+    Raises FileNotFoundError or UserError."""
     if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
         return CheckpointWeights(directory, base)
     if base is not None:
-        raise ValueError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
     if (directory / IMPORT).is_file():
         return open_import(directory)
     if not directory.is_dir():
-        raise FileNotFoundError(f"{directory}: no such folder")
+        raise MissingPath(f"{directory}: no such folder")
     # Here, because transformers takes seconds to import.
     from megatape.hf.adopt.architecture import read_architecture
 
@@ -108,11 +109,11 @@ def initial_state(
 ) -> InitialState:
     """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
 
-    Raises ValueError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
+    Raises UserError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if base is not None:
-            raise ValueError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
+            raise UserError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
         return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)
@@ -140,7 +141,7 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 
 
 def check_fits(source: Source, model: ModelConfig) -> None:
-    """Raise ValueError naming the parameters that keep `model` from starting with these weights.
+    """Raise UserError naming the parameters that keep `model` from starting with these weights.
 
     With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing."""
     ours, theirs = _shapes(model), source.shapes()
@@ -156,7 +157,7 @@ def check_fits(source: Source, model: ModelConfig) -> None:
     for fault, names in faults.items():
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            raise ValueError(
+            raise UserError(
                 f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take "
                 "over its model section, but for the encoding, the scaling, max_positions and new adapters"
             )
@@ -181,7 +182,7 @@ def _open_verified(
         fault = str(error)
     shares = exchange([fault, files], topology)
     if faults := [text for text, _ in shares if text]:
-        raise ValueError(f"training.init_from: {faults[0]}")
+        raise UserError(f"training.init_from: {faults[0]}")
     assert source is not None and kept is not None
     kept.files = {**kept.files, **{name: FileRecord(**entry) for _, share in shares for name, entry in share.items()}}
     return source, kept if kept.tensors else None

@@ -9,21 +9,19 @@ from typing import Any
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.checkpoint.manager import NotSaved
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
-from megatape.errors import ExitStatus, UserError
+from megatape.errors import DataError, ExitStatus, LeaseLost, NotSaved, RankMismatch, TrainingDiverged, UserError
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
-from megatape.runtime.lease import LeaseLost, hold
+from megatape.runtime.lease import hold
 from megatape.runtime.output import say
 from megatape.runtime.watch import Limits, RankFailed, Watch, limits_of_environment
-from megatape.training.agreement import CannotBegin, open_together
-from megatape.training.trainer import DataUnreadable, Start, Trainer
+from megatape.training.agreement import open_together
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.distributed import initialize_distributed, shut_down
-from megatape.zero.engine import TrainingDiverged
 
 # Errors of training whose message says all. Any other one shows its traceback, and the run has died.
 STATUSES: dict[type[Exception], ExitStatus] = {
@@ -31,7 +29,7 @@ STATUSES: dict[type[Exception], ExitStatus] = {
     LeaseLost: ExitStatus.USER_ERROR,
     TrainingDiverged: ExitStatus.DIVERGED,
     NotSaved: ExitStatus.NOT_SAVED,
-    DataUnreadable: ExitStatus.DIED,
+    DataError: ExitStatus.DIED,
     RankFailed: ExitStatus.DIED,
 }
 
@@ -78,7 +76,7 @@ def pretrain(config: Config, start: Start | None = None, limits: Limits | None =
             sys.stderr,
         )
         return ExitStatus.USER_ERROR
-    except CannotBegin as error:
+    except RankMismatch as error:
         if topology.local_rank == 0:  # all ranks know it: one of each host tells
             say(f"error: {error}", sys.stderr)
         return ExitStatus.USER_ERROR

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from megatape.attention.operation import choose
-from megatape.checkpoint.manager import CheckpointManager, NotSaved
+from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.writer import RunPlace
@@ -21,6 +21,7 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
+from megatape.errors import DataError, NotSaved, TrainingDiverged
 from megatape.files import patiently
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
@@ -55,7 +56,7 @@ from megatape.training.state import TrainState
 from megatape.training.status import StepStatus
 from megatape.training.step import NUMBERS, StepMetrics, StepOutput
 from megatape.zero.distributed import own_device
-from megatape.zero.engine import Engine, Gradients, Inputs, TrainingDiverged
+from megatape.zero.engine import Engine, Gradients, Inputs
 
 SKIPPED = "skipped (training.skip_samples)"
 BUILT_IN = ("metrics", "position_views", "profile")  # callbacks of every run
@@ -79,10 +80,6 @@ class Start:
     profiled_steps: int = 0
 
 
-class DataUnreadable(ValueError):
-    """A rank could not read its samples: a shard is missing, was changed, or its file system is away. Raised on all ranks."""
-
-
 class Trainer:
     """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods.
 
@@ -95,7 +92,7 @@ class Trainer:
         pace: is told what the run does, for the watch over the ranks.
 
     Raises:
-        ValueError, FileNotFoundError: configuration, data and checkpoint do not fit together.
+        UserError, FileNotFoundError: configuration, data and checkpoint do not fit together.
     """
 
     def __init__(
@@ -180,7 +177,7 @@ class Trainer:
             TrainingDiverged: too many steps in a row were skipped, or the validation loss is not finite.
             NotSaved: the last checkpoint could not be written.
             LeaseLost: another run has taken the folder.
-            DataUnreadable: a rank cannot read its samples; a checkpoint is left.
+            DataError: a rank cannot read its samples; a checkpoint is left.
         """
         with Interrupt() as interrupt, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
             stop = self._begin(interrupt)
@@ -196,11 +193,11 @@ class Trainer:
                     continue
 
                 validation = None
-                unreadable: DataUnreadable | None = None
+                unreadable: DataError | None = None
                 if self._is_evaluation_due and (not stop or self._is_last):
                     try:
                         validation = self.evaluate()
-                    except DataUnreadable as error:
+                    except DataError as error:
                         unreadable = error  # the step has been made all the same, and is about to be saved
                     else:
                         stop = self._stop_requested(interrupt)  # a signal during an evaluation must not cost another step
@@ -227,7 +224,7 @@ class Trainer:
         """Make the next step.
 
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
-        Raises DataUnreadable on all ranks if one cannot read its samples."""
+        Raises DataError on all ranks if one cannot read its samples."""
         state = self.state
         self.pace.enter("step", f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
@@ -271,7 +268,7 @@ class Trainer:
         """Loss on the first samples of each validation split, and the position view of the very first one.
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
-        DataUnreadable on all ranks if one cannot read its share, which is why that is read before any of it is used."""
+        DataError on all ranks if one cannot read its share, which is why that is read before any of it is used."""
         self.pace.enter("evaluation", f"the evaluation after step {self.state.step}")
         seed = self.config.training.seed
         batch_size, samples, axis = self.config.training.micro_batch_size, self.config.evaluation.samples, self.mesh["batch"]
@@ -606,7 +603,7 @@ class Trainer:
         """Around training: when data cannot be read, the steps since the last checkpoint are saved before the run ends."""
         try:
             yield
-        except DataUnreadable as error:
+        except DataError as error:
             saved = "nothing to save"
             if self.state.step > self.checkpoints.saved_step:
                 try:
@@ -614,9 +611,9 @@ class Trainer:
                 except NotSaved as failure:
                     raise NotSaved(f"{error}; {failure}") from None
                 saved = f"checkpoint {self.folder.checkpoint(self.checkpoints.saved_step)}"
-            raise DataUnreadable(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
+            raise DataError(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
 
     def _raise_data_error(self, error: str) -> NoReturn:
         """End the run because a rank cannot read its samples. error: why this one cannot, or ""."""
         seen = dict.fromkeys(text for text in exchange(error, self.topology) if text)  # what all ranks see is said once
-        raise DataUnreadable(f"the data of step {self.state.step + 1} cannot be read: {'; '.join(seen)}")
+        raise DataError(f"the data of step {self.state.step + 1} cannot be read: {'; '.join(seen)}")

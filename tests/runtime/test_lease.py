@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.errors import UserError
-from megatape.runtime.lease import CLOCK, Lease, LeaseLost, Limits
+from megatape.errors import LeaseLost, UserError
+from megatape.runtime.lease import CLOCK, Lease, Limits
 from tests.workers import ROOT
 
 LIMITS = Limits(period=0.1, silence=0.6, settle=0.05, poll=0.02)

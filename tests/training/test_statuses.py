@@ -9,15 +9,11 @@ import pytest
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
-from megatape.checkpoint.manager import NotSaved
 from megatape.config import parse_config
-from megatape.errors import ExitStatus, UserError
-from megatape.runtime.lease import LeaseLost
+from megatape.errors import DataError, ExitStatus, LeaseLost, NotSaved, TrainingDiverged, UserError
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import RankFailed
 from megatape.training import pretrain
-from megatape.training.trainer import DataUnreadable
-from megatape.zero.engine import TrainingDiverged
 
 EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")
 # What training raises or returns -> the status, and whether a traceback is shown.
@@ -28,7 +24,7 @@ IN_TRAINING: dict[str, tuple[Any, ExitStatus, bool]] = {
     "the last checkpoint is not saved": (NotSaved("no space"), ExitStatus.NOT_SAVED, False),
     "the loss is not finite": (TrainingDiverged("diverged"), ExitStatus.DIVERGED, False),
     "another rank died": (RankFailed("rank 1 died"), ExitStatus.DIED, False),
-    "data cannot be read": (DataUnreadable("shard not found"), ExitStatus.DIED, False),
+    "data cannot be read": (DataError("shard not found"), ExitStatus.DIED, False),
     "another run took over": (LeaseLost("taken over"), ExitStatus.USER_ERROR, False),
     "an error of the user's": (UserError("the base was removed"), ExitStatus.USER_ERROR, False),
     "an error of ours": (ValueError("not enough values to unpack"), ExitStatus.DIED, True),
