@@ -3,10 +3,10 @@
 import errno
 import io
 import json
+import logging
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,8 @@ from secrets import token_hex
 from typing import Any, TypeVar, cast
 
 from megatape.errors import ExistingPath, UserError
+
+LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -138,15 +140,10 @@ def is_transient(error: OSError) -> bool:
     return error.errno in TRANSIENT
 
 
-def to_errors(text: str) -> None:
-    """Print a line to the errors."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def patiently(
     work: Callable[[], Result],
     may_pass: Callable[[OSError], bool] = is_transient,
-    warn: Callable[[str], object] = to_errors,
+    warn: Callable[[str], object] = LOG.warning,
 ) -> Result:
     """What `work` returns, after waiting and trying again while it raises an OSError that `may_pass`. warn: prints a line.
 

@@ -10,7 +10,7 @@ checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.p
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  the checkpoint that was last written, or that the run continued from
 profile/                rank0.json and so on, traces of profiled steps
-hangs/                  rank0.txt and so on: where the threads of a rank were each time the run ended because one hung
+hangs/                  rank0.txt and so on: where the threads of a rank were when another hung, its traceback when one failed
 logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
 log.txt                 output of a run that `megatape study compare` started
 outcome.json            its results; outcome+yarn.json: the same with scaled frequencies
@@ -87,7 +87,7 @@ class RunFolder:
         return self.directory / "profile" / f"rank{rank}.json"
 
     def stacks(self, rank: int) -> Path:
-        """Where the threads of a rank were each time the run ended because a rank hung."""
+        """Where the threads of a rank were when another rank hung, and its traceback when another rank failed."""
         return self.directory / "hangs" / f"rank{rank}.txt"
 
     def outcome(self, scaling: str | None) -> Path:

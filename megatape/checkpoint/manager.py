@@ -1,6 +1,5 @@
 """Saves, finds and removes the checkpoints of a run."""
 
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -236,7 +235,7 @@ class CheckpointManager:
                     self._place.folder.mark_latest(checkpoint)
                     prune(self._place, checkpoint, self._config.keep, self._protected)
                 except OSError as error:
-                    print(f"warning: after writing {checkpoint}: {error}", file=sys.stderr, flush=True)
+                    self._log.warning(f"after writing {checkpoint}: {error}")
             return checkpoint
 
         return write

@@ -16,7 +16,7 @@ from megatape.config import Config, parse_config
 from megatape.data.index import Count
 from megatape.data.tokenizer import FILES, Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.errors import CheckpointError, UserError
+from megatape.errors import CheckpointError, UserError, path_errors
 from megatape.files import as_type, read_json
 from megatape.run_folder import named_step
 
@@ -161,6 +161,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+@path_errors()
 def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
     """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
 

@@ -1,17 +1,19 @@
 """Choosing a checkpoint to continue from."""
 
-import sys
+import logging
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.errors import CheckpointError, UserError
+from megatape.errors import CheckpointError, PathError, UserError, path_error
 from megatape.files import patiently, sync
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.shared_folder import appears
 from megatape.runtime.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 
 def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
@@ -19,7 +21,7 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
 
     base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
     them UserError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
-    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises OSError if a
+    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises PathError if a
     checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: patiently(lambda: [path.name for path in folder.list_checkpoints()]), topology)
@@ -61,48 +63,39 @@ def set_aside(checkpoints: list[Path], suffix: str) -> None:
             aside = aside.with_name(aside.name + suffix)
         path.rename(aside)
         sync(path.parent)
-        print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
+        LOG.warning("%s renamed to %s", path.name, aside.name)
 
 
 def _open_verified(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
-    Raises on all ranks OSError if one cannot read it, and UserError for another version's or without its base: these say
-    nothing about the content."""
+    Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
+    say nothing about the content."""
     reader = None
-    corrupted = unreadable = refused = ""
 
-    def verify() -> None:
+    def open_and_hash() -> None:
         nonlocal reader
         reader = CheckpointReader(directory, base)
         reader.verify(topology.rank, topology.world_size)
 
-    try:
-        if appears(directory):
-            patiently(verify)
-        else:
-            unreadable = f"{directory} is not seen here"
-    except (CheckpointError, CheckpointError) as error:
-        refused = str(error)
-    except (ValueError, KeyError, TypeError, RecursionError, FileNotFoundError, SafetensorError) as error:
-        corrupted = str(error)
-    except OSError as error:
-        unreadable = str(error)
+    def verify() -> str:
+        try:
+            if not appears(directory):
+                raise PathError("it is not seen here")
+            patiently(open_and_hash)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                again = "Nothing was changed: once the folder can be read, start again"
+                raise path_error(error, f"checkpoint {directory} cannot be read: {error}. {again}") from error
+            return str(error)
+        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            return str(error)
+        return ""
 
-    if corrupted and reader is not None and not topology.is_main:  # the main rank tells what all of them see
-        print(f"checkpoint not used: {corrupted}", file=sys.stderr, flush=True)
-    seen = [
-        dict.fromkeys(text for text in texts if text)
-        for texts in zip(*exchange([refused, unreadable, corrupted], topology), strict=True)
-    ]
-    if seen[0]:
-        raise UserError("; ".join(seen[0]))
-    if seen[1]:
-        raise OSError(
-            f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, "
-            "start again"
-        )
+    corrupted = dict.fromkeys(text for text in on_all(verify, topology) if text)
     if topology.is_main:
-        for text in seen[2]:
-            print(f"checkpoint not used: {text}", file=sys.stderr, flush=True)
-    return None if seen[2] else reader
+        for text in corrupted:
+            LOG.warning("checkpoint not used: %s", text)
+    return None if corrupted else reader

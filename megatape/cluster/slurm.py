@@ -19,7 +19,7 @@ from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
-from megatape.errors import ExitStatus, UserError, check_line
+from megatape.errors import ExitStatus, UserError, check_line, path_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 
@@ -74,6 +74,7 @@ class Study:
     is_array: bool
 
 
+@path_errors()
 def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
     """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
@@ -216,6 +217,7 @@ def quoted(value: object) -> str:
     return shlex.quote(check_line(str(value)))
 
 
+@path_errors()
 def submit(study: Study, job: Job) -> tuple[str, Path]:
     """Take the snapshot, write the batch script into it, and submit it. Returns Slurm's job id and the snapshot's folder.
 

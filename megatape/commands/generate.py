@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import add_adapter, add_base, add_trust
-from megatape.errors import ExistingPath, UserError
+from megatape.errors import ExistingPath, UserError, path_errors
 from megatape.files import parse_json
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
 
 
+@path_errors()
 def run(args: argparse.Namespace) -> int:
     """Print the prompt and its continuation as it comes, answer line by line, or write a file."""
     import torch

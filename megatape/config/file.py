@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
-from megatape.errors import ConfigError, MissingPath
+from megatape.errors import ConfigError, MissingPath, path_errors
 from megatape.files import parse_json, read_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -26,6 +26,7 @@ UNSUPPORTED = {
 Parsed = TypeVar("Parsed", bound=Section)
 
 
+@path_errors()
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from megatape.data.documents import write_documents
 from megatape.data.index import Index, load_index
 from megatape.data.tokenizer_sentencepiece import character_tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 
 KIND = "addition"
@@ -139,6 +139,7 @@ def longest_document(digits: int) -> int:
     return 3 * digits + 5
 
 
+@path_errors()
 def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
     """Writes the data directory `output`, all or nothing, and returns its index. Calls `progress` with the tokens so far.
 

@@ -11,6 +11,7 @@ from megatape.data.document_table import DocumentTables, lengths_by_end
 from megatape.data.index import SPLITS, Index, Tally, load_index
 from megatape.data.ledger import check_ledger
 from megatape.data.reader import SplitReader
+from megatape.errors import path_errors
 
 NUM_SAMPLES = 3  # of each split
 SAMPLE_TOKENS = 128  # shown of each
@@ -50,6 +51,7 @@ class Contents:
     samples: list[Sample]
 
 
+@path_errors()
 def read_contents(directory: Path) -> Contents:
     """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
 

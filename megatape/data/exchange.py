@@ -15,7 +15,7 @@ from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.data.writer import SplitWriter
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.registry import TOKEN_FORMATS
 
@@ -68,6 +68,7 @@ class Found:
     unfinished: int = 0
 
 
+@path_errors()
 def import_data(
     foreign: Foreign, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
 ) -> tuple[Index, Found]:
@@ -106,6 +107,7 @@ def import_data(
     return index, found
 
 
+@path_errors()
 def export_data(directory: Path, name: str, output: Path, progress: Report = lambda tokens: None) -> Index:
     """Write a data directory in a format of TOKEN_FORMATS, as output/train... and output/validation..., with the tokenizer's
     files. Returns the index of the data.

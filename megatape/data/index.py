@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import as_type, is_file_name, read_json, write_atomically
 
 INDEX_FILE = "index.json"
@@ -163,6 +163,7 @@ def save_index(index: Index, directory: Path) -> None:
     write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
+@path_errors()
 def load_index(directory: Path) -> Index:
     """Reads `index.json` of a data directory.
 

@@ -21,7 +21,7 @@ from megatape.data.index import Index, load_index
 from megatape.data.partial import PartialFolder
 from megatape.data.preparation import LAST, Corpus, Preparation
 from megatape.data.sources.source import CorpusCounts
-from megatape.errors import PathError, UserError
+from megatape.errors import PathError, UserError, path_errors
 from megatape.files import check_absent
 
 REPORTS = 0.5  # seconds between the reports of a worker
@@ -42,6 +42,7 @@ class Progress:
     tokens: int = 0
 
 
+@path_errors()
 def prepare(
     corpus: Corpus,
     output: Path,

@@ -6,8 +6,8 @@ again once its file has changed.
 """
 
 import hashlib
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +19,8 @@ from megatape.data.index import Index, Member, Shard, token_dtype
 from megatape.data.remote import is_url, open_file
 from megatape.errors import MissingPath, UserError
 from megatape.files import patiently
+
+LOG = logging.getLogger(__name__)
 
 MAX_OPEN_SHARDS = 256  # a process often has only 1024 descriptors
 REMEDY = "copy the shard again or re-run the preparation"
@@ -125,11 +127,7 @@ class SplitReader:
         content = file.read(member.offset, member.bytes)
         fault = self._fault(member, content)
         if fault and self._cache is not None:
-            print(
-                f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again",
-                file=sys.stderr,
-                flush=True,
-            )
+            LOG.warning(f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again")
             self._cache.remove(shard, state[0])
             del self._open[shard_number]
             file = self._file(shard_number)

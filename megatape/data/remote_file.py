@@ -6,14 +6,16 @@ there is read from the start again up to it, and a file that has changed meanwhi
 """
 
 import io
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatape.errors import MissingPath, PathError
+
+LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -98,7 +100,7 @@ class Attempts:
                 if self.failures > self.retries.count:
                     raise RemoteError(f"{self.url}: {reason}{where}, after {self.failures} attempts") from error
                 wait = min(self.retries.wait * 2 ** (self.failures - 1), self.retries.longest_wait)
-                print(f"{self.url}: {reason}{where}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+                LOG.warning("%s: %s%s; trying again in %.0f s", self.url, reason, where, wait)
             time.sleep(wait)
 
     def _transient(self, error: Exception) -> str | None:

@@ -11,7 +11,7 @@ from megatape.data.dataset import Dataset, DocumentDataset, TokenDataset
 from megatape.data.example_dataset import ExampleDataset
 from megatape.data.mixture import Mixture
 from megatape.data.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class RunData:
         return self.train.counts(samples) if isinstance(self.train, Mixture) else {}
 
 
+@path_errors()
 def open_data(config: Config) -> RunData:
     """Open the data of a run. Raises UserError or FileNotFoundError if it does not fit the configuration."""
     data, training = config.data, config.training

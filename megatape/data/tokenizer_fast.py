@@ -4,7 +4,7 @@ Its ids are compared with the tokenizer's: on HOSTILE texts when it is loaded, t
 with written out special tokens, which are text to us and tokens to it, are left to the tokenizer.
 """
 
-import sys
+import logging
 from zlib import crc32
 
 import numpy as np
@@ -13,6 +13,8 @@ from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
 from megatape.data.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer
 from megatape.errors import UserError
+
+LOG = logging.getLogger(__name__)
 
 COMPARED = 100  # one document in so many, by its hash
 KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
@@ -113,7 +115,7 @@ def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | N
         return None
     except ValueError as fault:
         if warn:
-            print(f"{fault}: tokenizing without it, which is slower", file=sys.stderr, flush=True)
+            LOG.warning("%s: tokenizing without it, which is slower", fault)
         return None
 
 

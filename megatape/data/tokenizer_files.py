@@ -7,9 +7,10 @@ from pathlib import Path
 from megatape.data.tokenizer import COMPANIONS, FILES, JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 
 
+@path_errors()
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a SentencePiece model, a tokenizer.json (its companions lie beside it) or a folder of transformers.
 

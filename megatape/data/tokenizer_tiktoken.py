@@ -16,7 +16,7 @@ from unicodedata import normalize
 from megatape.data.tokenizer import CONFIG_FILE, JSON_FILE
 from megatape.data.tokenizer_fast import HOSTILE
 from megatape.data.tokenizer_json import JsonTokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 
 # Oniguruma, which tokenizer.json is run by, takes {1,3}+ for a repetition: patterns have no possessive quantifiers here.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -82,6 +82,7 @@ ENCODINGS = {
 }
 
 
+@path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
 

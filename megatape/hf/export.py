@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
@@ -16,6 +16,7 @@ from megatape.hf.weights import write_weights
 from megatape.model.accounting import meta_model
 
 
+@path_errors()
 def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
     """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
 

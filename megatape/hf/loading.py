@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
@@ -64,6 +64,7 @@ class LoadedModel:
         return found
 
 
+@path_errors()
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     """The exported model in `folder`, or one of others that could be imported, on the GPU if there is one, run by the
     installed classes.

@@ -10,7 +10,7 @@ from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
 from megatape.data.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
@@ -61,6 +61,7 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Ten
     return weight + alpha / rank * (b @ a)
 
 
+@path_errors()
 def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it, and
     the hash of each weight that it did not train, as the base has it.

@@ -11,7 +11,7 @@ from torch import Tensor
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.config import Section
 from megatape.config.export import Dtype
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.weights import find_weights
@@ -31,6 +31,7 @@ class _Record(Section):
     sha256: dict[str, str]
 
 
+@path_errors()
 def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     """Write the folder `base` with the adapter merged into its weights, as the new folder `out`.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from megatape.config import Section
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import as_type, read_json
 
 
@@ -46,6 +46,7 @@ GPUS = {
 }
 
 
+@path_errors()
 def load_gpu(name: str) -> Gpu:
     """A GPU by its key in the table above, or from a JSON file. Raises UserError or FileNotFoundError."""
     if name in GPUS:

@@ -8,9 +8,9 @@ A second run is refused while the holder lives, and takes over when it is dead. 
 at once. On another one only silence can, and it takes Limits.silence.
 """
 
+import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +22,8 @@ from megatape.errors import LeaseLost, UserError
 from megatape.files import file_system_time
 from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 UNKNOWN = "an unknown process"
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
@@ -181,7 +183,7 @@ class Lease:
                 return False  # a third run was faster
         except FileNotFoundError:  # released in between
             return False
-        _tell(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
+        LOG.warning(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
@@ -194,7 +196,7 @@ class Lease:
         # An empty file has no holder that gives heartbeats: it is being created, or its process died meanwhile.
         silence = self.limits.silence if content else self.limits.period
         if self._monitor.num_looks == 1:
-            _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {silence:.0f} s for its heartbeat")
+            LOG.warning(f"{self.path} is held by {holder or UNKNOWN}: waiting {silence:.0f} s for its heartbeat")
         return f"has given no heartbeat for {silence:.0f} s" if self._monitor.silent >= silence else ""
 
     def _look(self) -> tuple[bytes, float]:
@@ -261,7 +263,3 @@ def hold(path: Path, topology: Topology, limits: Limits = Limits()) -> Iterator[
         yield lease
     finally:
         lease.release()
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -4,9 +4,9 @@ The kernel could signal this (PR_SET_PDEATHSIG), but does so when the thread tha
 parent of the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
 """
 
+import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 
 from megatape.runtime.launchers import launcher_of_environment
+
+LOG = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds between looks
 RUNNERS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")  # names of DeepSpeed's command
@@ -32,8 +34,7 @@ def stop_with_launcher() -> None:
 def _wait(parent: int, runner: int | None) -> None:
     while (ended := _ended(parent, runner)) is None:
         time.sleep(PERIOD)
-    with suppress(OSError):  # perhaps nobody reads the output either
-        print(f"the launcher (process {ended}) has ended: this rank stops, as on SIGTERM", file=sys.stderr, flush=True)
+    LOG.warning("the launcher (process %s) has ended: this rank stops, as on SIGTERM", ended)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

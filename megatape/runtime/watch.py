@@ -80,7 +80,15 @@ def limits_of_environment() -> Limits:
 
 
 class RankFailed(RuntimeError):
-    """Another rank failed, died, hung or was cut off; the message names it."""
+    """Another rank failed, died, hung or was cut off; the message names it.
+
+    Attributes:
+        status: that the run ends with. One of a UserError's: that rank has shown its error.
+    """
+
+    def __init__(self, text: str, status: int = ExitStatus.DIED) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass
@@ -114,6 +122,7 @@ class Watch:
         self.rounds = 0  # of the thread that talks to the store
         self.suspected = 0.0  # seconds since a collective failed
         self.verdict: str | None = None
+        self.status: int = ExitStatus.DIED  # of the verdict
         self.over, self.decided = threading.Event(), threading.Event()
 
     def __enter__(self) -> Self:
@@ -147,13 +156,17 @@ class Watch:
         # A launcher that sees a rank end sends SIGTERM to the others. They are ending anyway, but first say why.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         line = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
-        if not _exchange_failed(error):
-            self._decide(f"rank {self.topology.rank} failed: {line}", hangs=False)
-            return
-        self._tell("watch/suspicion", f"rank {self.topology.rank}: {line}")
+        if _exchange_failed(error):
+            self._tell("watch/suspicion", f"rank {self.topology.rank}: {line}")
+        else:
+            user_error = error if isinstance(error, UserError) else None
+            status = user_error.status if user_error else ExitStatus.DIED
+            is_first = self._decide(f"rank {self.topology.rank} failed: {line}", hangs=False, status=status)
+            if is_first or (user_error and user_error.everywhere):
+                return
         self.decided.wait(self.limits.silence + 2 * self.limits.period)
         if self.verdict:
-            raise RankFailed(self.verdict) from error
+            raise RankFailed(self.verdict, self.status) from error
 
     def _leave(self, patience: float) -> None:
         """Rank 0, whose process holds the store, waits up to `patience` seconds for the others to leave first."""
@@ -166,14 +179,18 @@ class Watch:
             while not self.store.check(others) and time.monotonic() < deadline:
                 time.sleep(0.02)
 
-    def _tell(self, key: str, text: str) -> None:
-        """Set `key` for all ranks unless another rank did before; without a store there is nobody left to tell."""
-        with suppress(RuntimeError):
-            self.store.compare_set(key, "", text)
+    def _tell(self, key: str, text: str) -> bool:
+        """Set `key` for all ranks unless another rank did before; without a store there is nobody left to tell.
 
-    def _decide(self, cause: str, hangs: bool) -> None:
-        """Let this be why the run ends, unless another rank was first. hangs: whether it is of interest where threads are."""
-        self._tell("watch/verdict", json.dumps([cause, hangs]))
+        Returns whether no other rank did."""
+        with suppress(RuntimeError):
+            return bool(self.store.compare_set(key, "", text) == text.encode())
+        return True
+
+    def _decide(self, cause: str, hangs: bool, status: int = ExitStatus.DIED) -> bool:
+        """Let this be why the run ends, and its status, unless another rank was first. hangs: whether it is of interest where
+        threads are. Returns whether no other was."""
+        return self._tell("watch/verdict", json.dumps([cause, hangs, status]))
 
     def _run(self) -> None:
         """The thread that talks to the store: once a period, and between to tell that the limit has become shorter."""
@@ -233,7 +250,7 @@ class Watch:
         if cause := self._find_cause(suspicion):
             self._decide(cause, hangs=True)
         if self.store.check(["watch/verdict"]):
-            cause, hangs = json.loads(self.store.get("watch/verdict"))
+            cause, hangs, self.status = json.loads(self.store.get("watch/verdict"))
             verdict = f"{cause}; the run ends here, continue it with --resume auto"
             if hangs:
                 self._show_stacks(verdict)  # before the main thread may leave the place where it is
@@ -291,7 +308,8 @@ class Watch:
                 place = (
                     f"rank {self.topology.rank}, host {socket.gethostname()}, process {os.getpid()}, in {self.pace.now.name}"
                 )
-                print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {place}: {text}", file=file, flush=True)
+                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {place}: {text}\n")
+                file.flush()
                 faulthandler.dump_traceback(file)
 
     def _end(self, text: str) -> None:
@@ -302,9 +320,9 @@ class Watch:
             lines += "it is here:\n" + "".join(traceback.format_stack(frame))
         _, writable, _ = select.select([], [2], [], 1.0)
         with suppress(OSError):
-            if writable:
+            if writable and self.status == ExitStatus.DIED:
                 os.write(2, lines.encode())
-        os._exit(ExitStatus.DIED)
+        os._exit(self.status)
 
 
 def _collectives() -> int:

@@ -5,6 +5,7 @@ The data decides on the metrics: exact match for addition, perplexity by sequenc
 
 import itertools
 import json
+import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from megatape.study.variants import with_scaling
 from megatape.tasks.addition import Addition
 from megatape.tasks.evaluation import evaluate
 from megatape.tasks.perplexity import evaluate_perplexity
+
+LOG = logging.getLogger(__name__)
 
 LENGTHS = (128, 256, 512, 1024)  # sequence lengths of the perplexity, up to model.max_positions
 POINTS = 50  # on a loss curve
@@ -145,9 +148,9 @@ def main(words: list[str]) -> int:
     folder, scaling = RunFolder(Path(words[0])), words[1] if len(words) > 1 else None
     try:
         measure(folder, scaling).write(folder.outcome(scaling))
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 2
+    except UserError as failure:
+        LOG.error("error: %s", failure)
+        return failure.status
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import write_atomically
 from megatape.hf.loading import load_trained
 from megatape.tables import markdown
@@ -22,6 +22,7 @@ from megatape.tasks.task import Task
 DIGITS = 4
 
 
+@path_errors()
 def evaluate_models(
     tasks: dict[str, Task[Any, Any]],
     models: list[Path],

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import read_json
 from megatape.tasks.scrolls_sets import Question, some_ids
 
 
+@path_errors()
 def read_predictions(path: Path) -> dict[str, str]:
     """Answers by id, from a file {id: answer}.
 

@@ -17,7 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import orjson
 
 from megatape.data.finetuning.format import text_of
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.tasks.text_scores import METRICS, Metric
 
 NUM_SHOWN = 3  # ids in an error
@@ -71,6 +71,7 @@ def parse_set(text: str) -> TextSet:
     return SETS[text]
 
 
+@path_errors()
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:

@@ -8,7 +8,7 @@ from typing import Any
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.splits import RunData, open_data
-from megatape.errors import RankMismatch
+from megatape.errors import RankMismatch, UserError
 from megatape.runtime.exchange import exchange
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
@@ -32,7 +32,7 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
             f"the hash of the validation data{f' {name}' * bool(name)}": split.fingerprint[:12]
             for name, split in data.validation.items()
         }
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         fault = str(error)
     everyone = exchange({"host": socket.gethostname(), "fault": fault, "found": found}, topology)
     disagreement = find_disagreement(everyone)

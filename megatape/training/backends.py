@@ -1,5 +1,6 @@
 """Which attention backends and kernels a run uses: those that work when all ranks try them."""
 
+import logging
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,8 @@ from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology, name_ranks
+
+LOG = logging.getLogger(__name__)
 
 TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks of queries
 
@@ -44,7 +47,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         able = ", ".join(working)
         raise UserError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
-        print(f"attention by {choose(needs[0], tuple(working))} instead of {told}", flush=True)
+        LOG.info("attention by %s instead of %s", choose(needs[0], tuple(working)), told)
     return tuple(working)
 
 
@@ -56,7 +59,7 @@ def updates_by_kernel(config: Config, device: torch.device, topology: Topology, 
         return False
     told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
     if told and topology.is_main:
-        print(f"position update by PyTorch instead of {backends[0]}: it {told}", flush=True)
+        LOG.info("position update by PyTorch instead of %s: it %s", backends[0], told)
     return not told
 
 

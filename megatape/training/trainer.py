@@ -21,7 +21,7 @@ from megatape.config import Config, save_config
 from megatape.data.loader import Batch, Loader, evaluation_batches
 from megatape.data.positions import Positions
 from megatape.data.splits import RunData
-from megatape.errors import DataError, NotSaved, TrainingDiverged
+from megatape.errors import DataError, NotSaved, TrainingDiverged, UserError
 from megatape.files import patiently
 from megatape.model.attention import attention_needs
 from megatape.model.compiled import compile_blocks
@@ -35,7 +35,7 @@ from megatape.optim.schedules import learning_rate
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, unlimited
 from megatape.runtime.run_log import RunLog
@@ -281,7 +281,7 @@ class Trainer:
                     viewed = viewed or list(evaluation_batches(data, 1, 1, 0, 1, self._positions, seed))
                     local = evaluation_batches(data, batch_size, samples, axis.rank, axis.size, self._positions, seed)
                     batches[name] = list(local)
-        except (ValueError, OSError) as failure:
+        except (UserError, OSError) as failure:
             error = str(failure)
         if self.engine.sum_over_ranks(bool(error))[0]:
             self._raise_data_error(error)
@@ -615,5 +615,10 @@ class Trainer:
 
     def _raise_data_error(self, error: str) -> NoReturn:
         """End the run because a rank cannot read its samples. error: why this one cannot, or ""."""
-        seen = dict.fromkeys(text for text in exchange(error, self.topology) if text)  # what all ranks see is said once
-        raise DataError(f"the data of step {self.state.step + 1} cannot be read: {'; '.join(seen)}")
+
+        def fail() -> None:
+            if error:
+                raise DataError(error)
+
+        on_all(fail, self.topology, context=f"the data of step {self.state.step + 1} cannot be read: ")
+        raise AssertionError("no rank says which samples it cannot read")

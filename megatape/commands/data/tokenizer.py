@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from megatape.commands import options
-from megatape.errors import ExistingPath, MissingPath, UserError
+from megatape.errors import ExistingPath, MissingPath, UserError, path_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@path_errors()
 def run(args: argparse.Namespace) -> int:
     """Train the tokenizer and write its file."""
     from megatape.data.sources.reading import read_documents

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import Dropped, Rule, TextRule
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.registry import RULES
 
 
@@ -53,6 +53,7 @@ class Cleaning:
         return [{"rule": name, **rule.describe()} for name, rule in self.rules.items()]
 
 
+@path_errors()
 def parse_rules(texts: Iterable[str]) -> Cleaning:
     """The rules of several `NAME:option=value,option=value`. What follows a comma without a name belongs to the value before.
 

@@ -18,7 +18,7 @@ from megatape.data.records import RecordCounts, check_max_record_bytes, read_rec
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy
-from megatape.errors import RecordError, UserError
+from megatape.errors import RecordError, UserError, path_errors
 from megatape.files import new_folder
 from megatape.registry import FORMATS
 
@@ -84,6 +84,7 @@ class ExampleCounts(RecordCounts):
         return {name: count for name, count in {**self.cut, **dropped, **skipped}.items() if count}
 
 
+@path_errors()
 def prepare_examples(
     source: ExampleSource, output: Path, tokenizer: Tokenizer, progress: Callable[[ExampleCounts, int], None]
 ) -> tuple[Index, ExampleCounts, list[str]]:

@@ -7,7 +7,7 @@ from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizer import FILES
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
@@ -20,6 +20,7 @@ LENGTH = 4096  # of samples, unless the model or the user says otherwise
 MISSING: dict[str, dict[str, Any]] = {"data": {"path": "DATA"}, "training": {"steps": 1000}}
 
 
+@path_errors()
 def import_model(source: Path, out: Path, encoding: str, length: int | None) -> ImportRecord:
     """Write config.json and import.json into the new folder `out` for the model in `source`, to be trained with this encoding
     on samples of `length` tokens.

@@ -5,6 +5,7 @@ pass over the whole sample scores it, and nothing is generated.
 """
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.suite.records import Record
 from megatape.study.suite.scores import Scores
 from megatape.study.suite.scoring import Score, answer_places, score_answers
+
+LOG = logging.getLogger(__name__)
 
 BATCH_TOKENS = 2**13  # of a forward pass
 
@@ -112,9 +115,9 @@ def main(words: list[str]) -> int:
     folder = RunFolder(Path(words[0]))
     try:
         measure(folder, words[1].split(","), int(words[2])).write(folder)
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 2
+    except UserError as failure:
+        LOG.error("error: %s", failure)
+        return failure.status
     return 0
 
 
