@@ -1,28 +1,9 @@
-"""What a command tells its user when it fails: one line for a user's error, and the status that it exits with."""
+"""Errors that a user meets in one line, and the status that a command exits with."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
-
-
-class UserError(ValueError):
-    """Something that the user can correct: it says what is wrong, where, with which value, and what to do.
-
-    It is shown in one line. Any other exception is a fault of the program or the machine and keeps its traceback. Where a path
-    of the user's is opened, raise it from the OSError."""
-
-
-def check_line(text: str) -> str:
-    """Check a value that becomes part of a line of a script, a host file or the environment.
-
-    Returns:
-        The text.
-
-    Raises:
-        UserError: It has a control character, such as a line break, after which a shell would read another command.
-    """
-    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", text):
-        raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
-    return text
 
 
 class ExitStatus(IntEnum):
@@ -38,3 +19,106 @@ class ExitStatus(IntEnum):
     NOT_SAVED = 74  # EX_IOERR of sysexits.h, the last checkpoint could not be written: started again after a pause
     UNFINISHED = 75  # EX_TEMPFAIL of sysexits.h, a scheduler asked for the end and a checkpoint was written: resumed
     INTERRUPTED = 130  # a user at the keyboard asked for the end before the first step: not started again
+
+
+class UserError(ValueError):
+    """Something that the user can correct: it says what is wrong, where, with which value, and what to do.
+
+    It is shown in one line. Any other exception is a fault of the program or the machine and keeps its traceback. Its text is
+    its only argument, so that ranks can exchange it.
+
+    Attributes:
+        status: that the command exits with.
+        everywhere: whether all ranks raise it, so that one of them tells.
+    """
+
+    status = ExitStatus.USER_ERROR
+    everywhere = False
+
+
+class ConfigError(UserError):
+    """A configuration is missing, malformed or contradicts itself."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is of no use here, which says nothing about its content: another version's, or without its base."""
+
+
+class RecordError(UserError):
+    """A record of fine-tuning data is not of its format. It is counted and skipped."""
+
+
+class RankMismatch(UserError):
+    """Ranks were given different things, or one of them cannot begin. Raised on all ranks."""
+
+    everywhere = True
+
+
+class LeaseLost(UserError):
+    """Another run has taken over the run's folder, because this one gave no sign of life."""
+
+
+class DataError(UserError):
+    """A rank could not read its samples: a shard is missing, was changed, or its file system is away. Raised on all ranks."""
+
+    status = ExitStatus.DIED
+    everywhere = True
+
+
+class TrainingDiverged(UserError):
+    """Loss, gradient norm or weights have become NaN or infinite, or differ between replicas. Raised on all ranks."""
+
+    status = ExitStatus.DIVERGED
+    everywhere = True
+
+
+class PathError(OSError, UserError):
+    """A path or an address of the user's cannot be read or written. It keeps the errno of its cause."""
+
+
+class MissingPath(FileNotFoundError, PathError):
+    """Nothing has this name."""
+
+
+class ExistingPath(FileExistsError, PathError):
+    """Something that must not be replaced has this name."""
+
+
+class NotSaved(PathError):
+    """The last steps of a run are in no checkpoint, because none could be written. Raised on all ranks."""
+
+    status = ExitStatus.NOT_SAVED
+    everywhere = True
+
+
+@contextmanager
+def path_errors() -> Iterator[None]:
+    """Raise PathError from an OSError of the block or, as a decorator, of the function, which opens paths of the user's."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, UserError):
+            raise
+        raise path_error(error) from error
+
+
+def path_error(error: OSError, text: str | None = None) -> PathError:
+    """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it. text: by default its."""
+    kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
+    found = kinds.get(type(error), PathError)(str(error) if text is None else text)
+    found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
+    return found
+
+
+def check_line(text: str) -> str:
+    """Check a value that becomes part of a line of a script, a host file or the environment.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: It has a control character, such as a line break, after which a shell would read another command.
+    """
+    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", text):
+        raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
+    return text

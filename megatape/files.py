@@ -3,10 +3,10 @@
 import errno
 import io
 import json
+import logging
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar, cast
 
-from megatape.errors import UserError
+from megatape.errors import ExistingPath, UserError
+
+LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -38,29 +40,29 @@ WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 def read_json(
     path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, max_bytes: int = MAX_JSON_BYTES
 ) -> Any:
-    """The value of a JSON file of at most `max_bytes`. Raises OSError, or ValueError as `parse_json` does."""
+    """The value of a JSON file of at most `max_bytes`. Raises OSError, or UserError as `parse_json` does."""
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise ValueError(f"larger than {max_bytes:,} bytes")
+        raise UserError(f"larger than {max_bytes:,} bytes")
     return parse_json(content, pairs_hook)
 
 
 def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """The value of a JSON text. pairs_hook: makes an object of its pairs, as json.loads takes it.
 
-    Raises ValueError if the text is not JSON or nested more than MAX_DEPTH levels deep."""
+    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep."""
     try:
         value = json.loads(text, object_pairs_hook=pairs_hook)
     except RecursionError:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
+        raise UserError(f"nested more than {MAX_DEPTH} levels deep") from None
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         nested = [whole for whole in level if isinstance(whole, dict | list)]
         level = [part for whole in nested for part in (whole.values() if isinstance(whole, dict) else whole)]
         if not nested:
             return value
-    raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    raise UserError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 def as_type(value: Any, kind: type[Result]) -> Result:
@@ -71,14 +73,14 @@ def as_type(value: Any, kind: type[Result]) -> Result:
         kind: A dataclass, a model of pydantic, or a type made of them.
 
     Raises:
-        ValueError: In one line, naming the first field that is missing or of another type.
+        UserError: In one line, naming the first field that is missing or of another type.
     """
     from pydantic import ValidationError  # a tenth of a second, for which many commands need not wait
 
     try:
         result: Result = _adapter(cast(Any, kind)).validate_python(value)
     except ValidationError as error:
-        raise ValueError(first_fault(error)) from None
+        raise UserError(first_fault(error)) from None
     return result
 
 
@@ -138,15 +140,10 @@ def is_transient(error: OSError) -> bool:
     return error.errno in TRANSIENT
 
 
-def to_errors(text: str) -> None:
-    """Print a line to the errors."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def retry_transient_errors(
     work: Callable[[], Result],
     is_retried: Callable[[OSError], bool] = is_transient,
-    warn: Callable[[str], object] = to_errors,
+    warn: Callable[[str], object] = LOG.warning,
 ) -> Result:
     """Call a function again, after a wait, while it raises transient errors.
 
@@ -175,7 +172,7 @@ def retry_transient_errors(
 def check_absent(output: Path) -> None:
     """Raise FileExistsError if there is anything of this name."""
     if output.exists() or output.is_symlink():
-        raise FileExistsError(f"{output} exists: remove it or choose another name")
+        raise ExistingPath(f"{output} exists: remove it or choose another name")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.p
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  the checkpoint that was last written, or that the run continued from
 profile/                rank0.json and so on, traces of profiled steps
-hangs/                  rank0.txt and so on: where the threads of a rank were each time the run ended because one hung
+hangs/                  rank0.txt and so on: where the threads of a rank were when another hung, its traceback when one failed
 logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
 log.txt                 output of a run that `megatape study compare` started
 outcome.json            its results; outcome+yarn.json: the same with scaled frequencies
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import UserError
 from megatape.files import write_atomically
 
 MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
@@ -86,7 +87,7 @@ class RunFolder:
         return self.directory / "profile" / f"rank{rank}.json"
 
     def stacks(self, rank: int) -> Path:
-        """Where the threads of a rank were each time the run ended because a rank hung."""
+        """Where the threads of a rank were when another rank hung, and its traceback when another rank failed."""
         return self.directory / "hangs" / f"rank{rank}.txt"
 
     def outcome(self, scaling: str | None) -> Path:
@@ -114,15 +115,15 @@ class RunFolder:
         return sorted(found, key=named_step, reverse=True)
 
     def check_new(self) -> None:
-        """Raise ValueError if a run has trained here, so that another one must not start from step 0."""
+        """Raise UserError if a run has trained here, so that another one must not start from step 0."""
         if self.list_checkpoints():
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} already holds checkpoints: add --resume auto to continue, or choose another "
                 "folder"
             )
         self._check_nothing_lost()
         if steps := len(read_metrics(self.metrics)):
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps} steps. Add --resume "
                 f"auto to continue it, choose another folder, or remove {self.metrics}"
             )
@@ -130,7 +131,7 @@ class RunFolder:
     def check_restart(self) -> int:
         """The steps that a run recorded here without ever saving a checkpoint, so that it may start again from step 0.
 
-        Raises ValueError if there are no checkpoints but there may have been some."""
+        Raises UserError if there are no checkpoints but there may have been some."""
         self._check_nothing_lost()
         recorded = max(read_metrics(self.metrics), default=0)
         first_save = self._first_save()
@@ -138,7 +139,7 @@ class RunFolder:
         saving = any(self.checkpoints.glob(f"{self.checkpoint(first_save).name}.*tmp"))
         never_saved = (recorded == first_save and saving) or self._records_no_save()
         if recorded and recorded >= first_save and not never_saved:
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {recorded} steps and "
                 f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
                 f"what is lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} "
@@ -158,22 +159,22 @@ class RunFolder:
         write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
 
     def _check_nothing_lost(self) -> None:
-        """Raise ValueError if there are no checkpoints here but something shows that there were."""
+        """Raise UserError if there are no checkpoints here but something shows that there were."""
         advice = f"choose another run.directory, or remove {self.directory} to start again"
         aside = [path for suffix in (CORRUPTED, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
         if aside:
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as "
                 f"{aside[0].name}: repair one and remove its suffix, {advice}"
             )
         if self.latest.exists():
             last = self.latest.read_text(encoding="utf-8", errors="replace").strip()
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore "
                 f"or mount it and give --resume {last}, {advice}"
             )
         if self.config.exists() and not self.metrics.exists():
-            raise ValueError(
+            raise UserError(
                 f"run.directory {self.directory} holds {self.config.name} of an earlier run, but neither its checkpoints nor "
                 f"its {self.metrics.name}: restore or mount them, {advice}"
             )

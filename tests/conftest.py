@@ -22,8 +22,11 @@ from megatape.commands.main import main
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
 from megatape.data.sources.source import Source
+from megatape.runtime.logs import show_lines
 
 VOCAB_SIZE = 300
+
+show_lines()
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from megatape.attention.backend import Attends, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
+from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
 
 Backends = tuple[str, ...]
@@ -58,11 +59,11 @@ def backends_by_priority(forced: str = AUTO) -> Backends:
 
 @cache
 def select_backend(need: Need, backends: Backends | None = None) -> str:
-    """Name of the backend that runs: the first that supports `need`. Raises ValueError if none does."""
+    """Name of the backend that runs: the first that supports `need`. Raises UserError if none does."""
     for name in backends_by_priority() if backends is None else backends:
         if get_backend(name).unsupported_reason(need) is None:
             return name
-    raise ValueError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
+    raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
 def check_forced_backend(need: Need, forced: str) -> None:
@@ -70,7 +71,7 @@ def check_forced_backend(need: Need, forced: str) -> None:
     if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return
     able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)
-    raise ValueError(f"training.attention is {forced}, which {reason}: choose {AUTO}, or one of {able}")
+    raise UserError(f"training.attention is {forced}, which {reason}: choose {AUTO}, or one of {able}")
 
 
 @cache

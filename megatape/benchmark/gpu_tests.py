@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from megatape.benchmark.child import Bench, ending
+from megatape.errors import MissingPath
 
 TESTS = Path(__file__).parents[2] / "tests/gpu"
 
@@ -47,7 +48,7 @@ class Reports:
 def gpu_tests(bench: Bench) -> None:
     """Run them all."""
     if not TESTS.is_dir():
-        raise FileNotFoundError(f"no tests at {TESTS}: run the benchmark in a clone of the repository")
+        raise MissingPath(f"no tests at {TESTS}: run the benchmark in a clone of the repository")
     options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--rootdir", str(TESTS.parents[1]), "--durations=0"]
     reports = Reports(bench)
     code = pytest.main([*options, str(TESTS)], plugins=[reports])

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import ExistingPath, MissingPath
 from megatape.run_folder import read_lines
 
 RESULTS = "results.jsonl"
@@ -23,7 +24,7 @@ class Journal:
         try:
             self._file = path.open("x", encoding="utf-8")
         except FileExistsError:
-            raise FileExistsError(f"{path} exists: choose another --out, or continue it by --done {path}") from None
+            raise ExistingPath(f"{path} exists: choose another --out, or continue it by --done {path}") from None
         for key, result in results.items():
             self.add(key, result)
 
@@ -43,7 +44,7 @@ def read_results(path: Path) -> dict[str, Result]:
 
     Raises FileNotFoundError."""
     if not path.is_file():
-        raise FileNotFoundError(f"no results at {path}: give the results.jsonl of an earlier benchmark")
+        raise MissingPath(f"no results at {path}: give the results.jsonl of an earlier benchmark")
     entries = [entry for _, entry in read_lines(path) if isinstance(entry.get("key"), str)]
     return {entry.pop("key"): entry for entry in entries}
 

@@ -7,11 +7,11 @@ from threading import Thread
 
 import torch.distributed as dist
 
+from megatape.errors import UserError
 from megatape.runtime.watch import BACKGROUND_GROUP
-from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 
-COLLECTIVE_ERRORS = (OSError, ValueError, TrainingDiverged)  # of a save or of training: raised on all ranks alike
+COLLECTIVE_ERRORS = (OSError, UserError)  # of a save or of training: raised on all ranks alike
 
 
 class Background:

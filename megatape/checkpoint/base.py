@@ -20,13 +20,10 @@ from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Section
+from megatape.errors import CheckpointError, UserError
 from megatape.files import first_fault, is_file_name
 
 _ADVICE = "put it back, or say where it is now with --base DIR"
-
-
-class BaseFault(ValueError):
-    """The base of a checkpoint is missing, changed, or another one, which says nothing about the checkpoint itself."""
 
 
 class BaseRecord(Section):
@@ -46,31 +43,31 @@ class Base(StoredWeights):
         self.recorded, self.checkpoint = record.folder, checkpoint
 
     def verify(self, share: int, shares: int) -> None:
-        """Hash every `shares`-th file, beginning with number `share`. Raises BaseFault for one that is not the base's."""
+        """Hash every `shares`-th file, beginning with number `share`. Raises CheckpointError for one that is not the base's."""
         try:
             for path, expected, found in self.hashed(share, shares):
                 if found != expected:
-                    raise BaseFault(
+                    raise CheckpointError(
                         f"{path} has sha256 {found.sha256[:12]}, but the base of {self.checkpoint}, which was trained with "
                         f"{self.recorded}, has {expected.sha256[:12]} there: restore the file, or give the right folder with "
                         "--base DIR"
                     )
         except FileNotFoundError as error:
-            raise BaseFault(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
+            raise CheckpointError(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
 
 
 def parse_base(entry: Any, origin: str) -> BaseRecord:
-    """The entry `base` of a manifest. Raises ValueError if it is none."""
+    """The entry `base` of a manifest. Raises UserError if it is none."""
     try:
         record = BaseRecord.model_validate(entry)
     except ValidationError as error:
-        raise ValueError(f"{origin}: no manifest of MegaTAPE: base.{first_fault(error)}; use another checkpoint") from None
+        raise UserError(f"{origin}: no manifest of MegaTAPE: base.{first_fault(error)}; use another checkpoint") from None
     for name in record.files:
         if not is_file_name(name):
-            raise ValueError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
+            raise UserError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
     for name, tensor in record.tensors.items():
         if tensor.file not in record.files:
-            raise ValueError(f"{origin}: no manifest of MegaTAPE: base has {name} in {tensor.file!r}, which it does not list")
+            raise UserError(f"{origin}: no manifest of MegaTAPE: base has {name} in {tensor.file!r}, which it does not list")
     return record
 
 
@@ -85,12 +82,12 @@ def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
 def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
     """The base of the checkpoint in `checkpoint`, in the folder `given` or else where the manifest says it is.
 
-    Raises BaseFault if the folder, or a file of its recorded size, is not there. Its content is compared by `Base.verify`."""
+    Raises CheckpointError if the folder, or a file of its recorded size, is not there. `Base.verify` compares the content."""
     folder = given or Path(record.folder)
     if given is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
         folder = Path(os.path.normpath(checkpoint / record.relative))
     if not folder.is_dir():
-        raise BaseFault(
+        raise CheckpointError(
             f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and "
             f"{'there' if given is None else f'--base {given}'} is no such folder: {_ADVICE}"
         )
@@ -98,7 +95,7 @@ def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
         if size != expected.bytes:
-            raise BaseFault(
+            raise CheckpointError(
                 f"{folder} is not the base of {checkpoint}, which was trained with {record.folder}: {name} "
                 f"{'is not there' if size is None else f'has {size} bytes'}, and the base's has {expected.bytes} bytes and "
                 f"sha256 {expected.sha256[:12]}: {_ADVICE}"

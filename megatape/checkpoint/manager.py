@@ -1,6 +1,5 @@
 """Saves, finds and removes the checkpoints of a run."""
 
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from megatape.checkpoint.selection import first_valid, newest_valid, open_checkp
 from megatape.checkpoint.weights import StoredWeights
 from megatape.checkpoint.writer import Contents, RunPlace, prune, write_checkpoint
 from megatape.config import CheckpointConfig
+from megatape.errors import NotSaved, UserError
 from megatape.files import retry_transient_errors
 from megatape.run_folder import CORRUPTED, REWOUND, named_step
 from megatape.runtime.exchange import on_main
@@ -24,10 +24,6 @@ from megatape.zero.state import ZeroState
 
 FAILED_SAVES = 3  # in a row
 WHOLE, COPY, REST = range(3)  # what training waits for, which takes as long as the like before
-
-
-class NotSaved(OSError):
-    """The last steps of a run are in no checkpoint, because none could be written. Raised on all ranks."""
 
 
 class SaveListener(Protocol):
@@ -179,7 +175,7 @@ class CheckpointManager:
             base: where the base of the checkpoint is now, see CheckpointReader.
 
         Raises:
-            ValueError, FileNotFoundError: there is no valid one, or newer ones than `source`.
+            UserError, FileNotFoundError: there is no valid one, or newer ones than `source`.
             OSError: one cannot be read.
         """
         place = self._place
@@ -188,7 +184,7 @@ class CheckpointManager:
         reader = open_checkpoint(Path(source), place.topology, base)
         newer = [path for path in place.folder.list_checkpoints() if named_step(path) > reader.step]
         if newer:
-            raise ValueError(
+            raise UserError(
                 f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
                 f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
             )
@@ -239,7 +235,7 @@ class CheckpointManager:
                     self._place.folder.mark_latest(checkpoint)
                     prune(self._place, checkpoint, self._config.keep, self._protected)
                 except OSError as error:
-                    print(f"warning: after writing {checkpoint}: {error}", file=sys.stderr, flush=True)
+                    self._log.warning(f"after writing {checkpoint}: {error}")
             return checkpoint
 
         return write

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from megatape.errors import UserError
+from megatape.errors import CheckpointError, MissingPath, UserError
 from megatape.files import is_file_name, open_regular, read_json
 from megatape.run_folder import RunFolder
 
@@ -30,10 +30,6 @@ COMPLETE, WITH_BASE, WITHOUT_STEPS = FORMATS = 1, 2, 3
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
-
-
-class UnknownFormat(ValueError):
-    """A valid checkpoint that another version of MegaTAPE wrote."""
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -61,41 +57,41 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
 def load_manifest(directory: Path) -> dict[str, Any]:
     """Read the manifest and check that every file is there in its size.
 
-    Raises FileNotFoundError if the folder is no complete checkpoint, ValueError if it is corrupted or of another format."""
+    Raises FileNotFoundError if the folder is no complete checkpoint, UserError if it is corrupted or of another format."""
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise FileNotFoundError(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
+        raise MissingPath(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
     if runs := RunFolder(directory).list_checkpoints():
-        raise FileNotFoundError(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
+        raise MissingPath(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
     if not path.exists():
-        raise FileNotFoundError(
+        raise MissingPath(
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
     try:
         manifest = read_json(path)
         version, recorded = manifest["format"], manifest.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: corrupted ({error}); use another checkpoint") from None
+        raise UserError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if recorded != _own_hash(manifest):
-        raise ValueError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
+        raise UserError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
     if type(version) is not int:
-        raise ValueError(f"{path}: no manifest of MegaTAPE: format is {version!r}, not a whole number; use another checkpoint")
+        raise UserError(f"{path}: no manifest of MegaTAPE: format is {version!r}, not a whole number; use another checkpoint")
     if version not in FORMATS:
-        raise UnknownFormat(
+        raise CheckpointError(
             f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMATS[0]} to {FORMATS[-1]}"
         )
     if fault := _fault_of_content(manifest):
-        raise ValueError(f"{path}: no manifest of MegaTAPE: {fault}; use another checkpoint")
+        raise UserError(f"{path}: no manifest of MegaTAPE: {fault}; use another checkpoint")
     for name, entry in manifest["files"].items():
         file = directory / name
         try:
             status = file.stat()
         except FileNotFoundError:
-            raise ValueError(f"{file}: missing, though the manifest lists it; use another checkpoint") from None
+            raise UserError(f"{file}: missing, though the manifest lists it; use another checkpoint") from None
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{file}: a folder, a pipe or a device, no file; use another checkpoint")
         if (size := status.st_size) != entry["bytes"]:
-            raise ValueError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
+            raise UserError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
     return manifest
 
 
@@ -124,19 +120,17 @@ def as_json(value: Any) -> bytes:
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
     """Hash every `shares`-th file, beginning with number `share`, so that ranks can divide the work.
 
-    Raises ValueError naming the first file whose content is not what was written."""
+    Raises UserError naming the first file whose content is not what was written."""
     for name in sorted(manifest["files"])[share::shares]:
         check_file(directory, manifest, name)
 
 
 def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
-    """Raise ValueError if the file's content is not what was written."""
+    """Raise UserError if the file's content is not what was written."""
     if name not in manifest["files"]:
-        raise ValueError(
-            f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; use another checkpoint"
-        )
+        raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; use another checkpoint")
     if describe(directory / name) != manifest["files"][name]:
-        raise ValueError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
+        raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 
 
 def _fault_of_content(manifest: dict[str, Any]) -> str | None:

@@ -10,13 +10,13 @@ from pydantic import BaseModel, FiniteFloat, field_validator
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.base import Base, BaseFault, open_base, parse_base
+from megatape.checkpoint.base import Base, open_base, parse_base
 from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
 from megatape.data.index import Count
 from megatape.data.tokenizer import FILES, Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
-from megatape.errors import UserError
+from megatape.errors import CheckpointError, UserError, path_errors
 from megatape.files import as_type, read_json
 from megatape.run_folder import named_step
 
@@ -49,7 +49,7 @@ class State(BaseModel):
     @classmethod
     def _check_last_step(cls, last: dict[str, int]) -> dict[str, int]:
         if last and (last.keys() != {"first", "last", "digest"} or not 0 <= last["last"] - last["first"] < MAX_STEP_SAMPLES):
-            raise ValueError(f"{last} are no samples of a step")
+            raise UserError(f"{last} are no samples of a step")
         return last
 
 
@@ -57,15 +57,15 @@ class CheckpointReader:
     """One checkpoint folder. Sizes, manifest and state are checked when it is opened; all hashes by `verify`.
 
     Weights that the checkpoint leaves out are read from its base, which is opened when one is needed.
-    base: where that is now, if not where the manifest says. Raises FileNotFoundError or ValueError as `load_manifest` does, and
-    BaseFault for a base that is given to a checkpoint without one."""
+    base: where that is now, if not where the manifest says. Raises FileNotFoundError or UserError as `load_manifest` does, and
+    CheckpointError for a base that is given to a checkpoint without one."""
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
         self.directory, self.base_given = directory, base
         self.manifest = load_manifest(directory)
         self.base_record = parse_base(self.manifest["base"], str(directory / MANIFEST)) if "base" in self.manifest else None
         if base is not None and self.base_record is None:
-            raise BaseFault(f"{directory} holds all of its weights: leave out --base")
+            raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
         if "weight" not in self.manifest["tensors"]:
             raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; use another checkpoint")
         check_file(directory, self.manifest, STATE)
@@ -75,7 +75,7 @@ class CheckpointReader:
         self.samples: int = self.state["samples"]
         self.tokens: int = self.state["tokens"]
         if re.fullmatch(r"step-\d+", directory.name) and named_step(directory) != self.step:
-            raise ValueError(
+            raise UserError(
                 f"{directory} holds step {self.step}: it was copied or renamed; rename it to step-{self.step:08d}, or remove it"
             )
         self._open: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class CheckpointReader:
 
     @cached_property
     def base(self) -> Base | None:
-        """The folder of the weights that the checkpoint leaves out. Raises BaseFault if it is not there."""
+        """The folder of the weights that the checkpoint leaves out. Raises CheckpointError if it is not there."""
         return open_base(self.base_record, self.directory, self.base_given) if self.base_record else None
 
     def names(self) -> list[str]:
@@ -105,7 +105,7 @@ class CheckpointReader:
         stored: Any = None if base else self._file(kind, name).get_slice(name)
         found = base.tensors[name].shape if base else tuple(stored.get_shape())
         if found != shape:
-            raise ValueError(
+            raise UserError(
                 f"{self.directory}: {name} has shape {found}, the model's is {shape}: the model section of the configuration "
                 "differs"
             )
@@ -113,7 +113,7 @@ class CheckpointReader:
             return base.read(kind, name, shape, rows, columns)
         block: Tensor = stored[rows, columns] if len(shape) == 2 else stored[rows][:, None]
         if not torch.isfinite(block).all():
-            raise ValueError(
+            raise UserError(
                 f"{self.directory}: the {kind} of {name} is not finite: the run had diverged when an earlier version wrote "
                 "this checkpoint; remove it, and continue from an older one"
             )
@@ -125,14 +125,14 @@ class CheckpointReader:
             return file.get_tensor(f"rank{rank}") if f"rank{rank}" in file.keys() else None  # noqa: SIM118 (no mapping)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the run was trained with. Raises ValueError if a file of it is corrupted or missing."""
+        """The tokenizer that the run was trained with. Raises UserError if a file of it is corrupted or missing."""
         files = self.manifest["files"]
         return stored_tokenizer(self.directory, {name: files[name]["sha256"] for name in FILES if name in files})
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Hash every `shares`-th file of the checkpoint, and of its base, so that ranks can divide the work.
 
-        Raises ValueError for a corrupted checkpoint, BaseFault for a base that is not the one that it was trained with."""
+        Raises UserError for a corrupted checkpoint, CheckpointError for a base that is not the one that it was trained with."""
         check_hashes(self.directory, self.manifest, share, shares)
         if self.base:
             self.base.verify(share, shares)
@@ -145,14 +145,14 @@ class CheckpointReader:
         try:
             file = self.manifest["tensors"][kind][name]
         except KeyError:
-            raise ValueError(f"{self.directory}: no {kind} of {name}: the model section of the configuration differs") from None
+            raise UserError(f"{self.directory}: no {kind} of {name}: the model section of the configuration differs") from None
         if file not in self._open:
             self._open[file] = safe_open(self.directory / file, framework="pt")
         return self._open[file]
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """The content of state.json. Raises ValueError if it is not what a run writes."""
+    """The content of state.json. Raises UserError if it is not what a run writes."""
     try:
         state = as_type(read_json(path), State).model_dump(exclude_unset=True)
     except ValueError as error:
@@ -161,6 +161,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+@path_errors()
 def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
     """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
 

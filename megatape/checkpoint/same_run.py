@@ -14,20 +14,20 @@ IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; 
 
 
 def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours: Config, fingerprints: dict[str, str]) -> None:
-    """Raise ValueError when resuming from the checkpoint `origin` would train another model or show other samples.
+    """Raise UserError when resuming from the checkpoint `origin` would train another model or show other samples.
 
     theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run."""
     for field in differences(theirs, ours):
         if field.identity in IMMUTABLE:
-            raise ValueError(
+            raise UserError(
                 f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
                 f"{IMMUTABLE[field.identity]}use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
         if name not in recorded:
-            raise ValueError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
+            raise UserError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
         if recorded[name] != fingerprints[name]:
-            raise ValueError(
+            raise UserError(
                 f"{origin} was trained on another {'set of shards' if name == 'data' else 'tokenizer'} than "
                 f"{'data.mixture' if ours.data.mixture else f'data.path {ours.data.path}'} holds (fingerprint "
                 f"{recorded[name][:12]}, here {fingerprints[name][:12]}): point it to those shards, or start a new run"
@@ -46,12 +46,12 @@ def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
 
 
 def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> None:
-    """Raise ValueError if the checkpoint `origin`, which has seen so many tokens, would have seen others by our configuration:
+    """Raise UserError if the checkpoint `origin`, which has seen so many tokens, would have seen others by our configuration:
     only changes of the mixture's weights that are still to come may be changed."""
     seen = [[change for change in config.data.annealing if change.tokens < tokens] for config in (theirs, ours)]
     if seen[0] != seen[1]:
         told = [" and ".join(f"{change.weights} from {change.tokens:,}" for change in one) or "none" for one in seen]
-        raise ValueError(
+        raise UserError(
             f"{origin} has seen {tokens:,} tokens with these changes of the weights: {told[0]}; data.annealing says {told[1]}: "
             "restore the former, and add changes only at later tokens"
         )
@@ -60,11 +60,11 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
 def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
     """What resuming from `origin` changes in the recipe, a line for each field.
 
-    Raises ValueError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False."""
+    Raises UserError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False."""
     changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
     if asked := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
         told = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in asked)
-        raise ValueError(
+        raise UserError(
             f"{origin} was trained with {told}: restore the former, or add --allow-changes to continue with the new values"
         )
     return [f"{field.path}: {field.theirs} -> {field.ours}" for field in changed]

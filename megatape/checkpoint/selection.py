@@ -1,32 +1,33 @@
 """Choosing a checkpoint to continue from."""
 
-import sys
+import logging
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.base import BaseFault
-from megatape.checkpoint.manifest import UnknownFormat
 from megatape.checkpoint.reader import CheckpointReader
+from megatape.errors import CheckpointError, PathError, UserError, path_error
 from megatape.files import retry_transient_errors, sync
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 
 def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
     """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
 
     base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
-    them ValueError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
-    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises OSError if a
+    them UserError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
+    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises PathError if a
     checkpoint cannot be read."""
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: retry_transient_errors(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
     if corrupted and reader is None:
-        raise ValueError(
+        raise UserError(
             f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
             "choose another run.directory"
         )
@@ -46,13 +47,11 @@ def first_valid(directories: list[Path], topology: Topology, base: Path | None) 
 def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
     """The checkpoint in `directory`. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or ValueError if there is none or it is corrupted, or if its base is not there or another one."""
+    Raises FileNotFoundError or UserError if there is none or it is corrupted, or if its base is not there or another one."""
     CheckpointReader(directory, base)
     reader = _open_verified(directory, topology, base)
     if reader is None:
-        raise ValueError(
-            f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one"
-        )
+        raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
     return reader
 
 
@@ -64,48 +63,39 @@ def set_aside(checkpoints: list[Path], suffix: str) -> None:
             aside = aside.with_name(aside.name + suffix)
         path.rename(aside)
         sync(path.parent)
-        print(f"{path.name} renamed to {aside.name}", file=sys.stderr, flush=True)
+        LOG.warning("%s renamed to %s", path.name, aside.name)
 
 
 def _open_verified(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
-    Raises on all ranks OSError if one cannot read it, and ValueError for another version's or without its base: these say
-    nothing about the content."""
+    Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
+    say nothing about the content."""
     reader = None
-    corrupted = unreadable = refused = ""
 
-    def verify() -> None:
+    def open_and_hash() -> None:
         nonlocal reader
         reader = CheckpointReader(directory, base)
         reader.verify(topology.rank, topology.world_size)
 
-    try:
-        if wait_until_visible(directory):
-            retry_transient_errors(verify)
-        else:
-            unreadable = f"{directory} is not seen here"
-    except (UnknownFormat, BaseFault) as error:
-        refused = str(error)
-    except (ValueError, KeyError, TypeError, RecursionError, FileNotFoundError, SafetensorError) as error:
-        corrupted = str(error)
-    except OSError as error:
-        unreadable = str(error)
+    def verify() -> str:
+        try:
+            if not wait_until_visible(directory):
+                raise PathError("it is not seen here")
+            retry_transient_errors(open_and_hash)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                again = "Nothing was changed: once the folder can be read, start again"
+                raise path_error(error, f"checkpoint {directory} cannot be read: {error}. {again}") from error
+            return str(error)
+        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            return str(error)
+        return ""
 
-    if corrupted and reader is not None and not topology.is_main:  # the main rank tells what all of them see
-        print(f"checkpoint not used: {corrupted}", file=sys.stderr, flush=True)
-    seen = [
-        dict.fromkeys(text for text in texts if text)
-        for texts in zip(*exchange([refused, unreadable, corrupted], topology), strict=True)
-    ]
-    if seen[0]:
-        raise ValueError("; ".join(seen[0]))
-    if seen[1]:
-        raise OSError(
-            f"checkpoint {directory} cannot be read: {'; '.join(seen[1])}. Nothing was changed: once the folder can be read, "
-            "start again"
-        )
+    corrupted = dict.fromkeys(text for text in on_all(verify, topology) if text)
     if topology.is_main:
-        for text in seen[2]:
-            print(f"checkpoint not used: {text}", file=sys.stderr, flush=True)
-    return None if seen[2] else reader
+        for text in corrupted:
+            LOG.warning("checkpoint not used: %s", text)
+    return None if corrupted else reader

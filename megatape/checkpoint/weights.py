@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatape.checkpoint.manifest import describe
 from megatape.config import Section
+from megatape.errors import UserError
 
 
 class TensorRecord(Section):
@@ -52,7 +53,7 @@ class StoredWeights:
             block: Tensor = part[rows, columns] if len(shape) == 2 else part[rows][:, None]
             block = block.to(torch.float32)
         if not torch.isfinite(block).all():
-            raise ValueError(f"{path}: tensor {record.name} has values that are NaN or infinite: copy the folder again")
+            raise UserError(f"{path}: tensor {record.name} has values that are NaN or infinite: copy the folder again")
         return block
 
     def tensor(self, name: str) -> Tensor:

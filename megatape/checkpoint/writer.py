@@ -26,14 +26,14 @@ from megatape.checkpoint.manifest import (
 )
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import StoredWeights
+from megatape.errors import LeaseLost, PathError, TrainingDiverged, path_error
 from megatape.files import sync
 from megatape.run_folder import REWOUND, RunFolder, named_step
-from megatape.runtime.exchange import device_of, exchange, on_main
+from megatape.runtime.exchange import device_of, on_all, on_main
 from megatape.runtime.holder import NONCE_DIGITS
-from megatape.runtime.lease import Lease, LeaseLost
+from megatape.runtime.lease import Lease
 from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
-from megatape.zero.engine import TrainingDiverged
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState
 
@@ -84,15 +84,16 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
 
     Raises on every rank:
         TrainingDiverged: a weight or the optimizer's state is not finite.
-        OSError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
+        PathError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
         LeaseLost: another run has taken the lease.
     """
     folder, lease, topology = place.folder, place.lease, place.topology
     state, zero, base = contents.state, contents.zero, contents.base
     final = folder.checkpoint(state["step"])
+    failed = f"checkpoint {final} could not be written: "
     partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology, zero.group))
     files: dict[str, dict[str, Any]] = {}
-    faults = [] if wait_until_visible(partial) else ["what the main rank made is not seen here"]
+    faults: list[OSError] = [] if wait_until_visible(partial) else [PathError("what the main rank made is not seen here")]
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.tensors}
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -120,24 +121,27 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
             for name, content in contents.tokenizer.items():
                 files[name] = write_file(partial / name, [content])
         except OSError as error:
-            faults.append(str(error))
+            faults.append(error)
+
+    def outcome() -> dict[str, Any]:
+        if faults:
+            raise faults[0]
+        return {"files": files, "not_finite": not_finite}
 
     # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
-    shares = exchange({"files": files, "faults": faults, "not_finite": not_finite}, topology, zero.group)
-    failed = {rank: share["faults"] for rank, share in enumerate(shares) if share["faults"]}
-    corrupted = [tensor for share in shares for tensor in share["not_finite"]]
-    if (failed or corrupted) and topology.is_main:
-        _discard(partial)
-    if corrupted:
-        more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
-        raise TrainingDiverged(
-            f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints remain; "
-            "lower optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
-        )
-    if failed:
-        raise OSError(
-            f"checkpoint {final} could not be written: " + "; ".join(f"rank {rank}: {text[0]}" for rank, text in failed.items())
-        )
+    try:
+        shares = on_all(outcome, topology, zero.group, context=failed)
+        corrupted = [tensor for share in shares for tensor in share["not_finite"]]
+        if corrupted:
+            more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
+            raise TrainingDiverged(
+                f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints "
+                "remain; lower optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
+            )
+    except (OSError, TrainingDiverged):
+        if topology.is_main:
+            _discard(partial)
+        raise
 
     def complete() -> None:
         try:
@@ -151,7 +155,7 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
             sync(folder.checkpoints)
         except OSError as error:
             _discard(partial)
-            raise OSError(f"checkpoint {final} could not be written: {error}") from error
+            raise path_error(error, f"{failed}{error}") from error
         except LeaseLost:
             _discard(partial)
             raise
@@ -165,14 +169,14 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
 
 def _make_partial(folder: RunFolder, final: Path, lease: Lease) -> str:
     """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
-    partial = _partial_name(final, lease)
+    partial, failed = _partial_name(final, lease), f"checkpoint {final} could not be written: "
     try:
         lease.check()
         _discard(partial)  # of a save of this process that failed
         partial.mkdir(parents=True)
         now = partial.stat().st_mtime  # by the file system's clock
     except OSError as error:
-        raise OSError(f"checkpoint {final} could not be written: {error}") from error
+        raise path_error(error, f"{failed}{error}") from error
     for path in folder.checkpoints.glob(f"step-*{PARTIAL}"):
         try:
             if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
@@ -215,12 +219,12 @@ def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     return checkpoint.rename(_partial_name(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}"), lease))
 
 
-def _wait(writing: "list[Future[None]]", faults: list[str]) -> None:
+def _wait(writing: "list[Future[None]]", faults: list[OSError]) -> None:
     """Wait for the file that is being written, if there is one, and note what went wrong."""
     while writing:
         error = writing.pop().exception()
         if isinstance(error, OSError):
-            faults.append(str(error))
+            faults.append(error)
         elif error:
             raise error
 

@@ -27,7 +27,7 @@ def fault(run: Path | None) -> str:
 def main() -> int:
     name = os.environ.get("MEGATAPE_RUN")
     found = fault(Path(name) if name else None)
-    print(found or "healthy")
+    sys.stdout.write(f"{found or 'healthy'}\n")
     return 1 if found else 0
 
 

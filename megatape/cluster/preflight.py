@@ -5,10 +5,10 @@ fail, leads to a table and a reason instead of a hang.
 """
 
 import json
+import logging
 import os
 import shutil
 import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,6 +23,7 @@ from megatape.cluster.collectives import Rate, measure
 from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.runtime.launchers import discover
 from megatape.runtime.network import check_rendezvous, choose_interface
 from megatape.runtime.shared_folder import wait_until_visible
@@ -31,6 +32,8 @@ from megatape.runtime.topology import Topology
 from megatape.tables import columns
 from megatape.units import size
 from megatape.zero.distributed import initialize_distributed, shut_down
+
+LOG = logging.getLogger(__name__)
 
 MEETING_SECONDS = 25.0  # timeout for all ranks to arrive
 SHARING_SECONDS = 5.0  # timeout for a new file to appear on other hosts
@@ -56,10 +59,6 @@ class Report:
     faults: list[str] = field(default_factory=list)
 
 
-class MissingRanks(RuntimeError):
-    """Some ranks did not arrive in time."""
-
-
 def preflight(config: Config) -> int:
     """Check all ranks and print a table on rank 0. Returns the exit status: 0, or 2 if there is something to fix."""
     speaks = True
@@ -68,9 +67,9 @@ def preflight(config: Config) -> int:
         speaks = topology.local_rank == 0
         config.accumulation(topology.world_size)
         store = _meet(topology)
-    except (ValueError, MissingRanks) as error:
+    except UserError as error:
         if speaks:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            LOG.error("error: %s", error)
         return 2
     report = _look(config, topology, store)
     entries = _collect(store, "report", asdict(report), topology)
@@ -83,7 +82,7 @@ def preflight(config: Config) -> int:
         report.faults += [answer] if answer else []
     faults = find_faults(reports)
     if topology.is_main:
-        print(table(reports, rates, faults), flush=True)
+        LOG.info(table(reports, rates, faults))
     _collect(store, "end", None, topology)  # rank 0 serves the store: it must be the last to leave
     return 2 if faults else 0
 
@@ -171,7 +170,7 @@ def _meet(topology: Topology) -> dist.Store:
     try:
         store = dist.TCPStore(address, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
-        raise MissingRanks(
+        raise UserError(
             f"rank {topology.rank} on {socket.gethostname()}: rank 0 did not answer at {address} port {port} within "
             f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and that the firewall "
             f"lets the port through ({str(error).splitlines()[0]})"
@@ -182,7 +181,7 @@ def _meet(topology: Topology) -> dist.Store:
     while absent := [rank for rank in absent if not store.check([f"host{rank}"])]:
         if time.monotonic() > deadline:
             there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
-            raise MissingRanks(
+            raise UserError(
                 f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
                 f"within {MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks arrived from {', '.join(there)}. Check "
                 "the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
@@ -212,11 +211,11 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
         name, address = choose_interface(os.environ["MASTER_ADDR"])
         chosen = os.environ.get("NCCL_SOCKET_IFNAME" if torch.cuda.is_available() else "GLOO_SOCKET_IFNAME")
         report.interface = f"{chosen} (set)" if chosen else f"{name} {address}"
-    except ValueError as error:
+    except UserError as error:
         report.faults.append(str(error))
     try:
         open_data(config)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         report.faults.append(str(error))
     _look_at_folder(Path(config.run.directory), report, topology, store)
     return report

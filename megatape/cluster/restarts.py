@@ -1,10 +1,9 @@
 """Starting a run again that ended for a reason that may pass: a rank died, a device was lost, a disk was full."""
 
+import logging
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from types import FrameType
 
 from megatape.checkpoint.manifest import MANIFEST, load_manifest
@@ -12,6 +11,8 @@ from megatape.errors import ExitStatus
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.command import Command
+
+LOG = logging.getLogger(__name__)
 
 # After these a run is not started again. Every other status but NOT_SAVED is a death.
 FINAL = (ExitStatus.DONE, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.UNFINISHED, ExitStatus.INTERRUPTED)
@@ -103,5 +104,4 @@ def completed(folder: RunFolder) -> set[tuple[str, int]]:
 
 
 def _tell(text: str) -> None:
-    with suppress(OSError):  # nobody may read it
-        print(f"supervise: {text}", file=sys.stderr, flush=True)
+    LOG.warning("supervise: %s", text)

@@ -19,7 +19,7 @@ from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
-from megatape.errors import ExitStatus, check_line
+from megatape.errors import ExitStatus, UserError, check_line, path_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 
@@ -74,10 +74,11 @@ class Study:
     is_array: bool
 
 
+@path_errors()
 def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
     """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
-    Run i of several writes to run.directory/i. Raises ValueError or FileNotFoundError."""
+    Run i of several writes to run.directory/i. Raises UserError or FileNotFoundError."""
     base = load_config(path, overrides)
     directory = Path(base.run.directory)
     if changes is None:
@@ -86,15 +87,15 @@ def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
     configs = []
     for number, items in enumerate(items for items in lines if items):
         if any(item.startswith("run.directory=") for item in items):
-            raise ValueError(f"{changes}, run {number}: run.directory is always {directory}/{number}: remove it")
+            raise UserError(f"{changes}, run {number}: run.directory is always {directory}/{number}: remove it")
         configs.append(load_config(path, [*overrides, *items, f"run.directory={directory / str(number)}"]))
     if not configs:
-        raise ValueError(f"{changes}: no runs: write a line of section.key=value overrides for each run")
+        raise UserError(f"{changes}: no runs: write a line of section.key=value overrides for each run")
     return Study(tuple(configs), directory, True)
 
 
 def check(study: Study, job: Job, resume: bool) -> None:
-    """Raise ValueError or OSError if the job would fail at its start: rank count, data, folders, time limit."""
+    """Raise UserError or OSError if the job would fail at its start: rank count, data, folders, time limit."""
     for config in study.configs:
         config.accumulation(job.world_size)
         open_data(config)
@@ -103,9 +104,9 @@ def check(study: Study, job: Job, resume: bool) -> None:
         if not resume:
             folder.check_new()
     if job.restarts < 0:
-        raise ValueError(f"--restarts {job.restarts}: give how often a run may be started again, 0 for never")
+        raise UserError(f"--restarts {job.restarts}: give how often a run may be started again, 0 for never")
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
-        raise ValueError(
+        raise UserError(
             f"--time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
             "before the time limit (--checkpoint-seconds)"
         )
@@ -216,10 +217,11 @@ def quoted(value: object) -> str:
     return shlex.quote(check_line(str(value)))
 
 
+@path_errors()
 def submit(study: Study, job: Job) -> tuple[str, Path]:
     """Take the snapshot, write the batch script into it, and submit it. Returns Slurm's job id and the snapshot's folder.
 
-    If sbatch refuses the job, removes the snapshot and raises ValueError with sbatch's message."""
+    If sbatch refuses the job, removes the snapshot and raises UserError with sbatch's message."""
     names = [f"config-{number}.json" for number in range(len(study.configs))] if study.is_array else ["config.json"]
     configs = dict(zip(names, study.configs, strict=True))
     return submit_script(study.directory, configs, lambda snapshot: render(study, job, snapshot))
@@ -231,7 +233,7 @@ def submit_script(
     """As `submit`, for a batch script that `render` makes, given the snapshot. options: of sbatch, which override
     the script's."""
     if shutil.which("sbatch") is None:
-        raise ValueError("sbatch is not installed here: run this on a login node of the Slurm cluster")
+        raise UserError("sbatch is not installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(folder)
     take_snapshot(folder, configs)
@@ -241,7 +243,7 @@ def submit_script(
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder)
-        raise ValueError(f"sbatch refused the job: {done.stderr.strip()}")
+        raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0], folder
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatape.commands.options import add_base
 from megatape.config.export import DTYPES
+from megatape.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.checkpoint / SETTINGS).is_file():
         if args.base is None or args.dtype or args.adapter or args.without_adapter:
-            raise ValueError(f"{args.checkpoint} is an adapter: give --base DIR, the model to merge it into, and nothing else")
+            raise UserError(f"{args.checkpoint} is an adapter: give --base DIR, the model to merge it into, and nothing else")
         merge_adapter(args.checkpoint, args.base, args.out)
         print(f"merged {args.checkpoint} into {args.base}, as {args.out}")
         return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import add_adapter, add_base, add_trust
+from megatape.errors import ExistingPath, UserError, path_errors
 from megatape.files import parse_json
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
 
 
+@path_errors()
 def run(args: argparse.Namespace) -> int:
     """Print the prompt and its continuation as it comes, answer line by line, or write a file."""
     import torch
@@ -67,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
         args.max_new_tokens, args.temperature, args.top_k, args.top_p, tuple(args.stop), args.samples, args.seed
     )
     if args.output is not None and args.prompts is None:
-        raise ValueError("--output is for the texts of --prompts: give --prompts, or leave it out")
+        raise UserError("--output is for the texts of --prompts: give --prompts, or leave it out")
     if args.output is not None and args.output.exists():
-        raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
+        raise ExistingPath(f"--output {args.output} exists: remove it or choose another name")
     if args.prompt is not None:
         check_text(args.prompt, "--prompt")
     records = [] if args.prompts is None else read_prompts(args.prompts)
@@ -93,26 +95,26 @@ def run(args: argparse.Namespace) -> int:
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """The lines of a .jsonl file, each an object with a `prompt`, or those of a .txt file as such objects.
 
-    Raises FileNotFoundError, or ValueError naming the line that has no prompt."""
+    Raises FileNotFoundError, or UserError naming the line that has no prompt."""
     from megatape.hf.generation import check_text
 
     if path.suffix not in (".jsonl", ".txt"):
-        raise ValueError(f"--prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+        raise UserError(f"--prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
     try:
         text = path.read_text(encoding="utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"--prompts {path} is not UTF-8 text ({error}): convert it") from None
+        raise UserError(f"--prompts {path} is not UTF-8 text ({error}): convert it") from None
     if not text:
-        raise ValueError(f"--prompts {path} is empty: give at least one prompt")
+        raise UserError(f"--prompts {path} is empty: give at least one prompt")
     records = []
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"--prompts {path}:{number}"
         try:
             record = {"prompt": line} if path.suffix == ".txt" else parse_json(line)
         except ValueError as error:
-            raise ValueError(f"{place}: not JSON ({error})") from None
+            raise UserError(f"{place}: not JSON ({error})") from None
         if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
-            raise ValueError(f'{place}: no object with a text "prompt": {line[:80]}')
+            raise UserError(f'{place}: no object with a text "prompt": {line[:80]}')
         check_text(record["prompt"], f"{place}: the prompt")
         records.append(record)
     return records

@@ -1,7 +1,7 @@
 """The table of commands, and the one place that turns errors into messages and exit statuses.
 
 0    success
-1    a child process failed
+1    a child process failed, or an error of the program or the machine, which shows its traceback
 2    an error the user can fix: arguments, configuration, files, a missing package
 130  interrupted
 
@@ -11,13 +11,22 @@ Training has further statuses of its own (docs/training.md).
 import argparse
 import errno
 import io
+import logging
 import os
 import shlex
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 
-from safetensors import SafetensorError
+from megatape.errors import UserError
+from megatape.runtime.launchers import launcher_of_environment
+from megatape.runtime.logs import show_lines
+
+LOG = logging.getLogger(__name__)
+
+# Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
+FIRST_RANK = 5.0
 
 # The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines `add_arguments(parser)` and
 # `run(args)`, which returns the exit status. Slow imports, such as torch, belong inside `run`: --help must not pay for them.
@@ -101,6 +110,7 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     _accept_any_text()
     args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+    show_lines(getattr(args, "verbose", False))
     try:
         status: int = args.run(args)
         return status
@@ -113,8 +123,9 @@ def main(words: list[str] | None = None) -> int:
         return _fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
     except ChildProcessError as error:
         return _fail(error, 1)
-    except (ValueError, OSError, SafetensorError) as error:
-        return _fail(error, 2)
+    except UserError as error:
+        LOG.debug("raised here:", exc_info=True)
+        return _fail(error, error.status)
 
 
 def _accept_any_text() -> None:
@@ -134,6 +145,9 @@ def _accept_any_text() -> None:
 
 
 def _fail(error: object, status: int) -> int:
+    launcher = launcher_of_environment()
+    if launcher and os.environ.get(launcher.local_rank, "0") != "0":
+        time.sleep(FIRST_RANK)
     too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
     remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
     print(f"error: {error}{remedy}", file=sys.stderr, flush=True)

@@ -33,12 +33,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def read_config(args: argparse.Namespace) -> Config:
-    """Load the configuration that --config and --set describe. Raises FileNotFoundError or ValueError."""
+    """Load the configuration that --config and --set describe. Raises FileNotFoundError or UserError."""
     return load_config(args.config, args.set)
 
 
 def check_config(args: argparse.Namespace) -> None:
-    """Report errors in --config before the command imports torch. Raises FileNotFoundError or ValueError."""
+    """Report errors in --config before the command imports torch. Raises FileNotFoundError or UserError."""
     if args.config is not None:
         load_config(args.config)
 
@@ -89,7 +89,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def read_source(args: argparse.Namespace, **more: Any) -> "Source":
-    """The source that the arguments of `add_source` describe. more: other fields of it. Raises ValueError."""
+    """The source that the arguments of `add_source` describe. more: other fields of it. Raises UserError."""
     from megatape.data.sources.source import Source
 
     return Source(

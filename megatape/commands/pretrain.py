@@ -3,6 +3,7 @@
 import argparse
 
 from megatape.commands import options
+from megatape.errors import UserError
 from megatape.runtime.parent import stop_with_launcher
 
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Train. Returns the status of megatape.training.pretrain.pretrain."""
     config = options.read_config(args)
     if args.profile < 0:
-        raise ValueError(f"--profile {args.profile}: give the number of steps to profile, 0 for none")
+        raise UserError(f"--profile {args.profile}: give the number of steps to profile, 0 for none")
     if args.dry_run:
         from megatape.plan.report import report
 

@@ -11,6 +11,7 @@ from megatape.config.ranks import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig
 from megatape.config.section import ByKind, Free, Section
 from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
 
 FP8_MULTIPLE = 16  # all sizes of the matrices that torch._scaled_mm multiplies are multiples of it
@@ -37,23 +38,23 @@ class Config(Section):
     def _check(self) -> Self:
         length, limit = self.data.sequence_length, self.model.max_positions
         if length > limit:
-            raise ValueError(
+            raise ConfigError(
                 f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples, or raise "
                 "max_positions"
             )
         if self.training.precision == "bfloat16" and self.zero.stage < 2:
-            raise ValueError(
+            raise ConfigError(
                 f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 keeps no float32 master weights, and "
                 "stage 1 sums gradients in bfloat16; use stage 2 or 3, or float32"
             )
         if self.model.lora is not None and "all" in self.training.trainable:
-            raise ValueError(
+            raise ConfigError(
                 'training.trainable ["all"] trains every weight beside the adapters of model.lora: give what to train, such as '
                 '["adapters"] or ["adapters", "norms", "embeddings"], or remove model.lora'
             )
         family, possible = self.export.family, families_with(self.model)
         if family is not None and family not in possible:
-            raise ValueError(
+            raise ConfigError(
                 f"export.family {family} has no model with encoding {self.model.encoding}, attention_bias "
                 f"{self.model.attention_bias} and qk_norm {str(self.model.qk_norm).lower()} in this shape: remove it"
                 + (f", or choose one of {', '.join(possible)}" if possible else "")
@@ -66,7 +67,7 @@ class Config(Section):
             *(("data.length_warmup", stage.length) for stage in self.data.length_warmup),
         ):
             if value % self.parallel.tp:
-                raise ValueError(
+                raise ConfigError(
                     f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an "
                     "equal share"
                 )
@@ -79,21 +80,21 @@ class Config(Section):
             return self
         if not ENCODINGS[self.model.encoding].shiftable:
             able = ", ".join(name for name, entry in ENCODINGS.items() if entry.shiftable)
-            raise ValueError(
+            raise ConfigError(
                 f"training.num_shifted_groups {groups} is not for encoding {self.model.encoding}: remove it, or choose {able}"
             )
         if length % (2 * groups):
-            raise ValueError(
+            raise ConfigError(
                 f"data.sequence_length {length} is not a multiple of {2 * groups}: the groups of training.num_shifted_groups "
                 f"{groups} are equal, and half of the heads shift them by half a group"
             )
         if short := [stage.length for stage in self.data.length_warmup if stage.length % (2 * groups)]:
-            raise ValueError(
+            raise ConfigError(
                 f"data.length_warmup has length {short[0]}, not a multiple of {2 * groups}, twice training.num_shifted_groups: "
                 "choose another"
             )
         if heads % 2:
-            raise ValueError(
+            raise ConfigError(
                 f"model.num_kv_heads {heads} is odd: training.num_shifted_groups {groups} shifts the groups of half of them; "
                 "remove it"
             )
@@ -109,7 +110,7 @@ class Config(Section):
             "model.lora, whose dropout has constants of its own in every layer": self.model.lora is not None,
         }
         for what in (what for what, applies in unfit.items() if applies and self.training.compile):
-            raise ValueError(f"training.compile is not for {what}, or set it to false")
+            raise ConfigError(f"training.compile is not for {what}, or set it to false")
         return self
 
     @model_validator(mode="after")
@@ -131,7 +132,7 @@ class Config(Section):
             ),
         }
         for what in (what for what, applies in unfit.items() if applies):
-            raise ValueError(f"training.fp8 {training.fp8} is not for {what}, or set training.fp8 to none")
+            raise ConfigError(f"training.fp8 {training.fp8} is not for {what}, or set training.fp8 to none")
         lengths = [self.data.sequence_length, *(stage.length for stage in self.data.length_warmup)]
         for path, value in (
             ("model.hidden_size", model.hidden_size),
@@ -141,7 +142,7 @@ class Config(Section):
             *(("tokens of a micro-batch,", training.micro_batch_size * length) for length in lengths),
         ):
             if value % FP8_MULTIPLE:
-                raise ValueError(
+                raise ConfigError(
                     f"{path} {value} is not a multiple of {FP8_MULTIPLE}, which FP8 products need: change it, or set "
                     "training.fp8 to none"
                 )
@@ -150,9 +151,9 @@ class Config(Section):
     def data_ranks(self, world_size: int) -> int:
         """Number of data-parallel ranks among `world_size` ranks.
 
-        Raises ValueError if `world_size` is not a positive multiple of parallel.tp."""
+        Raises ConfigError if `world_size` is not a positive multiple of parallel.tp."""
         if world_size < 1 or world_size % self.parallel.tp:
-            raise ValueError(
+            raise ConfigError(
                 f"{world_size} processes are not a multiple of parallel.tp {self.parallel.tp}: start a multiple of it, or "
                 "change parallel.tp"
             )
@@ -161,10 +162,10 @@ class Config(Section):
     def accumulation(self, world_size: int) -> int:
         """Gradient accumulation: micro-batches per step on each data-parallel rank when `world_size` ranks run.
 
-        Raises ValueError with the equation if the ranks or the global batch do not divide evenly."""
+        Raises ConfigError with the equation if the ranks or the global batch do not divide evenly."""
         batch, micro, data_ranks = self.training.global_batch_size, self.training.micro_batch_size, self.data_ranks(world_size)
         if batch % (micro * data_ranks):
-            raise ValueError(
+            raise ConfigError(
                 f"global_batch_size {batch} = micro_batch_size {micro} x data-parallel ranks {data_ranks} x accumulation "
                 f"{batch / (micro * data_ranks):.4g}: the accumulation must be a whole number; change "
                 "training.global_batch_size or training.micro_batch_size"

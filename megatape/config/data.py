@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from megatape.config.section import Compared, FixedSamples, Free, Local, PathText, Section
+from megatape.errors import ConfigError
 
 CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
 
@@ -118,65 +119,67 @@ class DataConfig(Section):
 
     @property
     def directory(self) -> Path:
-        """The only data directory. Raises ValueError for a mixture and for a URL."""
+        """The only data directory. Raises ConfigError for a mixture and for a URL."""
         if self.mixture:
-            raise ValueError("this works on one data directory, but data.mixture names several: set data.path to one of them")
+            raise ConfigError("this works on one data directory, but data.mixture names several: set data.path to one of them")
         if "://" in self.path:
-            raise ValueError(f"this works on a local data directory, but data.path is {self.path}: copy it, and give the copy")
+            raise ConfigError(f"this works on a local data directory, but data.path is {self.path}: copy it, and give the copy")
         return Path(self.path)
 
     @model_validator(mode="after")
     def _check_mixture(self) -> Self:
         if bool(self.path) == bool(self.mixture):
             found = "given" if self.path else "missing"
-            raise ValueError(f"path and mixture are both {found}: give a data directory, or several with their weights")
+            raise ConfigError(f"path and mixture are both {found}: give a data directory, or several with their weights")
         weights = {name: corpus.weight for name, corpus in self.mixture.items()}
         missing = [name for name, weight in weights.items() if weight is None]
         if missing and len(missing) < len(weights):
-            raise ValueError(f"mixture gives no weight for {', '.join(missing)}: give one for every corpus, or for none")
+            raise ConfigError(f"mixture gives no weight for {', '.join(missing)}: give one for every corpus, or for none")
         if self.temperature != 1.0 and not missing:
-            raise ValueError(f"temperature {self.temperature} is for a mixture without weights: remove it, or the weights")
+            raise ConfigError(f"temperature {self.temperature} is for a mixture without weights: remove it, or the weights")
         if self.annealing and not self.mixture:
-            raise ValueError("annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing")
+            raise ConfigError(
+                "annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing"
+            )
         for change in self.annealing:
             if change.weights.keys() != weights.keys():
-                raise ValueError(
+                raise ConfigError(
                     f"annealing at {change.tokens} tokens has weights of {', '.join(change.weights)}; mixture has "
                     f"{', '.join(weights)}: give a weight for each of them, 0 for none"
                 )
         for earlier, later in itertools.pairwise(self.annealing):
             if earlier.tokens >= later.tokens:
-                raise ValueError(f"annealing at {later.tokens} tokens follows {earlier.tokens}: give changes in their order")
+                raise ConfigError(f"annealing at {later.tokens} tokens follows {earlier.tokens}: give changes in their order")
         given = [list(change.weights.values()) for change in self.annealing]
         if weights and not missing:
             given.append([weight for weight in weights.values() if weight is not None])
         if not all(map(any, given)):
-            raise ValueError("all weights of a mixture are 0: give at least one that is not")
+            raise ConfigError("all weights of a mixture are 0: give at least one that is not")
         return self
 
     @model_validator(mode="after")
     def _check_loading(self) -> Self:
         if not self.cache and (url := next((path for path in self.paths if "://" in path), None)):
-            raise ValueError(f"{url} is read by way of a cache: set cache to a folder on each node's local disk")
+            raise ConfigError(f"{url} is read by way of a cache: set cache to a folder on each node's local disk")
         if not self.cache and self.cache_bytes is not None:
-            raise ValueError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
+            raise ConfigError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
         if self.window and self.samples not in ("packed", "best_fit"):
-            raise ValueError(f"window {self.window} needs samples packed or best_fit, samples is {self.samples}: set it to 0")
+            raise ConfigError(f"window {self.window} needs samples packed or best_fit, samples is {self.samples}: set it to 0")
         return self
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
         if self.length_warmup and self.samples != "packed":
-            raise ValueError(f"length_warmup cuts samples, which are whole with samples {self.samples}: set samples to packed")
+            raise ConfigError(f"length_warmup cuts samples, which are whole with samples {self.samples}: set samples to packed")
         for stage in self.length_warmup:
             if self.sequence_length % stage.length or stage.length == self.sequence_length:
-                raise ValueError(
+                raise ConfigError(
                     f"length_warmup has length {stage.length}: choose a divisor of sequence_length {self.sequence_length}, "
                     "below it"
                 )
         for earlier, later in itertools.pairwise(self.length_warmup):
             if earlier.tokens >= later.tokens or earlier.length >= later.length:
-                raise ValueError(
+                raise ConfigError(
                     f"length_warmup has length {later.length} until {later.tokens} tokens after {earlier.length} until "
                     f"{earlier.tokens}: both must grow"
                 )
@@ -185,14 +188,14 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.samples == "best_fit" and not self.mask_documents:
-            raise ValueError("samples best_fit needs mask_documents true: its documents have nothing to do with each other")
+            raise ConfigError("samples best_fit needs mask_documents true: its documents have nothing to do with each other")
         if self.samples == "documents" and self.mask_documents:
-            raise ValueError(
+            raise ConfigError(
                 "mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
                 "set samples to packed"
             )
         if self.samples != "documents" and self.prompt_end is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
                 f"{self.samples}: change it, or remove prompt_end"
             )

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
+from megatape.errors import ConfigError, MissingPath, path_errors
 from megatape.files import parse_json, read_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -25,29 +26,30 @@ UNSUPPORTED = {
 Parsed = TypeVar("Parsed", bound=Section)
 
 
+@path_errors()
 def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 
-    A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ValueError that says what is wrong, where,
+    A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ConfigError that says what is wrong, where,
     with which value, and what is allowed."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
+        raise MissingPath(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
     try:
         raw = read_json(path, _without_duplicates)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+        raise ConfigError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
-        raise ValueError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
+        raise ConfigError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
     for item in overrides or []:
         _override(raw, item)
     return parse_config(raw, str(path))
 
 
 def parse_config(raw: dict[str, Any], origin: str) -> Config:
-    """Validate a plain dictionary; `origin` names it in errors. Raises ValueError that lists every error."""
+    """Validate a plain dictionary; `origin` names it in errors. Raises ConfigError that lists every error."""
     return _parse(Config, raw, origin)
 
 
@@ -61,7 +63,7 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
         return section.model_validate(raw)
     except ValidationError as error:
         faults = "\n".join(f"  {_explain(dict(fault), section, raw)}" for fault in error.errors())
-        raise ValueError(f"{origin}:\n{faults}") from None
+        raise ConfigError(f"{origin}:\n{faults}") from None
 
 
 def save_config(config: Config, path: Path) -> None:
@@ -75,7 +77,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"duplicate key {next(name for name in names if names.count(name) > 1)} in one section")
+        raise ConfigError(f"duplicate key {next(name for name in names if names.count(name) > 1)} in one section")
     return found
 
 
@@ -83,18 +85,18 @@ def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):
-        raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
+        raise ConfigError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
     try:
         value = parse_json(text)
     except json.JSONDecodeError:
         value = text
     except ValueError as error:
-        raise ValueError(f"--set {key}: {error}") from None
+        raise ConfigError(f"--set {key}: {error}") from None
     target = raw
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+            raise ConfigError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
 
 

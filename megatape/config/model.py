@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from megatape.config.section import Fixed, Registered, Section
+from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS
 
 EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
@@ -55,14 +56,14 @@ class ScalingConfig(Section):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if name not in takes and value is not None:
-                raise ValueError(f"{name} {value} has no effect with scaling of kind {self.kind}: remove it")
+                raise ConfigError(f"{name} {value} has no effect with scaling of kind {self.kind}: remove it")
             if takes.get(name) is ... and value is None:
-                raise ValueError(f"scaling of kind {self.kind} needs {name}: {field.description}")
+                raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
             self._default(name, takes.get(name))
         for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and least >= most:
-                raise ValueError(f"{low} {least} is not below {high} {most}: exchange them")
+                raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")
         return self
 
 
@@ -84,7 +85,7 @@ class LoraConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if doubled := [target for target in self.targets if self.targets.count(target) > 1]:
-            raise ValueError(f"targets names {doubled[0]} twice: remove one")
+            raise ConfigError(f"targets names {doubled[0]} twice: remove one")
         return self
 
 
@@ -138,39 +139,39 @@ class ModelConfig(Section):
     def _check(self) -> Self:
         self._default("num_kv_heads", self.num_heads)
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
+            raise ConfigError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}: every key/value head "
                 "serves the same number of query heads"
             )
         if self.head_dim is None and self.hidden_size % self.num_heads:
-            raise ValueError(
+            raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: set head_dim, or change one "
                 "of them"
             )
         self._default("head_dim", self.hidden_size // self.num_heads)
         encoding = ENCODINGS[self.encoding]
         if self.head_dim % 2 and encoding.rotates:
-            raise ValueError(
+            raise ConfigError(
                 f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so "
                 "head_dim must be even"
             )
         if self.hidden_size % 2 and encoding.paired_embedding:
-            raise ValueError(
+            raise ConfigError(
                 f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "
                 "cosine, so hidden_size must be even"
             )
         if encoding.max_positions is not None and self.max_positions > encoding.max_positions:
-            raise ValueError(
+            raise ConfigError(
                 f"max_positions {self.max_positions} exceeds {encoding.max_positions}, the most that encoding {self.encoding} "
                 "can represent: lower it, or choose another encoding"
             )
         if self.scaling is not None and not encoding.scalable:
             scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-            raise ValueError(
+            raise ConfigError(
                 f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {scalable}"
             )
         if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
-            raise ValueError(
+            raise ConfigError(
                 "scaling of kind theta needs a head_dim above 2: the only frequency of a smaller head is 1, whatever the base"
             )
         self._default("position_size", 4 * self.num_kv_heads)

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from megatape.config.section import Free, Section
+from megatape.errors import ConfigError
 
 
 class ZeroConfig(Section):
@@ -25,9 +26,9 @@ class ZeroConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.offload_optimizer and self.stage == 0:
-            raise ValueError("offload_optimizer needs stage 1, 2 or 3; stage is 0")
+            raise ConfigError("offload_optimizer needs stage 1, 2 or 3; stage is 0")
         if self.offload_parameters and self.stage != 3:
-            raise ValueError(f"offload_parameters needs stage 3; stage is {self.stage}")
+            raise ConfigError(f"offload_parameters needs stage 3; stage is {self.stage}")
         return self
 
 

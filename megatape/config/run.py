@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
 from megatape.config.section import Compared, Free, PathText, Registered, Section
+from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, SINKS
 
 
@@ -56,5 +57,5 @@ class LoggingConfig(Section):
     @classmethod
     def _keep_the_record(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
         if "jsonl" not in sinks:
-            raise ValueError('jsonl is missing, the record by which a run resumes and is audited: add "jsonl"')
+            raise ConfigError('jsonl is missing, the record by which a run resumes and is audited: add "jsonl"')
         return sinks

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from megatape.errors import check_line
+from megatape.errors import ConfigError, check_line
 from megatape.registry import Entry
 
 
@@ -54,7 +54,7 @@ class Registered:
 
     def __call__(self, name: str) -> str:
         if name not in self.entries:
-            raise ValueError(f"choose one of {', '.join(self.entries)}")
+            raise ConfigError(f"choose one of {', '.join(self.entries)}")
         return name
 
 

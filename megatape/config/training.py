@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from megatape.config.section import Compared, Fixed, FixedSamples, Free, PathText, Registered, Section
+from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
@@ -17,7 +18,7 @@ ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
 
 def _in_order(samples: tuple[int, int]) -> tuple[int, int]:
     if samples[0] > samples[1]:
-        raise ValueError(f"{list(samples)} is empty: give the first and the last sample")
+        raise ConfigError(f"{list(samples)} is empty: give the first and the last sample")
     return samples
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from megatape.data.documents import write_documents
 from megatape.data.index import Index, load_index
 from megatape.data.tokenizer_sentencepiece import character_tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 
 KIND = "addition"
@@ -55,7 +55,7 @@ class AdditionTask:
     per_cell   training problems for each pair of lengths
     seed       of all draws, and of what is held out
 
-    Raises ValueError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none."""
+    Raises UserError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none."""
 
     digits: int
     per_cell: int
@@ -70,11 +70,11 @@ class AdditionTask:
 
     @classmethod
     def of(cls, directory: Path) -> Self:
-        """The task that a data directory was prepared for. Raises ValueError or FileNotFoundError
+        """The task that a data directory was prepared for. Raises UserError or FileNotFoundError
         if it is not addition data."""
         source = load_index(directory).source
         if source.get("kind") != KIND:
-            raise ValueError(
+            raise UserError(
                 f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
                 "`megatape prepare addition` wrote"
             )
@@ -94,14 +94,14 @@ class AdditionTask:
     def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
         """TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
 
-        Raises ValueError if there is none."""
+        Raises UserError if there is none."""
         generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
         lengths = a_digits, b_digits
         if 10 ** sum(lengths) <= ENUMERABLE:
             pairs = itertools.product(*(range(*_bounds(digits)) for digits in lengths))
             known = [problem for pair in pairs if self.held_out(problem := Problem(*pair))]
             if not known:
-                raise ValueError(
+                raise UserError(
                     f"--seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
                 )
             return generator.sample(known, min(TEST_PROBLEMS, len(known)))
@@ -139,10 +139,11 @@ def longest_document(digits: int) -> int:
     return 3 * digits + 5
 
 
+@path_errors()
 def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
     """Writes the data directory `output`, all or nothing, and returns its index. Calls `progress` with the tokens so far.
 
-    Raises ValueError like AdditionTask, and FileExistsError if `output` exists."""
+    Raises UserError like AdditionTask, and FileExistsError if `output` exists."""
     with new_folder(output) as directory:
         documents = itertools.chain(
             (("validation", problem) for problem in task.validation_problems()),

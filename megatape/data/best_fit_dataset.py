@@ -10,6 +10,7 @@ from megatape.data.dataset import Dataset, Sample
 from megatape.data.document_table import DocumentTables, lengths_by_end
 from megatape.data.packing import joined, pack
 from megatape.data.window import WindowOrder
+from megatape.errors import UserError
 
 
 class BestFitDataset(Dataset):
@@ -28,7 +29,7 @@ class BestFitDataset(Dataset):
     ):
         super().__init__(directory, split, sequence_length, cache, window)
         if self.num_tokens == 0:
-            raise ValueError(f"{self._name} has no documents: prepare more text")
+            raise UserError(f"{self._name} has no documents: prepare more text")
         begins, places, ends = [], [], []
         num_pieces = 0
         for first, documents in zip(np.r_[0, self._shard_ends], self._documents(split), strict=False):
@@ -43,7 +44,7 @@ class BestFitDataset(Dataset):
         self._begins, self._places, self._piece_ends = (np.concatenate(parts) for parts in (begins, places, ends))
         self.num_samples = self._piece_ends.size
         if self.num_samples == 0:
-            raise ValueError(f"{self._name} has no document with more than its end: prepare more text")
+            raise UserError(f"{self._name} has no document with more than its end: prepare more text")
         if window:
             self._order = WindowOrder(np.array([part.size for part in ends]), window)
         self.filled = float(self._places.sum(dtype=np.int64) / (self.num_samples * sequence_length))
@@ -73,7 +74,7 @@ class BestFitDataset(Dataset):
                 yield np.diff(np.r_[begin, ends[ends < end], end])
                 begin, ends = end, ends[ends > end]
         if last != self.num_tokens:
-            raise ValueError(
+            raise UserError(
                 f"the documents of {self._name} have {last:,} tokens, the split {self.num_tokens:,}: prepare the data again"
             )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from megatape.data.index import Index, Shard
 from megatape.data.remote import copy_file
+from megatape.errors import PathError
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class ShardCache:
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             partial.rename(copy)
         except OSError as error:
-            raise OSError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
+            raise PathError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
         finally:
             partial.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from megatape.data.document_table import DocumentTables, lengths_by_end
 from megatape.data.index import SPLITS, Index, Tally, load_index
 from megatape.data.ledger import check_ledger
 from megatape.data.reader import SplitReader
+from megatape.errors import path_errors
 
 NUM_SAMPLES = 3  # of each split
 SAMPLE_TOKENS = 128  # shown of each
@@ -50,10 +51,11 @@ class Contents:
     samples: list[Sample]
 
 
+@path_errors()
 def read_contents(directory: Path) -> Contents:
     """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
 
-    Raises FileNotFoundError or ValueError if it is corrupted, or if a document is missing from its ledger."""
+    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger."""
     index = load_index(directory)
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]

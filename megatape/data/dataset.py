@@ -41,7 +41,7 @@ class Dataset(ABC):
     Attributes: sequence_length (N), num_samples, num_tokens, tokenizer_entry (of the index), vocab_size, tokenizer_hash
     (sha256), unigram_entropy (nats), bos_id (None: documents begin with their text), eos_id, answers (None: whole documents are
     learned), fingerprint (sha256 over the content of the split and its tokenizer).
-    Raises ValueError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
+    Raises UserError or FileNotFoundError if the data directory is missing or corrupted, or N does not fit the split.
     """
 
     num_samples: int
@@ -50,7 +50,7 @@ class Dataset(ABC):
         self, directory: str | Path, split: str, sequence_length: int, cache: CacheFolder | None = None, window: int = 0
     ):
         if split not in SPLITS:
-            raise ValueError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
+            raise UserError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
         self._name = f"split {split} of {directory}"
         self._folder = open_folder(directory, cache)
         index = self._folder.index()
@@ -113,7 +113,7 @@ class Dataset(ABC):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the data.
 
-        Raises ValueError or FileNotFoundError if its files are not those that the index lists, or if the index has other ids of
+        Raises UserError or FileNotFoundError if its files are not those that the index lists, or if the index has other ids of
         special tokens, with which documents would begin and end elsewhere."""
         entry = self.tokenizer_entry
         self._folder.fetch(*entry.files)
@@ -131,12 +131,12 @@ class Dataset(ABC):
             raise IndexError(f"sample {index} of {self.num_samples}")
 
     def _check_room(self, max_bytes: int, window: int) -> None:
-        """Raise ValueError if the cache cannot hold a window and the next one, or without a window all shards."""
+        """Raise UserError if the cache cannot hold a window and the next one, or without a window all shards."""
         sizes = sorted((shard.bytes for shard in self._shards), reverse=True)
         needed = sum(sizes[: 2 * window] if window else sizes)
         if needed > max_bytes:
             what = f"two windows of {window} shards" if window else "all shards, which training without data.window mixes"
-            raise ValueError(
+            raise UserError(
                 f"data.cache_bytes is {max_bytes:,}, but {what} of {self._name} take {needed:,}: raise it, or choose a smaller "
                 "data.window"
             )
@@ -174,7 +174,7 @@ class TokenDataset(Dataset):
         super().__init__(directory, split, sequence_length, cache, window)
         self._mask_documents = mask_documents
         if not 1 <= sequence_length < self.num_tokens:
-            raise ValueError(
+            raise UserError(
                 f"sequence length is {sequence_length}, but {self._name} has {self.num_tokens} tokens and a "
                 f"sample takes one more than its length: choose 1 to {self.num_tokens - 1}, or prepare more text"
             )
@@ -184,7 +184,7 @@ class TokenDataset(Dataset):
         self._piece_samples = np.r_[0, np.cumsum(samples)]
         self.num_samples = int(self._piece_samples[-1])
         if self.num_samples == 0:
-            raise ValueError(
+            raise UserError(
                 f"data.window cuts every shard by itself, and no shard of {self._name} holds a sample of {sequence_length} "
                 "tokens: set it to 0"
             )
@@ -216,7 +216,7 @@ class DocumentDataset(Dataset):
     prompt_end: text of one token; only what follows its first occurrence in a document is a target.
     None: the whole document.
 
-    Opening reads the whole split once to find its documents. Raises ValueError if one is longer than N + 1 tokens."""
+    Opening reads the whole split once to find its documents. Raises UserError if one is longer than N + 1 tokens."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class DocumentDataset(Dataset):
         lengths = np.diff(self._boundaries)
         if lengths.size == 0 or lengths.max() > sequence_length + 1:
             found = f"the longest of its {lengths.size} has {lengths.max()} tokens" if lengths.size else "it has none"
-            raise ValueError(
+            raise UserError(
                 f"sequence length is {sequence_length}, so a document of {self._name} may have one token more, but {found}: "
                 f"raise data.sequence_length, or set data.samples to packed"
             )
@@ -252,7 +252,7 @@ class DocumentDataset(Dataset):
         if self._prompt_end is not None:
             answered = np.logical_or.accumulate(tokens == self._prompt_end_id)
             if not answered.any():
-                raise ValueError(
+                raise UserError(
                     f"a document of {self._name} has no {self._prompt_end!r}, so nothing in it would be a target: choose "
                     "another data.prompt_end, or other data"
                 )
@@ -262,7 +262,7 @@ class DocumentDataset(Dataset):
     def _single_token(self, text: str) -> int:
         ids = self.tokenizer().encode(text)
         if len(ids) != 1:
-            raise ValueError(
+            raise UserError(
                 f"data.prompt_end {text!r} is {len(ids)} tokens of the tokenizer of {self._folder.origin}: choose "
                 "a text that is one token, or other data"
             )

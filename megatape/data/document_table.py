@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megatape.data.index import DocumentTable, Index
+from megatape.errors import MissingPath, UserError
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile, ParquetWriter
@@ -81,11 +82,11 @@ class Found:
 
 
 class DocumentTables:
-    """Those of one split. Raises ValueError if the folder has none."""
+    """Those of one split. Raises UserError if the folder has none."""
 
     def __init__(self, directory: Path, index: Index, split: str) -> None:
         if split not in index.document_tables:
-            raise ValueError(
+            raise UserError(
                 f"{directory} has no tables of documents: `megatape prepare corpus` writes them, prepare the data again"
             )
         self._directory, self._split, self._tables = directory, split, index.document_tables[split]
@@ -98,18 +99,18 @@ class DocumentTables:
             yield from (_tokens(file, group) for group in range(file.num_row_groups))
 
     def verify(self) -> None:
-        """Raise FileNotFoundError or ValueError if a table is not what the index lists, or does not fit the split's tokens."""
+        """Raise FileNotFoundError or UserError if a table is not what the index lists, or does not fit the split's tokens."""
         num_tokens = sum(int(lengths.sum()) for lengths in self.lengths())
         if num_tokens != self._num_tokens:
-            raise ValueError(
+            raise UserError(
                 f"{self._directory}: the documents in the tables of {self._split} have {num_tokens:,} tokens, its members "
                 f"{self._num_tokens:,}: prepare it again"
             )
 
     def find(self, token: int) -> Found:
-        """The document to which a token of the split belongs. Raises ValueError if there is no such token."""
+        """The document to which a token of the split belongs. Raises UserError if there is no such token."""
         if not 0 <= token < self._num_tokens:
-            raise ValueError(
+            raise UserError(
                 f"token {token:,}: the {self._split} split of {self._directory} has tokens 0 to {self._num_tokens - 1:,}"
             )
         number = first = 0  # of the document that follows those passed
@@ -126,17 +127,17 @@ class DocumentTables:
                     content = file.read_row_group(group).slice(row, 1).to_pylist()[0]
                     return Found(number + row, int(ends[row] - tokens[row]), **content)
                 number, first = number + tokens.size, int(ends[-1])
-        raise ValueError(f"{self._directory}: corrupted, its tables of documents end before token {token:,}: prepare it again")
+        raise UserError(f"{self._directory}: corrupted, its tables of documents end before token {token:,}: prepare it again")
 
     def _open(self, table: DocumentTable) -> "ParquetFile":
-        """Raises FileNotFoundError, or ValueError if it is not the file that the index lists."""
+        """Raises FileNotFoundError, or UserError if it is not the file that the index lists."""
         from pyarrow.parquet import ParquetFile
 
         path = self._directory / table.file
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: not found, a table of documents: copy it again or re-run the preparation")
+            raise MissingPath(f"{path}: not found, a table of documents: copy it again or re-run the preparation")
         if (found := _sha256(path)) != table.sha256:
-            raise ValueError(
+            raise UserError(
                 f"{path}: corrupted, sha256 is {found}, the index says {table.sha256}: copy it again or re-run the preparation"
             )
         return ParquetFile(path)

@@ -9,6 +9,7 @@ from megatape.data.cleaning.rule import Dropped
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Source
 from megatape.data.verdicts import DUPLICATES, judge_at_once
+from megatape.errors import path_errors
 
 NUM_EXAMPLES = 20  # of each rule
 BEFORE, SHOWN = 20, 80  # characters of a text that are shown, before the first change and in all
@@ -28,6 +29,7 @@ class Effect:
             self.examples.append((place, outcome, " ".join(text[:SHOWN].split())))
 
 
+@path_errors()
 def dry_run(source: Source, cleaning: Cleaning, drop_duplicates: bool, num_documents: int) -> tuple[dict[str, Effect], int]:
     """The effects of all rules on the first `num_documents` documents, and how many were read. Raises what reading raises."""
     effects = {name: Effect() for name in [*cleaning.rules, *([DUPLICATES] if drop_duplicates else [])]}

@@ -13,7 +13,7 @@ from megatape.data.cache import CacheFolder
 from megatape.data.dataset import Dataset, Sample
 from megatape.data.index import Answers
 from megatape.data.packing import joined, pack
-from megatape.errors import UserError
+from megatape.errors import MissingPath, UserError
 from megatape.files import retry_transient_errors
 from megatape.targets import IGNORE_INDEX
 
@@ -25,7 +25,7 @@ class ExampleDataset(Dataset):
 
     mask_documents: a sample has as many examples as fit (data/packing.py), which do not see each other; else it has one.
     Attributes: filled, the share of all places that is not padding, and those of Dataset; unigram_entropy is that of the
-    targets. Raises ValueError if the split is not one of prompts and answers, or its longest example does not fit."""
+    targets. Raises UserError if the split is not one of prompts and answers, or its longest example does not fit."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class ExampleDataset(Dataset):
         super().__init__(directory, split, sequence_length, cache)
         entry = self.answers
         if entry is None:
-            raise ValueError(
+            raise UserError(
                 f"{self._name} has no prompts and answers, which data.samples examples needs: prepare them with `megatape "
                 "prepare finetuning`, or set data.samples to packed"
             )
         if entry.longest > sequence_length + 1:
-            raise ValueError(
+            raise UserError(
                 f"sequence length is {sequence_length}, so an example of {self._name} may have one token more, but the longest "
                 f"has {entry.longest}: raise data.sequence_length, or prepare with a lower --sequence-length"
             )
@@ -83,13 +83,13 @@ class ExampleDataset(Dataset):
 def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
     """The answers of a split of `num_tokens` tokens: example, first token and end, int64 [answers, 3].
 
-    Raises FileNotFoundError, OSError, or ValueError for a file that is not the one of the index, or was never right."""
+    Raises FileNotFoundError, OSError, or UserError for a file that is not the one of the index, or was never right."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found, the index lists it: copy it again or re-run the preparation")
+        raise MissingPath(f"{path}: not found, the index lists it: copy it again or re-run the preparation")
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != entry.sha256:
-        raise ValueError(
+        raise UserError(
             f"{path}: corrupted, sha256 is {found}, the index says {entry.sha256}: copy it again or re-run the preparation"
         )
     try:
@@ -104,5 +104,5 @@ def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
     # A target needs a token before it in its example.
     right = (first < end).all() and (first >= previous + new).all() and np.isin(new, (0, 1)).all()
     if not right or end[-1] != num_tokens or examples[-1] + 1 != entry.examples:
-        raise ValueError(f"{path}: its answers do not fit the {num_tokens} tokens of the split: prepare the data again")
+        raise UserError(f"{path}: its answers do not fit the {num_tokens} tokens of the split: prepare the data again")
     return answers

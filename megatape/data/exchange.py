@@ -15,6 +15,7 @@ from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.data.writer import SplitWriter
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.registry import TOKEN_FORMATS
 
@@ -33,7 +34,7 @@ class Foreign:
     validation_share  which share, by a hash of a document's ids
     append_eos        documents (samples of mds) come without the end token, which is to be added
 
-    Raises ValueError for a share of nothing or of everything."""
+    Raises UserError for a share of nothing or of everything."""
 
     format: str
     inputs: tuple[Path, ...]
@@ -45,7 +46,7 @@ class Foreign:
         if not self.validation:
             check_share(self.validation_share)
         if self.append_eos and self.reader.piece == "block":
-            raise ValueError(f"--append-eos: files of format {self.format} do not say where documents end: leave it out")
+            raise UserError(f"--append-eos: files of format {self.format} do not say where documents end: leave it out")
 
     @property
     def reader(self) -> TokenFormat:
@@ -67,12 +68,13 @@ class Found:
     unfinished: int = 0
 
 
+@path_errors()
 def import_data(
     foreign: Foreign, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
 ) -> tuple[Index, Found]:
     """Write the data directory `output`. Returns its index, and what was found.
 
-    Raises FileNotFoundError, or ValueError if files are corrupted, of another format or of another tokenizer; FileExistsError
+    Raises FileNotFoundError, or UserError if files are corrupted, of another format or of another tokenizer; FileExistsError
     if `output` exists. Then nothing is left."""
     found = Found()
     with new_folder(output) as directory:
@@ -86,7 +88,7 @@ def import_data(
         splits = {split: writer.close() for split, writer in writers.items()}
         for split, content in splits.items():
             if not content.tokens:
-                raise ValueError(
+                raise UserError(
                     f"the {split} split got none of the {found.documents:,} documents: "
                     + ("its files are empty" if foreign.validation else "change --validation-share, or give --validation")
                 )
@@ -105,15 +107,16 @@ def import_data(
     return index, found
 
 
+@path_errors()
 def export_data(directory: Path, name: str, output: Path, progress: Report = lambda tokens: None) -> Index:
     """Write a data directory in a format of TOKEN_FORMATS, as output/train... and output/validation..., with the tokenizer's
     files. Returns the index of the data.
 
-    Raises FileNotFoundError or ValueError if the data are corrupted, FileExistsError if `output` exists. Then nothing is
+    Raises FileNotFoundError or UserError if the data are corrupted, FileExistsError if `output` exists. Then nothing is
     left."""
     index = load_index(directory)
     if index.answers:
-        raise ValueError(f"{directory} holds prompts and answers: format {name} cannot tell them apart, so it is not exported")
+        raise UserError(f"{directory} holds prompts and answers: format {name} cannot tell them apart, so it is not exported")
     writer: TokenFormat = TOKEN_FORMATS[name].load()()
     tokenizer = stored_tokenizer(directory, index.tokenizer.files)
     with new_folder(output) as folder:
@@ -136,7 +139,7 @@ def _documents(foreign: Foreign, tokenizer: Tokenizer, found: Found) -> Iterator
             pieces = _ended(pieces, tokenizer, path)
         for ids in divided(_filled(pieces, found), eos_id, path):
             if not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
-                raise ValueError(
+                raise UserError(
                     f"{path}: token ids {ids.min()}..{ids.max()}, but {tokenizer.origin} has {tokenizer.vocab_size:,} ids: "
                     "give the tokenizer that made them"
                 )
@@ -158,16 +161,16 @@ def _filled(pieces: Iterator[np.ndarray], found: Found) -> Iterator[np.ndarray]:
 
 
 def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) -> Iterator[np.ndarray]:
-    """The same documents. Raises ValueError for one that has tokens and does not end with its only end token."""
+    """The same documents. Raises UserError for one that has tokens and does not end with its only end token."""
     for number, ids in enumerate(documents):
         ends = np.flatnonzero(ids == tokenizer.eos_id)
         if ids.size and not ends.size:
-            raise ValueError(
+            raise UserError(
                 f"{path}: document {number:,} does not end with the end token of {tokenizer.origin}, {tokenizer.eos_id}: give "
                 "the tokenizer that made it, or --append-eos if it was made without end tokens"
             )
         if ids.size and ends[0] < ids.size - 1:
-            raise ValueError(
+            raise UserError(
                 f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, at {ends[0]:,} of "
                 f"{ids.size:,} tokens: give the tokenizer that made it"
             )
@@ -177,7 +180,7 @@ def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) ->
 def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator[np.ndarray]:
     """The documents of a stream of token ids, each with its end token; the last one may have none.
 
-    Raises ValueError if there is no end token, or none in MAX_TOKENS."""
+    Raises UserError if there is no end token, or none in MAX_TOKENS."""
     begun: list[np.ndarray] = []
     size, ended = 0, False
     for ids in pieces:
@@ -191,7 +194,7 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator
         if size > MAX_TOKENS:
             break
     if begun and (size > MAX_TOKENS or not ended):
-        raise ValueError(
+        raise UserError(
             f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or --append-eos if "
             "documents (samples of mds) were made without"
         )

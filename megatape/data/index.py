@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import as_type, is_file_name, read_json, write_atomically
 
 INDEX_FILE = "index.json"
@@ -162,24 +163,23 @@ def save_index(index: Index, directory: Path) -> None:
     write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
+@path_errors()
 def load_index(directory: Path) -> Index:
     """Reads `index.json` of a data directory.
 
-    Raises FileNotFoundError if there is none, and ValueError for another format or version or inconsistent content.
+    Raises FileNotFoundError if there is none, and UserError for another format or version or inconsistent content.
     """
     path = directory / INDEX_FILE
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`"
-        )
+        raise MissingPath(f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`")
     try:
         content = read_json(path, max_bytes=MAX_INDEX_BYTES)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
+        raise UserError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     known = [(FORMAT, version) for version in (VERSION, ADOPTED_VERSION, ANSWERS_VERSION)]
     if found not in known:
-        raise ValueError(
+        raise UserError(
             f"{path}: format and version are {found}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare the "
             "data again, or read it with the version that wrote it"
         )
@@ -187,7 +187,7 @@ def load_index(directory: Path) -> Index:
         index = as_type(content, Index)
         _check(index)
     except ValueError as error:
-        raise ValueError(f"{path}: corrupted ({error}): copy it again or re-run the preparation") from error
+        raise UserError(f"{path}: corrupted ({error}): copy it again or re-run the preparation") from error
     return index
 
 
@@ -195,22 +195,22 @@ def _check(index: Index) -> None:
     """Check what readers rely on to stay inside the files."""
     dtype = token_dtype(index.tokenizer.vocab_size)
     if index.splits.keys() != set(SPLITS):
-        raise ValueError(f"splits are {', '.join(index.splits)}, not {', '.join(SPLITS)}")
+        raise UserError(f"splits are {', '.join(index.splits)}, not {', '.join(SPLITS)}")
     if index.dtype != dtype.name:
-        raise ValueError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
+        raise UserError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
     if index.answers and index.answers.keys() != index.splits.keys():
-        raise ValueError(f"answers has {', '.join(index.answers)}, not every split")
+        raise UserError(f"answers has {', '.join(index.answers)}, not every split")
     tables = [table for tables in index.document_tables.values() for table in tables]
     files = *index.tokenizer.files, *(answers.file for answers in index.answers.values()), *(table.file for table in tables)
     for name in (*files, *(shard.file for split in index.splits.values() for shard in split.shards)):
         if not is_file_name(name):
-            raise ValueError(f"{name!r} is not a plain file name")
+            raise UserError(f"{name!r} is not a plain file name")
     for name, split in index.splits.items():
         for shard in split.shards:
             for number, member in enumerate(shard.members):
                 fits = 0 <= member.offset <= member.offset + member.bytes <= shard.bytes
                 if not fits or not 0 < member.tokens * dtype.itemsize < member.bytes:
-                    raise ValueError(f"{shard.file} member {number} does not fit its shard")
+                    raise UserError(f"{shard.file} member {number} does not fit its shard")
         tokens = sum(member.tokens for shard in split.shards for member in shard.members)
         if tokens != split.tokens:
-            raise ValueError(f"{name}: tokens is {split.tokens}, its members hold {tokens}")
+            raise UserError(f"{name}: tokens is {split.tokens}, its members hold {tokens}")

@@ -1,13 +1,14 @@
 """The ledger of a data directory: what became of every document that was read."""
 
 from megatape.data.index import Index, Tally
+from megatape.errors import UserError
 
 
 def check_ledger(index: Index) -> Tally:
     """The sum of the ledger. Reading, dropping and writing are counted where they happen, and compared here.
 
     index: of a folder that has a ledger.
-    Raises ValueError if a document is missing or counted twice: of each input those read are those written and those dropped,
+    Raises UserError if a document is missing or counted twice: of each input those read are those written and those dropped,
     and the sums are what the index says of reasons, splits and tables."""
     total = Tally()
     for name, tally in index.ledger.items():
@@ -26,7 +27,7 @@ def check_ledger(index: Index) -> Tally:
 
 def _equal(what: str, found: int, accounted: int) -> None:
     if found != accounted:
-        raise ValueError(
+        raise UserError(
             f"{what}: {found:,}, but the ledger accounts for {accounted:,}: index.json was changed, or this is a fault of the "
             "preparation, which please report"
         )

@@ -15,6 +15,7 @@ from megatape.data.dataset import Dataset, Sample
 from megatape.data.mixture import Mixture
 from megatape.data.order import sample_hash, samples_digest
 from megatape.data.positions import FROM_ZERO, Positions
+from megatape.errors import UserError
 from megatape.targets import IGNORE_INDEX, counted
 
 
@@ -83,18 +84,18 @@ class Loader:
         warmup: Mapping[int, int] = MappingProxyType({}),
     ):
         if min(global_batch_size, micro_batch_size, world_size) < 1:
-            raise ValueError(
+            raise UserError(
                 f"global_batch_size ({global_batch_size}), micro_batch_size ({micro_batch_size}) and world_size "
                 f"({world_size}) must be at least 1"
             )
         if global_batch_size % (micro_batch_size * world_size):
-            raise ValueError(
+            raise UserError(
                 f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no integer solution: "
                 f"{global_batch_size} = {micro_batch_size} x {world_size} x "
                 f"{global_batch_size / (micro_batch_size * world_size):.3g}: change the global or the micro batch size"
             )
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank}, world_size {world_size}: rank must be in 0..{world_size - 1}")
+            raise UserError(f"rank is {rank}, world_size {world_size}: rank must be in 0..{world_size - 1}")
         self._dataset = dataset
         self._seed = seed
         self._global_batch_size = global_batch_size
@@ -107,7 +108,7 @@ class Loader:
     def step(self, consumed: int) -> list[Batch]:
         """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
         if consumed < 0:
-            raise ValueError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
+            raise UserError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
         length = self.sequence_length(consumed)
         return [self._batch(places, length) for places in self._places(consumed)]
 

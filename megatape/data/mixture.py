@@ -7,6 +7,7 @@ from bisect import bisect_right
 from megatape.config.data import DataConfig
 from megatape.data.dataset import Dataset, Sample
 from megatape.data.schedule import Schedule, tempered_weights, whole_weights
+from megatape.errors import UserError
 
 
 class Mixture:
@@ -14,7 +15,7 @@ class Mixture:
 
     Attributes: sequence_length, vocab_size, tokenizer_hash as of every corpus; num_tokens of all; shares of the corpora before
     any annealing; unigram_entropy, the mean of the corpora's by these shares; fingerprint of all corpora and the first weights.
-    Raises ValueError if the corpora have different tokenizers, or for weights without a schedule."""
+    Raises UserError if the corpora have different tokenizers, or for weights without a schedule."""
 
     def __init__(self, data: DataConfig, corpora: dict[str, Dataset]) -> None:
         self._data = data
@@ -23,7 +24,7 @@ class Mixture:
         (first, one), *others = self._corpora.items()
         for name, corpus in others:
             if corpus.tokenizer_hash != one.tokenizer_hash:
-                raise ValueError(
+                raise UserError(
                     f"data.mixture: {first} ({data.mixture[first].path}) and {name} ({data.mixture[name].path}) have different "
                     f"tokenizers (sha256 {one.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}): prepare one of them with "
                     "--tokenizer of the other"
@@ -59,13 +60,13 @@ class Mixture:
         return dict(zip(self._corpora, self._schedule.counts(samples), strict=True))
 
     def check_epochs(self, steps: int, step_samples: int) -> None:
-        """Raise ValueError if a run of so many steps, of so many samples each, would use a corpus beyond its max_epochs."""
+        """Raise UserError if a run of so many steps, of so many samples each, would use a corpus beyond its max_epochs."""
         for name, used in self.counts(steps * step_samples).items():
             max_epochs, available = self._data.mixture[name].max_epochs, self._corpora[name].num_samples
             if max_epochs is not None and used > max_epochs * available:
                 enough = range(steps + 1)
                 step = bisect_right(enough, max_epochs * available, key=lambda step: self.counts(step * step_samples)[name])
-                raise ValueError(
+                raise UserError(
                     f"data.mixture.{name}: training.steps {steps} use {used:,} samples of it, {used / available:.2f} epochs of "
                     f"its {available:,}, and max_epochs is {max_epochs}, which ends in step {step}: lower its weight or "
                     "training.steps, raise max_epochs, or prepare more text"

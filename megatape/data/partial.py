@@ -29,6 +29,7 @@ from megatape.data.sources.source import CorpusCounts, Source, Unit
 from megatape.data.summary import SUMMARY, Summary, check_filled, merged
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.errors import UserError
 from megatape.files import as_type, check_absent, read_json, sync, write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, read_holder
 
@@ -114,17 +115,17 @@ class PartialFolder:
         write_atomically(self.path / PLAN, json.dumps(asdict(plan), indent=1).encode())
 
     def plan(self) -> Plan | None:
-        """The plan, if one is stored. Raises ValueError if it cannot be read."""
+        """The plan, if one is stored. Raises UserError if it cannot be read."""
         path = self.path / PLAN
         if not path.exists():
             return None
         try:
             return as_type(read_json(path), Plan)
         except ValueError as error:
-            raise ValueError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
+            raise UserError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
 
     def tokenizers(self, plan: Plan) -> dict[str, Tokenizer]:
-        """The stored tokenizers. Raises FileNotFoundError or ValueError if their files have changed."""
+        """The stored tokenizers. Raises FileNotFoundError or UserError if their files have changed."""
         return {name: stored_tokenizer(self._tokenizers / name, entry.files) for name, entry in plan.tokenizers.items()}
 
     def first_pass(self, number: int) -> Path:
@@ -159,7 +160,7 @@ class PartialFolder:
         """Make `output` of all units, which must be finished. Goes on where an earlier attempt was interrupted.
 
         Returns the index of its first data directory and the sum of what the units counted, unless an earlier attempt has
-        summed it up. Raises ValueError if too many records are bad; also, and removes the folder, if the source has no
+        summed it up. Raises UserError if too many records are bad; also, and removes the folder, if the source has no
         documents or a split has no tokens."""
         counts = None
         if not self._is_final():

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from megatape.data.order import sample_hash
+from megatape.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ FROM_ZERO = Positions()
 
 
 def sorted_draw(length: int, drawn_from: int, seed: int) -> np.ndarray:
-    """`length` distinct numbers from 0 .. drawn_from - 1 in ascending order. Raises ValueError if there are too few."""
+    """`length` distinct numbers from 0 .. drawn_from - 1 in ascending order. Raises UserError if there are too few."""
     if length > drawn_from:
-        raise ValueError(
+        raise UserError(
             f"{length} tokens need distinct positions from 0 .. {drawn_from - 1} (2 max_positions): shorten the sequence, "
             "or raise model.max_positions"
         )

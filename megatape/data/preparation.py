@@ -4,8 +4,8 @@ The source is divided into units (sources/source.py), each of which one process 
 the finished ones. The result is a function of source and options: who did what, when and how often does not show in it.
 """
 
+import logging
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,15 +23,14 @@ from megatape.data.tokenizer_fast import FastTokenizer, IdsDiffer, fast_tokenize
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.unit_writer import UnitWriter
 from megatape.data.verdicts import FirstPass, SecondPass, compare, judge_at_once
+from megatape.errors import UserError
 from megatape.files import temporary_name, write_atomically
+
+LOG = logging.getLogger(__name__)
 
 FIRST, LAST = "verdicts", "tokens"  # passes over the source
 REPORTED = 1000  # documents between reports of the first pass
 Report = Callable[[int, str, CorpusCounts, int], None]  # unit, pass, what was read of it so far, tokens written
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,9 @@ class Preparation:
 
     created = False
 
-    def __init__(self, corpus: Corpus, folder: PartialFolder, units: list[Unit], warn: Callable[[str], None] = _tell) -> None:
+    def __init__(
+        self, corpus: Corpus, folder: PartialFolder, units: list[Unit], warn: Callable[[str], None] = LOG.warning
+    ) -> None:
         self.corpus, self.folder, self.units, self.warn = corpus, folder, units, warn
         self._waited, self._holder = 0.0, ""  # seconds since this process last had work, and for whom the user knows it waits
         self.fast: dict[str, FastTokenizer] = {}
@@ -72,7 +73,7 @@ class Preparation:
     def begin(self) -> Plan:
         """Decide what the result is, as this process's options say, and store it; or go on with what another has stored.
 
-        Raises ValueError if the two differ."""
+        Raises UserError if the two differ."""
         folder = self.folder
         self.created = folder.create()
         while (plan := folder.plan()) is None:
@@ -85,7 +86,7 @@ class Preparation:
         tokenizers = self.corpus.tokenizers or folder.tokenizers(plan)
         wanted = self._plan(tokenizers)
         if difference := plan.difference(wanted, self._touched()):
-            raise ValueError(
+            raise UserError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to go on, or remove it to "
                 "begin again"
             )
@@ -206,7 +207,7 @@ class Preparation:
         try:
             self._write_unit(number, claim, tokenizers, self.fast, report)
         except IdsDiffer as difference:
-            _tell(f"{difference}. Its unit is tokenized again without gigatoken")
+            LOG.warning(f"{difference}. Its unit is tokenized again without gigatoken")
             self._write_unit(number, claim, tokenizers, {}, report)
 
     def _write_unit(

@@ -21,7 +21,7 @@ from megatape.data.index import Index, load_index
 from megatape.data.partial import PartialFolder
 from megatape.data.preparation import LAST, Corpus, Preparation
 from megatape.data.sources.source import CorpusCounts
-from megatape.errors import UserError
+from megatape.errors import PathError, UserError, path_errors
 from megatape.files import check_absent
 
 REPORTS = 0.5  # seconds between the reports of a worker
@@ -42,6 +42,7 @@ class Progress:
     tokens: int = 0
 
 
+@path_errors()
 def prepare(
     corpus: Corpus,
     output: Path,
@@ -53,7 +54,7 @@ def prepare(
     """Prepare `corpus` as the data directory `output`, or several in it. Returns the index, of several the first, and what was
     counted, unless another process has summed that up.
 
-    Raises FileExistsError if `output` exists, FileNotFoundError or ValueError if the source cannot be read or something else
+    Raises FileExistsError if `output` exists, FileNotFoundError or UserError if the source cannot be read or something else
     was begun there, ChildProcessError if a worker was killed. What is finished stays: the same call goes on with the rest."""
     if not corpus.source.validation:
         check_share(corpus.validation_share)
@@ -179,7 +180,7 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
         preparation = Preparation(corpus, folder, plan.units, reports.put)
         preparation.hasten(tokenizers, warn=False)  # the command has
         preparation.work(tokenizers, report)
-    except (ValueError, OSError) as error:
-        reports.put(next(kind for kind in (OSError, UserError, ValueError) if isinstance(error, kind))(str(error)))
+    except (UserError, OSError) as error:
+        reports.put(next(kind for kind in (PathError, UserError, OSError) if isinstance(error, kind))(str(error)))
     except Exception:  # noqa: BLE001  # whatever it is, the command must tell it
         reports.put(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))

@@ -6,8 +6,8 @@ again once its file has changed.
 """
 
 import hashlib
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,10 @@ import numpy as np
 from megatape.data.cache import CacheFolder, ShardCache
 from megatape.data.index import Index, Member, Shard, token_dtype
 from megatape.data.remote import is_url, open_file
+from megatape.errors import MissingPath, UserError
 from megatape.files import retry_transient_errors
+
+LOG = logging.getLogger(__name__)
 
 MAX_OPEN_SHARDS = 256  # a process often has only 1024 descriptors
 REMEDY = "copy the shard again or re-run the preparation"
@@ -61,7 +64,7 @@ class SplitReader:
 
     directory: path or URL of the data directory; a URL needs a cache. cache: on this node's disk, to which shards are copied
     when first needed, and from which they are read.
-    Raises FileNotFoundError if a shard is missing, and ValueError if its size differs from the index. Shards at a URL are
+    Raises FileNotFoundError if a shard is missing, and UserError if its size differs from the index. Shards at a URL are
     looked for when they are copied.
     """
 
@@ -86,7 +89,7 @@ class SplitReader:
     def member(self, number: int, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Token ids [begin, end) of member `number` of the split, by default all.
 
-        Raises ValueError if the member differs from the index, OSError if it cannot be read."""
+        Raises UserError if the member differs from the index, OSError if it cannot be read."""
         shard_number, position = self._members[number]
         return retry_transient_errors(lambda: self._ids(shard_number, position, begin, end))
 
@@ -124,11 +127,7 @@ class SplitReader:
         content = file.read(member.offset, member.bytes)
         fault = self._fault(member, content)
         if fault and self._cache is not None:
-            print(
-                f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again",
-                file=sys.stderr,
-                flush=True,
-            )
+            LOG.warning(f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again")
             self._cache.remove(shard, state[0])
             del self._open[shard_number]
             file = self._file(shard_number)
@@ -139,12 +138,12 @@ class SplitReader:
                 self._cache.remove(shard, state[0])
                 del self._open[shard_number]
                 if not self._fault(member, self._original(original, member)):
-                    raise ValueError(
+                    raise UserError(
                         f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache "
                         "corrupts what it stores, choose another one"
                     )
         if fault:
-            raise ValueError(f"{original} member {position}: {fault}: {REMEDY}")
+            raise UserError(f"{original} member {position}: {fault}: {REMEDY}")
         return file, state, np.frombuffer(content, self._dtype, member.tokens, self._first_id(member) - member.offset)
 
     def _original(self, name: str, member: Member) -> bytes:
@@ -171,9 +170,9 @@ class SplitReader:
     def _check_size(self, shard: Shard) -> None:
         path = Path(self._directory) / shard.file
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: shard not found, the index lists it with {shard.bytes} bytes: {REMEDY}")
+            raise MissingPath(f"{path}: shard not found, the index lists it with {shard.bytes} bytes: {REMEDY}")
         if path.stat().st_size != shard.bytes:
-            raise ValueError(
+            raise UserError(
                 f"{path}: shard of {path.stat().st_size} bytes, the index says {shard.bytes} "
                 f"({len(shard.members)} members): {REMEDY}"
             )

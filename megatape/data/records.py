@@ -62,7 +62,7 @@ def read_records(
     """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: .gz or .zst.
 
     begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
-    Lines that are too long or not JSON are counted, not fatal. Raises OSError, or ValueError for a corrupted file."""
+    Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file."""
     after = f"byte {begin:,}, line " if begin else ""
     read_before = counts.read_bytes
     try:

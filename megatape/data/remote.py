@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, cast
 from braceexpand import braceexpand
 
 from megatape.data.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http, within
-from megatape.errors import UserError
+from megatape.errors import MissingPath, PathError, UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
@@ -44,7 +44,7 @@ def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None 
     size: in bytes, that it must have; None: any."""
     with open_file(name, retries) as source, path.open("wb") as copy:
         if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
-            raise OSError(f"{name}: {found:,} bytes, not {size:,}")
+            raise PathError(f"{name}: {found:,} bytes, not {size:,}")
         source.seek(0)
         shutil.copyfileobj(source, copy, COPY_BYTES)
 
@@ -85,17 +85,17 @@ def find_files(
 
     Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
     ends with a slash.
-    Raises FileNotFoundError, or ValueError for a folder without a match or an unknown protocol, ModuleNotFoundError for
+    Raises FileNotFoundError, or UserError for a folder without a match or an unknown protocol, ModuleNotFoundError for
     one whose package is not installed. option: which one gave the inputs."""
     files: list[str] = []
     for name in (name for given in inputs for name in _expanded(given)):
         path = _local(name)
         found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive, retries)
         if found is None:
-            raise FileNotFoundError(f"{option} {name}: no such file or directory")
+            raise MissingPath(f"{option} {name}: no such file or directory")
         if not found:
             wanted = " or ".join(patterns[:4]) + (" or the like" if len(patterns) > 4 else "")
-            raise ValueError(f"{option} {name}: no file named {wanted} in this directory")
+            raise UserError(f"{option} {name}: no file named {wanted} in this directory")
         files += found
     return files
 

@@ -6,12 +6,16 @@ there is read from the start again up to it, and a file that has changed meanwhi
 """
 
 import io
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from megatape.errors import MissingPath, PathError
+
+LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -40,7 +44,7 @@ class Retries:
 USUAL = Retries()
 
 
-class RemoteError(OSError):
+class RemoteError(PathError):
     """A file that cannot be read, or not completely, whatever the number of attempts."""
 
 
@@ -50,7 +54,7 @@ def is_http(url: str) -> bool:
 
 
 def file_system(url: str, retries: Retries) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it. Raises ValueError, or ModuleNotFoundError for a package it needs."""
+    """fsspec's file system for a URL, and the path in it. Raises UserError, or ModuleNotFoundError for a package it needs."""
     import fsspec  # with its implementations half a second, for which local files need not wait
 
     options: dict[str, Any] = {}
@@ -96,7 +100,7 @@ class Attempts:
                 if self.failures > self.retries.count:
                     raise RemoteError(f"{self.url}: {reason}{where}, after {self.failures} attempts") from error
                 wait = min(self.retries.wait * 2 ** (self.failures - 1), self.retries.longest_wait)
-                print(f"{self.url}: {reason}{where}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+                LOG.warning("%s: %s%s; trying again in %.0f s", self.url, reason, where, wait)
             time.sleep(wait)
 
     def _transient(self, error: Exception) -> str | None:
@@ -112,7 +116,7 @@ class Attempts:
         if isinstance(error, ClientResponseError):
             reason = f"the server answers {error.status} {error.message}"
             if error.status == 404:
-                raise FileNotFoundError(f"{self.url}: {reason}") from error
+                raise MissingPath(f"{self.url}: {reason}") from error
             if error.status not in BUSY:
                 raise RemoteError(f"{self.url}: {reason}") from error
             return reason

@@ -9,6 +9,8 @@ from math import gcd, lcm
 
 import numpy as np
 
+from megatape.errors import UserError
+
 MAX_CYCLE = 100_000  # samples after which a schedule repeats: a table of that many, made at the start of a run
 TEMPERED_CYCLE = 10_000  # that of shares that follow from sizes
 
@@ -93,13 +95,13 @@ def _windows(corpus: int, weight: int, total: int) -> Iterator[tuple[int, int, i
 def whole_weights(weights: Sequence[float]) -> list[int]:
     """Whole numbers in exactly the proportions of decimal ones: 0.7 and 0.3 are 7 and 3.
 
-    Raises ValueError if their sum would be above MAX_CYCLE."""
+    Raises UserError if their sum would be above MAX_CYCLE."""
     decimals = [Fraction(repr(weight)) for weight in weights]
     factor = lcm(*(decimal.denominator for decimal in decimals))
     whole = [int(decimal * factor) for decimal in decimals]
     whole = [weight // gcd(*whole) for weight in whole]
     if sum(whole) > MAX_CYCLE:
-        raise ValueError(
+        raise UserError(
             f"the weights {', '.join(map(str, weights))} repeat only after {sum(whole):,} samples, the most is {MAX_CYCLE:,}: "
             "round them to fewer digits"
         )

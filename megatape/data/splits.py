@@ -11,6 +11,7 @@ from megatape.data.dataset import Dataset, DocumentDataset, TokenDataset
 from megatape.data.example_dataset import ExampleDataset
 from megatape.data.mixture import Mixture
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError, path_errors
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class RunData:
         return self.train.counts(samples) if isinstance(self.train, Mixture) else {}
 
 
+@path_errors()
 def open_data(config: Config) -> RunData:
-    """Open the data of a run. Raises ValueError or FileNotFoundError if it does not fit the configuration."""
+    """Open the data of a run. Raises UserError or FileNotFoundError if it does not fit the configuration."""
     data, training = config.data, config.training
     if not data.mixture:
         train = _open_training(config, "data.path", data.path)
@@ -63,12 +65,12 @@ def _open_training(config: Config, field: str, path: str) -> Dataset:
     vocab_size = config.model.vocab_size
     train = _open_split(config.data, path, "train")
     if train.answers and config.data.samples != "examples":
-        raise ValueError(
+        raise UserError(
             f"{field} {path} holds prompts and answers, but data.samples is {config.data.samples}, which would learn the "
             "prompts too: set it to examples, or use other data"
         )
     if train.vocab_size > vocab_size:
-        raise ValueError(
+        raise UserError(
             f"the tokenizer of {field} {path} has {train.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
             "model.vocab_size, or use data with another tokenizer"
         )

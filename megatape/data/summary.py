@@ -12,6 +12,7 @@ import numpy as np
 from megatape.data.index import DocumentTable, Split
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.writer import entropy
+from megatape.errors import UserError
 from megatape.files import as_type, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
@@ -57,7 +58,7 @@ class Summary:
 
     @classmethod
     def load(cls, folder: Path) -> "Summary":
-        """Of a finished unit. Raises OSError, or ValueError if it cannot be read."""
+        """Of a finished unit. Raises OSError, or UserError if it cannot be read."""
         try:
             content = as_type(read_json(folder / SUMMARY), Content)
             with np.load(folder / TOKEN_COUNTS, allow_pickle=False) as token_counts:
@@ -67,7 +68,7 @@ class Summary:
                 }
             return cls(splits, content.counts)
         except (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
-            raise ValueError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
+            raise UserError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
 
 
 def merged(parts: list[WrittenSplit]) -> Split:
@@ -83,10 +84,10 @@ def merged(parts: list[WrittenSplit]) -> Split:
 
 
 def check_filled(splits: dict[str, Split], counts: CorpusCounts, validation_share: float) -> None:
-    """Raise ValueError if a split has no tokens."""
+    """Raise UserError if a split has no tokens."""
     for name, split in splits.items():
         if split.tokens == 0:
-            raise ValueError(
+            raise UserError(
                 f"the {name} split got none of the {counts.documents} documents at --validation-share {validation_share}: "
                 "change the share or give more documents"
                 if validation_share

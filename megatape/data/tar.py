@@ -8,6 +8,8 @@ import io
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
+from megatape.errors import UserError
+
 BLOCK = 512
 ZEROS = bytes(BLOCK)
 MAX_HEADER_BYTES = 2**16  # of an extended header: a path is much shorter
@@ -19,7 +21,7 @@ MAX_MEMBER_BYTES = 2**60  # whose ends are positions that a file can have
 CHUNK_BYTES = 2**20
 
 
-class TarError(ValueError):
+class TarError(UserError):
     """A tar file that is truncated, corrupted or none."""
 
 

@@ -4,7 +4,7 @@ Its ids are compared with the tokenizer's: on HOSTILE texts when it is loaded, t
 with written out special tokens, which are text to us and tokens to it, are left to the tokenizer.
 """
 
-import sys
+import logging
 from zlib import crc32
 
 import numpy as np
@@ -12,6 +12,9 @@ import numpy as np
 from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
 from megatape.data.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer
+from megatape.errors import UserError
+
+LOG = logging.getLogger(__name__)
 
 COMPARED = 100  # one document in so many, by its hash
 KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
@@ -46,7 +49,7 @@ class IdsDiffer(Exception):
 class FastTokenizer:
     """Encodes documents as a tokenizer does, on one thread.
 
-    Raises ModuleNotFoundError without gigatoken, and ValueError if it cannot read the tokenizer or gives other ids."""
+    Raises ModuleNotFoundError without gigatoken, and UserError if it cannot read the tokenizer or gives other ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         import gigatoken
@@ -59,14 +62,14 @@ class FastTokenizer:
             if isinstance(error, KeyboardInterrupt):
                 raise
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
+            raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
         self._hints = {mark[:2] for mark in self._special}  # few, which most texts do not have
         self._characters = 0  # since it was loaded
         try:
             for text in HOSTILE:
                 self._compare(0, text, self._ids(0, text))
         except IdsDiffer as difference:
-            raise ValueError(str(difference)) from None
+            raise UserError(str(difference)) from None
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
         """As Tokenizer.encode_documents. Raises IdsDiffer, after which nothing that was encoded should be relied on."""
@@ -112,7 +115,7 @@ def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | N
         return None
     except ValueError as fault:
         if warn:
-            print(f"{fault}: tokenizing without it, which is slower", file=sys.stderr, flush=True)
+            LOG.warning("%s: tokenizing without it, which is slower", fault)
         return None
 
 

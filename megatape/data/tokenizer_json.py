@@ -22,7 +22,7 @@ class JsonTokenizer(Tokenizer):
     """A tokenizer.json with its companions.
 
     Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises
-    ValueError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
+    UserError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
     other."""
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
@@ -31,7 +31,7 @@ class JsonTokenizer(Tokenizer):
             with _panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
         except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
-            raise ValueError(
+            raise UserError(
                 f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read "
                 f"({error}): copy the file again, or install the version that wrote it"
             ) from None
@@ -40,7 +40,7 @@ class JsonTokenizer(Tokenizer):
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True
         if getattr(self.backend.model, "dropout", None):
-            raise ValueError(
+            raise UserError(
                 f"{self._where(JSON_FILE)}: dropout is {self.backend.model.dropout}, so ids are random: set it to null"
             )
         self._ids: dict[str, int] = self.backend.get_vocab()
@@ -99,7 +99,7 @@ class JsonTokenizer(Tokenizer):
         token = self.declared.get(f"{role}_token")
         text = token.get("content") if isinstance(token, dict) else token
         if not isinstance(text, str | None):
-            raise ValueError(f"{self._where(CONFIG_FILE)}: {role}_token is {token!r}, no token: copy the file again")
+            raise UserError(f"{self._where(CONFIG_FILE)}: {role}_token is {token!r}, no token: copy the file again")
         return text if text in self._ids else None
 
     @cached_property
@@ -109,7 +109,7 @@ class JsonTokenizer(Tokenizer):
         ids = [] if found is None else found if isinstance(found, list) else [found]
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
-                raise ValueError(
+                raise UserError(
                     f"{self._where(GENERATION_FILE)}: eos_token_id is {found!r}, not of the {self.vocab_size} tokens"
                 )
         return ids if self.eos_id in ids else [self.eos_id, *ids]
@@ -131,7 +131,7 @@ class JsonTokenizer(Tokenizer):
         if isinstance(found, list):  # several, by name
             found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
         if not isinstance(found, str | None):
-            raise ValueError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
+            raise UserError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
         return found
 
     @property
@@ -149,7 +149,7 @@ class JsonTokenizer(Tokenizer):
         for token, entry in added.items() if isinstance(added, dict) else [("", added)]:
             text = str(entry.get("content") if isinstance(entry, dict) else entry)
             if str(self._ids.get(text)) != token:
-                raise ValueError(
+                raise UserError(
                     f"{self._where(CONFIG_FILE)}: added_tokens_decoder has {text!r} as id {token}, {JSON_FILE} has it as "
                     f"{self._ids.get(text)}: the files are not of one tokenizer, copy both again"
                 )
@@ -159,7 +159,7 @@ class JsonTokenizer(Tokenizer):
         text = self.special_token("eos")
         if text is None:
             declared = self.declared.get("eos_token")
-            raise ValueError(
+            raise UserError(
                 f"{self.origin}: "
                 + (
                     f"eos_token {declared!r} is not in {JSON_FILE}"
@@ -170,7 +170,7 @@ class JsonTokenizer(Tokenizer):
             )
         self.backend.add_special_tokens([text])  # else one that is not marked as special would be found in texts
         if self._ids[text] in self.encode(text):
-            raise ValueError(
+            raise UserError(
                 f"{self._where(JSON_FILE)}: {text!r} in a text becomes the end token: use a tokenizer that keeps it text"
             )
         return self._ids[text]
@@ -181,13 +181,13 @@ class JsonTokenizer(Tokenizer):
             with _panics_as_errors():
                 encoding = self.backend.encode("a")
         except RuntimeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied ({error}): copy the file again"
             ) from None
         added = encoding.special_tokens_mask
         front = encoding.ids[: added.index(0) if 0 in added else len(added)]
         if len(front) > 1 or front == [self.eos_id]:
-            raise ValueError(
+            raise UserError(
                 f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin "
                 "with one token, and not with that which ends them"
             )
@@ -202,9 +202,9 @@ class JsonTokenizer(Tokenizer):
         try:
             found = parse_json(self.files[name])
         except ValueError as error:
-            raise ValueError(f"{self._where(name)}: not JSON ({error}): copy the file again") from None
+            raise UserError(f"{self._where(name)}: not JSON ({error}): copy the file again") from None
         if not isinstance(found, dict):
-            raise ValueError(f"{self._where(name)}: {json.dumps(found)[:40]} is not an object: copy the file again")
+            raise UserError(f"{self._where(name)}: {json.dumps(found)[:40]} is not an object: copy the file again")
         return found
 
     def _where(self, name: str) -> str:

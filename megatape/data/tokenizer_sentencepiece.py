@@ -9,6 +9,7 @@ import numpy as np
 import sentencepiece
 
 from megatape.data.tokenizer import SENTENCEPIECE_FILE, Tokenizer
+from megatape.errors import UserError
 
 MAX_TRAINING_BYTES = 20_000_000
 # Fixed, because the trainer records it in the model file, which must be the same on every machine.
@@ -21,10 +22,10 @@ SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES) -> bytes:
     """Trains on the first `max_training_bytes` of `texts` (UTF-8) and returns the bytes of the model file.
 
-    The same texts give the same bytes. Raises ValueError if the texts do not suffice for `vocab_size` or need a larger one.
+    The same texts give the same bytes. Raises UserError if the texts do not suffice for `vocab_size` or need a larger one.
     """
     if vocab_size < 1:
-        raise ValueError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
+        raise UserError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
     lines = _training_lines(texts, max_training_bytes)
     model = io.BytesIO()
     try:
@@ -47,7 +48,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(_explain(str(error), vocab_size, lines)) from error
+        raise UserError(_explain(str(error), vocab_size, lines)) from error
     return model.getvalue()
 
 
@@ -57,7 +58,7 @@ def character_tokenizer(alphabet: str) -> "SentencePieceTokenizer":
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model file. Raises ValueError if the bytes are not such a model or the model lacks </s>."""
+    """A SentencePiece model file. Raises UserError if the bytes are not such a model or the model lacks </s>."""
 
     def __init__(self, model: bytes, origin: str = "tokenizer model") -> None:
         super().__init__({SENTENCEPIECE_FILE: model}, origin)
@@ -67,12 +68,12 @@ class SentencePieceTokenizer(Tokenizer):
             remedy = "copy the file again or train a tokenizer"
             if re.match(rb"[\w+/]+=* \d+\n", model):
                 remedy = "it is a file of tiktoken, which `megatape data tiktoken` makes a tokenizer.json of"
-            raise ValueError(f"{origin}: not a SentencePiece model: {remedy}") from error
+            raise UserError(f"{origin}: not a SentencePiece model: {remedy}") from error
         self.vocab_size = self._processor.get_piece_size()
         self.bos_id = None if self._processor.bos_id() < 0 else self._processor.bos_id()
         self.eos_id = self._processor.eos_id()
         if self.eos_id < 0:
-            raise ValueError(
+            raise UserError(
                 f"{origin}: it has no </s>, and documents need a token to end with: use a model that was trained with it"
             )
         # As byte tokens the mark decodes to itself; SentencePiece alone would decode it as a space.

@@ -16,6 +16,7 @@ from unicodedata import normalize
 from megatape.data.tokenizer import CONFIG_FILE, JSON_FILE
 from megatape.data.tokenizer_fast import HOSTILE
 from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.errors import UserError, path_errors
 
 # Oniguruma, which tokenizer.json is run by, takes {1,3}+ for a repetition: patterns have no possessive quantifiers here.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -81,17 +82,18 @@ ENCODINGS = {
 }
 
 
+@path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
 
-    Raises FileNotFoundError, or ValueError if the file is corrupted or does not fit the encoding."""
+    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding."""
     from tokenizers import normalizers, processors
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     ranks = read_ranks(path)
     special = dict(encoding.special) or {encoding.eos: max(ranks.values()) + 1}
     if taken := set(special.values()) & set(ranks.values()):
-        raise ValueError(f"{path}: id {min(taken)} is a rank of the file and a special token: it is of another encoding")
+        raise UserError(f"{path}: id {min(taken)} is a rank of the file and a special token: it is of another encoding")
 
     class Converter(TikTokenConverter):  # type: ignore[misc]
         @staticmethod
@@ -101,7 +103,7 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     try:
         backend = Converter(str(path), pattern=encoding.pattern).converted()
     except Exception as error:  # of Oniguruma: the library raises nothing more specific
-        raise ValueError(f"{path}: no tokenizer can be made of it with the pattern {encoding.pattern!r}: {error}") from error
+        raise UserError(f"{path}: no tokenizer can be made of it with the pattern {encoding.pattern!r}: {error}") from error
     if encoding.composed:
         backend.normalizer = normalizers.NFC()
     if encoding.bos is not None:
@@ -127,7 +129,7 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Rank of each token. Raises FileNotFoundError, or ValueError for a corrupted file."""
+    """Rank of each token. Raises FileNotFoundError, or UserError for a corrupted file."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if line.strip():
@@ -135,11 +137,11 @@ def read_ranks(path: Path) -> dict[bytes, int]:
                 token, rank = line.split()
                 ranks[base64.b64decode(token, validate=True)] = int(rank)
             except ValueError:
-                raise ValueError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
+                raise UserError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing or len(set(ranks.values())) < len(ranks):
         fault = f"byte {missing[0]:#04x} is no token" if missing else "two tokens have the same rank"
-        raise ValueError(f"{path}: {fault}: it is truncated, or no file of tiktoken")
+        raise UserError(f"{path}: {fault}: it is truncated, or no file of tiktoken")
     return ranks
 
 
@@ -150,7 +152,7 @@ def _compare(tokenizer: JsonTokenizer, ranks: dict[bytes, int], encoding: Encodi
     for text in HOSTILE:
         composed = normalize("NFC", text) if encoding.composed else text
         if tokenizer.encode(text) != theirs.encode_ordinary(composed):
-            raise ValueError(
+            raise UserError(
                 f"{tokenizer.origin}: tiktoken gives other ids than the tokenizer.json made of it for a text that begins "
                 f"{text[:40]!r}: write the pattern {encoding.pattern!r} so that Oniguruma reads it as tiktoken does"
             )

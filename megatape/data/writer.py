@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.index import Member, Shard, Split, token_dtype
+from megatape.errors import UserError
 
 MEMBER_TOKENS = 524_288
 MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
@@ -45,10 +46,10 @@ class SplitWriter:
     def add(self, ids: np.ndarray, text_bytes: int) -> None:
         """Appends the ids of one document, control tokens included. text_bytes: the UTF-8 size of its text.
 
-        Raises ValueError for an id outside the vocabulary.
+        Raises UserError for an id outside the vocabulary.
         """
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"token ids {ids.min()}..{ids.max()} do not fit vocab_size {self._vocab_size} "
                 f"({self._buffer.dtype.name}): prepare with the tokenizer that made them"
             )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig
+from megatape.errors import UserError
 from megatape.model.encodings import fire
 
 # Their module -> our encoding.
@@ -59,10 +60,10 @@ _LAYER = {
 
 
 def model_config(theirs: dict[str, Any]) -> ModelConfig:
-    """Our configuration for one of theirs. Raises ValueError for an encoding that we do not have."""
+    """Our configuration for one of theirs. Raises UserError for an encoding that we do not have."""
     kind = theirs["rpe_type"]
     if kind not in ENCODINGS:
-        raise ValueError(f"rpe_type {kind!r} has no counterpart here; known: {', '.join(ENCODINGS)}")
+        raise UserError(f"rpe_type {kind!r} has no counterpart here; known: {', '.join(ENCODINGS)}")
     return ModelConfig.model_validate(
         {
             "encoding": ENCODINGS[kind],
@@ -81,26 +82,26 @@ def model_config(theirs: dict[str, Any]) -> ModelConfig:
 
 
 def our_name(theirs: str) -> str | None:
-    """Our name of one of their parameters, or None for their constants. Raises ValueError if unknown."""
+    """Our name of one of their parameters, or None for their constants. Raises UserError if unknown."""
     if theirs.endswith(("inv_freq", "init_L")):
         return None
     if theirs in _TOP:
         return _TOP[theirs]
     layer, _, rest = theirs.removeprefix("model.layers.").partition(".")
     if not layer.isdigit() or rest not in _LAYER:
-        raise ValueError(f"parameter {theirs!r} of the authors' code is not known")
+        raise UserError(f"parameter {theirs!r} of the authors' code is not known")
     return f"blocks.{layer}.{_LAYER[rest]}"
 
 
 def our_weights(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their parameters as ours, differentiable. Raises ValueError for an unknown one or another constant than ours."""
+    """Their parameters as ours, differentiable. Raises UserError for an unknown one or another constant than ours."""
     parts: dict[str, list[Tensor]] = {}
     for name in sorted(theirs):
         ours = our_name(name)
         if ours is not None:
             parts.setdefault(ours, []).append(theirs[name])
         elif name.endswith("init_L") and theirs[name].item() != fire.THRESHOLD:
-            raise ValueError(f"{name} is {theirs[name].item():g}; FIRE's threshold starts at {fire.THRESHOLD:g} here")
+            raise UserError(f"{name} is {theirs[name].item():g}; FIRE's threshold starts at {fire.THRESHOLD:g} here")
     return {name: _our_weight(name, tensors) for name, tensors in parts.items()}
 
 

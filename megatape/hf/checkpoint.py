@@ -8,6 +8,7 @@ from torch import Tensor
 
 from megatape.config import Config
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 from megatape.model.accounting import meta_model
 
 
@@ -26,10 +27,10 @@ class Checkpoint(Protocol):
 
 
 def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
-    """The shapes of a checkpoint's parameters. Raises ValueError if they are not those of its configuration."""
+    """The shapes of a checkpoint's parameters. Raises UserError if they are not those of its configuration."""
     shapes = {name: parameter.shape for name, parameter in meta_model(checkpoint.config.model).named_parameters()}
     if different := sorted(shapes.keys() ^ set(checkpoint.names())):
-        raise ValueError(
+        raise UserError(
             f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
             f"{', '.join(different[:3])}: the checkpoint is corrupted, use another one"
         )

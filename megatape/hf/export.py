@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
@@ -15,11 +16,12 @@ from megatape.hf.weights import write_weights
 from megatape.model.accounting import meta_model
 
 
+@path_errors()
 def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
     """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
 
     merge: merge LoRA's adapters into the weights instead of leaving them out. The folder appears only when it is complete,
-    under a temporary name until then. Raises FileExistsError if it exists, FileNotFoundError or ValueError for a checkpoint
+    under a temporary name until then. Raises FileExistsError if it exists, FileNotFoundError or UserError for a checkpoint
     that cannot be exported."""
     with new_folder(out) as folder:
         check_parameters(checkpoint)
@@ -28,7 +30,7 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
         config = checkpoint.config
         tokenizer = checkpoint.tokenizer()
         if tokenizer.vocab_size > config.model.vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {config.model.vocab_size}: "
                 "the checkpoint holds another run's tokenizer, put the right one there"
             )

@@ -17,6 +17,7 @@ from transformers.initialization import no_init_weights
 from megatape.config.export import DTYPES
 from megatape.data.tokenizer import JSON_FILE
 from megatape.data.tokenizer_files import json_tokenizer
+from megatape.errors import UserError
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.stored import ADVICE, read_object, stored_tensors
@@ -33,7 +34,7 @@ FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, Runt
 def read_model(folder: Path) -> PreTrainedModel:
     """The model in `folder`, run by the installed class of its model_type, on the CPU.
 
-    Raises FileNotFoundError for a missing file, ValueError for one that is corrupted: a tensor that is missing, unexpected, of
+    Raises FileNotFoundError for a missing file, UserError for one that is corrupted: a tensor that is missing, unexpected, of
     another shape, or not finite."""
     config_path = folder / "config.json"
     fields = read_object(config_path)
@@ -41,10 +42,10 @@ def read_model(folder: Path) -> PreTrainedModel:
         family = family_named(fields.get("model_type"))
         config = read_config(family, fields)
     except FAULTS as error:
-        raise ValueError(f"{config_path}: {reason(error)}: {ADVICE}") from None
+        raise UserError(f"{config_path}: {reason(error)}: {ADVICE}") from None
     model_class, stored = family.model_class, stored_tensors(folder)
     if not (isinstance(config.num_hidden_layers, int) and config.num_hidden_layers <= len(stored)):
-        raise ValueError(
+        raise UserError(
             f"{config_path}: num_hidden_layers is {config.num_hidden_layers}, but the folder holds {len(stored)} tensors: "
             f"{ADVICE}"
         )
@@ -52,15 +53,15 @@ def read_model(folder: Path) -> PreTrainedModel:
         with torch.device("meta"):  # shapes without memory: config.json may ask for any amount
             expected = _parameters(model_class(config))
     except FAULTS as error:
-        raise ValueError(f"{config_path}: {reason(error)}: {ADVICE}") from None
+        raise UserError(f"{config_path}: {reason(error)}: {ADVICE}") from None
     for name in sorted(expected.keys() | stored.keys()):
         if name not in stored:
-            raise ValueError(f"{folder}: no tensor {name} in its safetensors files: {ADVICE}")
+            raise UserError(f"{folder}: no tensor {name} in its safetensors files: {ADVICE}")
         path, shape, _ = stored[name]
         if name not in expected:
-            raise ValueError(f"{path}: tensor {name} belongs to no parameter of the model: {ADVICE}")
+            raise UserError(f"{path}: tensor {name} belongs to no parameter of the model: {ADVICE}")
         if shape != tuple(expected[name].shape):
-            raise ValueError(
+            raise UserError(
                 f"{path}: tensor {name} has shape {shape}, by config.json it is {tuple(expected[name].shape)}: {ADVICE}"
             )
     with no_init_weights():
@@ -70,7 +71,7 @@ def read_model(folder: Path) -> PreTrainedModel:
         for name, tensor in _tensors(path):
             value = tensor.to(parameters[name].dtype)
             if not value.isfinite().all():
-                raise ValueError(f"{path}: tensor {name} has values that are NaN or infinite: {ADVICE}")
+                raise UserError(f"{path}: tensor {name} has values that are NaN or infinite: {ADVICE}")
             parameters[name].data.copy_(value)
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, do_sample=False
@@ -81,7 +82,7 @@ def read_model(folder: Path) -> PreTrainedModel:
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer in `folder`, with the ids of training: special tokens in a text are text, and texts begin as documents did.
 
-    Raises FileNotFoundError or ValueError for a missing or corrupted file."""
+    Raises FileNotFoundError or UserError for a missing or corrupted file."""
     tokenizer = json_tokenizer(folder / JSON_FILE)
     limit = tokenizer.declared.get("model_max_length")
     return PreTrainedTokenizerFast(
@@ -108,16 +109,16 @@ def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
     """The configuration with these fields. A key that the class does not have would be taken by transformers for an
     instruction.
 
-    Raises ValueError, or what the class raises for values that make no sense."""
+    Raises UserError, or what the class raises for values that make no sense."""
     config_class = family.config_class
     fields = {name: value for name, value in fields.items() if name not in IGNORED}
     defaults = config_class().to_dict()
     if unknown := sorted(fields.keys() - defaults.keys() - family.undeclared):
-        raise ValueError(f"key {unknown[0]} is not known to {config_class.__name__}")
+        raise UserError(f"key {unknown[0]} is not known to {config_class.__name__}")
     rope = fields.get("rope_parameters")
     for name, value in [*fields.items(), *(rope.items() if isinstance(rope, dict) else ())]:
         if isinstance(value, int | float) and not abs(value) <= LARGEST:
-            raise ValueError(f"{name} is {value}, beyond {LARGEST}")
+            raise UserError(f"{name} is {value}, beyond {LARGEST}")
         wanted = float if name == "rope_theta" else type(defaults.get(name))
         if name in TOKENS:
             fits = all(token is None or type(token) is int for token in (value if isinstance(value, list) else [value]))
@@ -126,9 +127,9 @@ def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
         else:
             continue
         if not fits:
-            raise ValueError(f"{name} is {value!r:.40}, no {'token' if name in TOKENS else wanted.__name__}")
+            raise UserError(f"{name} is {value!r:.40}, no {'token' if name in TOKENS else wanted.__name__}")
     if fields.get("dtype", "float32") not in DTYPES:
-        raise ValueError(f"dtype is {fields['dtype']!r}, none of {', '.join(DTYPES)}")
+        raise UserError(f"dtype is {fields['dtype']!r}, none of {', '.join(DTYPES)}")
     return config_class(**fields)
 
 

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
@@ -63,13 +64,14 @@ class LoadedModel:
         return found
 
 
+@path_errors()
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     """The exported model in `folder`, or one of others that could be imported, on the GPU if there is one, run by the
     installed classes.
 
     trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either
     way.
-    Raises FileNotFoundError or ValueError if it is no such model, or a tensor is missing, unexpected or not finite."""
+    Raises FileNotFoundError or UserError if it is no such model, or a tensor is missing, unexpected or not finite."""
     check_exported(folder)
     model: Any = _foreign_model(folder) if trust_remote_code else _installed_model(folder)
     tokenizer: Any = (
@@ -78,7 +80,7 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
         else read_tokenizer(folder)
     )
     if len(tokenizer) > model.config.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {model.config.vocab_size}: they are not of one "
             "export"
         )
@@ -90,7 +92,7 @@ def _installed_model(folder: Path) -> Any:
     try:
         family = family_named(read_object(path).get("model_type"))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
     return read_adopted(folder) if family.adoptable else read_model(folder)
 
 
@@ -101,12 +103,12 @@ def _foreign_model(folder: Path) -> Any:
     model, info = loaded
     for fault in ("missing_keys", "unexpected_keys"):
         if names := sorted(info[fault]):
-            raise ValueError(
+            raise UserError(
                 f"{folder}: {fault.replace('_', ' ')} in its weights: {', '.join(names[:3])}: copy the folder again"
             )
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise ValueError(f"{folder}: tensor {name} has values that are NaN or infinite: copy the folder again")
+            raise UserError(f"{folder}: tensor {name} has values that are NaN or infinite: copy the folder again")
     return model
 
 
@@ -146,7 +148,7 @@ def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, tempor
         export(checkpoint, exported)
         return exported
     if base is not None:
-        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
     if (folder / IMPORT).is_file():
         source = open_import(folder)
         source.verify()
@@ -157,7 +159,7 @@ def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, tempor
 def check_exported(folder: Path) -> None:
     """Raises FileNotFoundError if `folder` is no exported model."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder: give one that `megatape export` wrote")
+        raise MissingPath(f"{folder}: no such folder: give one that `megatape export` wrote")
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"{folder}: no {file}: give a folder that `megatape export` wrote")
+            raise MissingPath(f"{folder}: no {file}: give a folder that `megatape export` wrote")

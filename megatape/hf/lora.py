@@ -10,6 +10,7 @@ from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
@@ -60,15 +61,16 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Ten
     return weight + alpha / rank * (b @ a)
 
 
+@path_errors()
 def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it, and
     the hash of each weight that it did not train, as the base has it.
 
-    Raises FileExistsError if `out` exists, and ValueError for a run without LoRA, one that trained weights which have an
+    Raises FileExistsError if `out` exists, and UserError for a run without LoRA, one that trained weights which have an
     adapter, or a precision that cannot hold a value."""
     config = checkpoint.config
     if config.model.lora is None:
-        raise ValueError(
+        raise UserError(
             f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without --adapter"
         )
     shapes = check_parameters(checkpoint)
@@ -97,7 +99,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
 
 
 def hash_of(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> str:
-    """The sha256 of a tensor's values as an export in this precision stores them. Raises ValueError as `checked` does."""
+    """The sha256 of a tensor's values as an export in this precision stores them. Raises UserError as `checked` does."""
     stored = checked(name, tensor, shape, dtype)
     return hashlib.sha256(stored.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
@@ -112,7 +114,7 @@ def _saved_modules(config: Config, family: Family) -> dict[str, str]:
         module = name.rpartition(".")[0]
         if parameter.requires_grad and not in_adapter(name):
             if f"{module}.adapter.a" in parameters:
-                raise ValueError(
+                raise UserError(
                     f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
                     "export without --adapter"
                 )

@@ -11,6 +11,7 @@ from torch import Tensor
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.config import Section
 from megatape.config.export import Dtype
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.weights import find_weights
@@ -30,19 +31,20 @@ class _Record(Section):
     sha256: dict[str, str]
 
 
+@path_errors()
 def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     """Write the folder `base` with the adapter merged into its weights, as the new folder `out`.
 
     Sums are in float32 and stored in the adapter's precision. Raises FileExistsError if `out` exists, FileNotFoundError or
-    ValueError for a folder that is no adapter of `megatape export`, and for another base."""
+    UserError for a folder that is no adapter of `megatape export`, and for another base."""
     if not (adapter / BASE).is_file():
-        raise FileNotFoundError(f"{adapter}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
+        raise MissingPath(f"{adapter}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
     settings = read_object(adapter / SETTINGS)
     try:
         record = _Record.model_validate(read_object(adapter / BASE))
         alpha, rank = float(settings["lora_alpha"]), int(settings["r"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{adapter}: not what `megatape export --adapter` writes ({error}): {_ADVICE}") from None
+        raise UserError(f"{adapter}: not what `megatape export --adapter` writes ({error}): {_ADVICE}") from None
     dtype = getattr(torch, record.dtype)
     found = read_architecture(base)
     weights, _ = find_weights(base, found)
@@ -55,7 +57,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
         def trained(name: str, shape: tuple[int, ...]) -> Tensor:
             tensor: Tensor = file.get_tensor(PREFIX + name).float()
             if tuple(tensor.shape) != shape:
-                raise ValueError(f"{adapter}: {name} has shape {tuple(tensor.shape)}, for {base} it is {shape}: {_ADVICE}")
+                raise UserError(f"{adapter}: {name} has shape {tuple(tensor.shape)}, for {base} it is {shape}: {_ADVICE}")
             return tensor
 
         def read(ours: str) -> Tensor:
@@ -64,7 +66,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
                 return trained(name, shapes[ours])
             weight = weights.tensor(ours)
             if hash_of(ours, weight, shapes[ours], dtype) != record.sha256[name]:
-                raise ValueError(
+                raise UserError(
                     f"{base} is not the base of {adapter}, which was trained from {record.trained_from}: {name} has other "
                     f"values in {record.dtype}. Give the folder that it was trained from, or what `megatape export "
                     "--without-adapter` writes for the same checkpoint and precision"
@@ -87,15 +89,13 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
 
 
 def _check_names(adapter: Path, base: Path, held: set[str], names: set[str], record: _Record) -> None:
-    """Raise ValueError naming a tensor that keeps the adapter from fitting onto the base."""
+    """Raise UserError naming a tensor that keeps the adapter from fitting onto the base."""
     layers = {name.removesuffix(".weight") for name in names}
     for key in sorted(held):
         name = key.removeprefix(PREFIX)
         if name not in names and name != "lm_head.weight":  # of a tied output matrix
             module, _, part = name.removesuffix(".weight").rpartition(".")
             if part not in MATRICES.values() or module not in layers:
-                raise ValueError(
-                    f"{base} is not the base of {adapter}: it has no {name}: give the model that it was trained on"
-                )
+                raise UserError(f"{base} is not the base of {adapter}: it has no {name}: give the model that it was trained on")
     if unknown := sorted(name for name in names if PREFIX + name not in held and name not in record.sha256):
-        raise ValueError(f"{base} is not the base of {adapter}: that lacks {unknown[0]}: give the model that it was trained on")
+        raise UserError(f"{base} is not the base of {adapter}: that lacks {unknown[0]}: give the model that it was trained on")

@@ -21,7 +21,7 @@ class SpecialTokens:
 
 
 def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """Ids of the control tokens of an exported model. Raises ValueError if the tokenizer cannot be exported."""
+    """Ids of the control tokens of an exported model. Raises UserError if the tokenizer cannot be exported."""
     if isinstance(tokenizer, JsonTokenizer):
         stops, pad = tokenizer.stop_ids, tokenizer.special_token("pad")
         return SpecialTokens(
@@ -35,7 +35,7 @@ def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None
     """Write the files of the tokenizer into `folder`. The eos ids of generation_config.json are in `special_tokens`.
 
     max_length: positions the language model is meant for; beyond it transformers warns of a tokenizer of ours.
-    Raises ValueError if the tokenizer cannot be exported."""
+    Raises UserError if the tokenizer cannot be exported."""
     if isinstance(tokenizer, JsonTokenizer):
         for name in tokenizer.files.keys() - {GENERATION_FILE}:
             (folder / name).write_bytes(tokenizer.files[name])

@@ -21,6 +21,7 @@ from tokenizers.processors import TemplateProcessing
 
 from megatape.data.tokenizer import SENTENCEPIECE_FILE, Tokenizer
 from megatape.data.tokenizer_sentencepiece import SPACE_MARK
+from megatape.errors import UserError
 
 _Kind = ModelProto.SentencePiece
 
@@ -45,7 +46,7 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
     }
     for fault, present in faults.items():
         if present:
-            raise ValueError(
+            raise UserError(
                 f"{tokenizer.origin}: {fault}, so tokenizer.json could not give the same ids: prepare the data with the "
                 "tokenizer.json of the same model if it has one, or train the tokenizer with `megatape data tokenizer`"
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.tensors import save_tensors
+from megatape.errors import UserError
 
 SHARD_BYTES = 2 * 2**30  # what the exporting process holds at once
 
@@ -37,7 +38,7 @@ def write_weights(
     """Write model.safetensors, or several shards and their index, as transformers reads them.
 
     shapes: of every parameter under our names; read: gives one of them; rename: gives its name in the files. Raises
-    ValueError if a parameter read has another shape, or values beyond the range of `dtype`."""
+    UserError if a parameter read has another shape, or values beyond the range of `dtype`."""
     shards = plan_shards(shapes, dtype, SHARD_BYTES)
     index: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
@@ -52,15 +53,15 @@ def write_weights(
 
 
 def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """`tensor` as it is stored. Raises ValueError if it has another shape, or values beyond the range of `dtype`."""
+    """`tensor` as it is stored. Raises UserError if it has another shape, or values beyond the range of `dtype`."""
     if tensor.shape != shape:
-        raise ValueError(
+        raise UserError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, but its configuration says {tuple(shape)}: "
             "the checkpoint is corrupted, use another one"
         )
     stored = tensor.to(dtype).contiguous()
     if not stored.isfinite().all():
-        raise ValueError(f"{name} has values that {dtype} cannot hold: export with another --dtype")
+        raise UserError(f"{name} has values that {dtype} cannot hold: export with another --dtype")
     return stored
 
 

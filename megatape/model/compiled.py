@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from megatape.errors import UserError
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.parallel.remat import linear
@@ -12,7 +13,7 @@ from megatape.torch_internals import has_cpp_compiler
 def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     """Compile what a block does before and after attention, which has kernels of its own, once a training step needs it.
 
-    Blocks of the same shapes share what is compiled. backend: of torch.compile. Raises ValueError if there is no C++ compiler,
+    Blocks of the same shapes share what is compiled. backend: of torch.compile. Raises UserError if there is no C++ compiler,
     which the default one needs."""
     if backend == "inductor":
         _check_compiler()
@@ -40,7 +41,7 @@ def _compile_in_training(module: nn.Module, method: str, backend: str) -> None:
 
 def _check_compiler() -> None:
     if not has_cpp_compiler():
-        raise ValueError(
+        raise UserError(
             "training.compile needs a C++ compiler, and this machine has none: install g++, name another one by CXX, or set "
             "training.compile to false"
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from megatape.errors import UserError
 from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 
@@ -20,17 +21,17 @@ def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) 
 
 
 def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
-    """Raise ValueError if an entry stands for no parameter of the model, or if nothing is left to train."""
+    """Raise UserError if an entry stands for no parameter of the model, or if nothing is left to train."""
     for setting, entries in (("trainable", trainable), ("frozen", frozen)):
         for entry in entries:
             if not _members(model, [entry]):
                 *_, example = (name for name, _ in model.named_parameters())
-                raise ValueError(
+                raise UserError(
                     f"training.{setting}: {entry!r} matches no parameter of this model: give a group "
                     f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
                 )
     if not _members(model, trainable) - _members(model, frozen):
-        raise ValueError(
+        raise UserError(
             f"training.frozen {list(frozen)} freezes all that training.trainable {list(trainable)} stands for, so nothing is "
             "trained: remove an entry of frozen, or add one to trainable"
         )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megatape.errors import UserError
 from megatape.parallel.linear import Product
 from megatape.parallel.remat import remat_of
 
@@ -21,10 +22,10 @@ CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.
 def fp8_product(recipe: str, device: torch.device) -> Product:
     """F.linear in FP8. recipe: of torchao. On a CPU the product is emulated: it has FP8's rounding and float32's time.
 
-    Raises ValueError if torchao is missing, or if the GPU cannot."""
+    Raises UserError if torchao is missing, or if the GPU cannot."""
     emulated = device.type == "cpu"
     if not emulated and torch.cuda.get_device_capability(device) < CAPABILITY:
-        raise ValueError(
+        raise UserError(
             f"{torch.cuda.get_device_name(device)} does not multiply in FP8: that takes compute capability "
             f"{'.'.join(map(str, CAPABILITY))} or more (H100, H200, B200, L40S); set training.fp8 to none"
         )
@@ -33,7 +34,7 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
         from torchao.float8 import Float8LinearConfig
         from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"torchao cannot be imported ({error}): pip install megatape[fp8], or set training.fp8 to none"
         ) from None
     finally:

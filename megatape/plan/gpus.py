@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from megatape.config import Section
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import as_type, read_json
 
 
@@ -45,20 +46,21 @@ GPUS = {
 }
 
 
+@path_errors()
 def load_gpu(name: str) -> Gpu:
-    """A GPU by its key in the table above, or from a JSON file. Raises ValueError or FileNotFoundError."""
+    """A GPU by its key in the table above, or from a JSON file. Raises UserError or FileNotFoundError."""
     if name in GPUS:
         return GPUS[name]
     path = Path(name)
     if path.suffix != ".json":
-        raise ValueError(f"GPU {name!r} is unknown: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
+        raise UserError(f"GPU {name!r} is unknown: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
     if not path.is_file():
-        raise FileNotFoundError(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
+        raise MissingPath(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
     try:
         return as_type(read_json(path), Gpu)
     except ValueError as error:
         fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
-        raise ValueError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None
+        raise UserError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None
 
 
 def named(device_name: str) -> Gpu | None:

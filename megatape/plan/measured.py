@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.config import Config, parse_config
+from megatape.errors import MissingPath, UserError
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import Gpu, named
 from megatape.plan.memory import plan_memory
@@ -33,14 +34,14 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     """Of the steps with a run's encoding and training.fp8 in a results.jsonl those of the size nearest to the run's, and of
     these the fastest.
 
-    Raises FileNotFoundError, or ValueError if there are none, or if the rates of the GPU are not known."""
+    Raises FileNotFoundError, or UserError if there are none, or if the rates of the GPU are not known."""
     if not results.is_file():
-        raise FileNotFoundError(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
+        raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
     entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}
     device = str(entries.get("machine/device", {}).get("name"))
     gpu = named(device)
     if gpu is None:
-        raise ValueError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/plan/gpus.py")
+        raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/plan/gpus.py")
     steps = [
         (parse_config(entry["config"], str(results)), float(entry["seconds"]))
         for key, entry in entries.items()
@@ -53,7 +54,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
         if (step.model.encoding, step.training.fp8) == (config.model.encoding, config.training.fp8)
     ]
     if not ranked:
-        raise ValueError(
+        raise UserError(
             f"{results} holds no training step with encoding {config.model.encoding} and training.fp8 {config.training.fp8}: "
             "measure some"
         )

@@ -122,7 +122,7 @@ def recomputed_bytes(config: Config, encoding: str, backends: Backends) -> int:
 def attention_copies(config: Config) -> tuple[int, int]:
     """Bytes that attention keeps on a GPU beyond those that PLAIN keeps: in a layer that is not the last, and in the last.
 
-    Raises ValueError if the backend that training.attention forces cannot run there."""
+    Raises UserError if the backend that training.attention forces cannot run there."""
     needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
     check_forced_backend(needs[0], forced)
     inner, last = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from megatape.config import ActivationCheckpointing, ClusterConfig, Config, parse_config
+from megatape.errors import UserError
 from megatape.model.accounting import count_parameters, count_trainable, forward_flops
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.measured import MeasuredStep, nearest_step
@@ -32,13 +33,13 @@ def report(config: Config, measured: Path | None = None) -> str:
     Without a cluster the plan is for the fewest ranks that can run it: one tensor-parallel group.
     measured: results.jsonl of a benchmark, by which the step time is corrected.
 
-    Raises ValueError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured."""
+    Raises UserError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured."""
     cluster = config.cluster
     if cluster is not None:
         step = None if measured is None else nearest_step(measured, config)
         return _on_cluster(config, cluster, load_gpu(cluster.gpu), step)
     if measured is not None:
-        raise ValueError("--measured corrects the time of a step on a cluster: add --nodes, --gpus-per-node and --gpu")
+        raise UserError("--measured corrects the time of a step on a cluster: add --nodes, --gpus-per-node and --gpu")
     world_size = config.parallel.tp
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, run_pass(config), on_gpu=False)
@@ -78,7 +79,7 @@ def needed(memory: Memory, gpu: Gpu) -> float:
 def _check_nodes(config: Config, cluster: ClusterConfig) -> None:
     tensor_size, node = config.parallel.tp, cluster.gpus_per_node
     if tensor_size % node and node % tensor_size:
-        raise ValueError(
+        raise UserError(
             f"parallel.tp {tensor_size} and {node} GPUs per node: one must divide the other, for ranks to fill nodes evenly"
         )
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 from megatape.data.contents import Contents
+from megatape.errors import path_errors
 from megatape.files import new_folder
 from megatape.report.template import PAGE, fill
 from megatape.tables import Table
 from megatape.units import size
 
 
+@path_errors()
 def write_data_report(contents: Contents, output: Path) -> Path:
     """Write index.html into the new folder `output`; returns its path. Raises FileExistsError if `output` exists."""
     with new_folder(output) as folder:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from megatape.errors import MissingPath
 from megatape.files import first_fault, read_json
 from megatape.tasks.task import Measure
 from megatape.units import size
@@ -55,7 +56,7 @@ def find_results(folders: list[Path]) -> list[Path]:
     """Every results.json below the folders, once. Raises FileNotFoundError if there is no such folder."""
     for folder in folders:
         if not folder.is_dir():
-            raise FileNotFoundError(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
+            raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
     return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS)) if path.is_file()))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatape.config import Config, load_config
 from megatape.data.index import Index, load_index
+from megatape.errors import MissingPath, UserError
 from megatape.files import read_json
 from megatape.run_folder import RunFolder, read_lines
 
@@ -54,19 +55,19 @@ class Run:
 
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
-    """Read the runs. Raises FileNotFoundError without a folder, and ValueError if it holds no run or is given twice."""
+    """Read the runs. Raises FileNotFoundError without a folder, and UserError if it holds no run or is given twice."""
     resolved = [Path(os.path.realpath(directory)) for directory in directories]
     for number, directory in enumerate(resolved):
         if directory in resolved[:number]:
-            raise ValueError(f"{directories[number]} is given twice")
+            raise UserError(f"{directories[number]} is given twice")
     return [_load(RunFolder(directory), name) for directory, name in zip(resolved, _names(resolved), strict=True)]
 
 
 def _load(folder: RunFolder, name: str) -> Run:
     if not folder.directory.is_dir():
-        raise FileNotFoundError(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
+        raise MissingPath(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
     if not folder.config.is_file():
-        raise ValueError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
+        raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
     config = load_config(folder.config)
     return Run(name, folder, config, _metrics(folder.metrics), _events(folder.events), _data(config), _ranks(folder))
 

@@ -2,17 +2,19 @@
 
 from pathlib import Path
 
+from megatape.errors import path_errors
 from megatape.files import new_folder
 from megatape.report import curves, evaluations, events, positions, runs
 from megatape.report.load import load_runs
 from megatape.report.template import PAGE, fill
 
 
+@path_errors()
 def write_report(directories: list[Path], evaluated: list[Path], output: Path) -> tuple[Path, list[str]]:
     """Write index.html into the new folder `output`; returns its path, and what could not be shown.
 
     evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
-    FileNotFoundError or ValueError if a folder is not what it should be."""
+    FileNotFoundError or UserError if a folder is not what it should be."""
     with new_folder(output) as folder:
         text, notes = render(directories, evaluated)
         (folder / PAGE).write_text(text, encoding="utf-8")

@@ -4,14 +4,15 @@ Linux only, by prctl(2).
 """
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 import psutil
+
+LOG = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
@@ -49,8 +50,7 @@ class Command:
         status, orphan_statuses = _shell_status(self._process.wait()), []
         while orphans := [process for process in psutil.Process().children() if self._is_orphan(process)]:
             pids = ", ".join(str(process.pid) for process in orphans)
-            with suppress(OSError):  # nobody may read it
-                print(f"the command has ended, waiting for processes that it left: {pids}", file=sys.stderr, flush=True)
+            LOG.warning("the command has ended, waiting for processes that it left: %s", pids)
             ended, alive = psutil.wait_procs(orphans, ORPHAN_TIMEOUT)
             orphan_statuses += [_shell_status(process.returncode) for process in ended]
             for process in alive:

@@ -5,6 +5,7 @@ import re
 import socket
 from dataclasses import dataclass
 
+from megatape.errors import UserError
 from megatape.runtime.network import address_towards
 from megatape.runtime.topology import Topology
 
@@ -66,7 +67,7 @@ def discover() -> Topology:
     process is the only rank.
 
     Raises:
-        ValueError: Variables are missing, malformed or contradictory.
+        UserError: Variables are missing, malformed or contradictory.
     """
     launcher = launcher_of_environment()
     if launcher is None:
@@ -75,7 +76,7 @@ def discover() -> Topology:
     if launcher.rank == "RANK":
         names += MASTER_VARS
     if missing := [name for name in names if name not in os.environ]:
-        raise ValueError(
+        raise UserError(
             f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
             f"{launcher.name} itself, or unset {launcher.marker}"
         )
@@ -83,7 +84,7 @@ def discover() -> Topology:
     local_size = _num_node_tasks() if launcher.name == "srun" else _read_int(launcher.local_size)
     for variable, name, value in zip(RANK_VARS, names, (rank, world_size, local_rank), strict=False):
         if variable in os.environ and _read_int(variable) != value:
-            raise ValueError(
+            raise UserError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
                 "which another launcher or your shell left"
             )
@@ -102,14 +103,14 @@ def _without_launcher() -> Topology:
     if len(missing) == len(RANK_VARS + MASTER_VARS):
         for size in OTHER_WORLD_SIZE_VARS:
             if _read_int(size, default=1) > 1:
-                raise ValueError(
+                raise UserError(
                     f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
                     "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
                 )
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     elif missing:
-        raise ValueError(
+        raise UserError(
             f"the launcher's environment is incomplete: {', '.join(missing)} not set; start with "
             "`deepspeed launch/pretrain.py ...`, or unset the others to run one process"
         )
@@ -130,9 +131,9 @@ def _validate(topology: Topology, launcher: Launcher | None) -> Topology:
         (local_rank, topology.local_rank, local_size, topology.local_size),
     ):
         if not 0 <= value < size:
-            raise ValueError(f"{name} is {value} and {of} is {size}: ranks count from 0 to one less than their number")
+            raise UserError(f"{name} is {value} and {of} is {size}: ranks count from 0 to one less than their number")
     if topology.local_size > topology.world_size:
-        raise ValueError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
+        raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
     return topology
 
 
@@ -142,17 +143,17 @@ def _num_node_tasks() -> int:
     for entry in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
         if match is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: expected a list like 2(x3),1")
+            raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: expected a list like 2(x3),1")
         node -= int(match[2] or 1)
         if node < 0:
             return int(match[1])
-    raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
+    raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
 
 
 def _slurm_rendezvous(topology: Topology) -> tuple[str, int]:
     """Rank 0's host, the first of the step, and a port derived from job and step."""
     if topology.rank == 0 and _read_int("SLURM_NODEID") != 0:
-        raise ValueError(
+        raise UserError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
             "--distribution, or set MASTER_ADDR and MASTER_PORT"
         )
@@ -165,11 +166,11 @@ def first_host(nodelist: str) -> str:
     """Parse the first host of a list in Slurm's notation: rack[1-2]n[01-04,7],login -> rack1n01.
 
     Raises:
-        ValueError: There is none.
+        UserError: There is none.
     """
     match = re.match(r"(?:[^,\[\]]|\[[^\[\]]+\])+", nodelist)
     if match is None:
-        raise ValueError(f"SLURM_STEP_NODELIST is {nodelist!r}: expected a list of hosts like n[1-2]; or set MASTER_ADDR")
+        raise UserError(f"SLURM_STEP_NODELIST is {nodelist!r}: expected a list of hosts like n[1-2]; or set MASTER_ADDR")
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", match.group())
 
 
@@ -178,13 +179,13 @@ def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise ValueError(
+        raise UserError(
             f"mpi4py does not find the library of {launcher.name}, which started this process: {error}; or set MASTER_ADDR and "
             "MASTER_PORT on all ranks"
         ) from None
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.world_size):
-        raise ValueError(
+        raise UserError(
             f"{launcher.rank} and {launcher.world_size} say {topology.rank} of {topology.world_size}, mpi4py says "
             f"{world.Get_rank()} of {world.Get_size()}: mpi4py uses another MPI library than {launcher.name}; install "
             "one of them only, or set MASTER_ADDR and MASTER_PORT on all ranks"
@@ -210,4 +211,4 @@ def _read_int(name: str, default: int | None = None) -> int:
     try:
         return int(text)  # type: ignore[arg-type]  # None is rejected below like any other non-number
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {text!r}: expected an integer") from None
+        raise UserError(f"{name} is {text!r}: expected an integer") from None

@@ -9,9 +9,9 @@ the process table shows that at once. On another one it is dead after LeaseTimeo
 a heartbeat.
 """
 
+import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +19,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.errors import UserError
+from megatape.errors import LeaseLost, UserError
 from megatape.files import file_system_time
 from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 UNKNOWN = "an unknown process"
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts time in which the machine is suspended
@@ -44,10 +46,6 @@ class LeaseTimeouts:
     expiry: float = 90.0
     settle: float = 1.0
     poll_interval: float = 1.0
-
-
-class LeaseLost(ValueError):
-    """Another run has taken over the folder, because this one gave no sign of life."""
 
 
 class Lease:
@@ -77,7 +75,7 @@ class Lease:
             Whether it is held now. If not, its holder may be dead: try again.
 
         Raises:
-            ValueError: A live run holds it.
+            UserError: A live run holds it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + self.timeouts.heartbeat_interval
@@ -160,7 +158,7 @@ class Lease:
         """Check that no run holds the lease, by one look at the file.
 
         Raises:
-            ValueError: A run holds the lease, or a process of another machine that may live: its
+            UserError: A run holds the lease, or a process of another machine that may live: its
                 last heartbeat is not old by the file system's clock.
         """
         try:
@@ -170,7 +168,7 @@ class Lease:
         holder = read_holder(content)
         dead = holder.is_dead() if holder else None
         if dead is False:
-            raise ValueError(self._refusal(holder))
+            raise UserError(self._refusal(holder))
         expiry = self.timeouts.expiry
         if dead is None and (now := file_system_time(self.path.parent)) - beat < expiry:
             last, present = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) for seconds in (beat, now))
@@ -195,7 +193,7 @@ class Lease:
             Whether this run has the lease now: not if the holder is not known to be dead.
 
         Raises:
-            ValueError: The holder is alive.
+            UserError: The holder is alive.
         """
         try:
             found = self._look()
@@ -212,20 +210,20 @@ class Lease:
                 return False  # a third run was faster
         except FileNotFoundError:  # released in between
             return False
-        _tell(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
+        LOG.warning(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """Evidence that the holder is dead, empty while unknown. Raises ValueError if it lives."""
+        """Evidence that the holder is dead, empty while unknown. Raises UserError if it lives."""
         dead = holder.is_dead() if holder else None
         if dead:
             return "has ended"
         if dead is False or self._monitor.look(content, beat):
-            raise ValueError(self._refusal(holder))
+            raise UserError(self._refusal(holder))
         # The holder of an empty file sends no heartbeats: it creates the file, or died meanwhile.
         expiry = self.timeouts.expiry if content else self.timeouts.heartbeat_interval
         if self._monitor.num_looks == 1:
-            _tell(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
+            LOG.warning(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
         return f"has given no heartbeat for {expiry:.0f} s" if self._monitor.silent >= expiry else ""
 
     def _look(self) -> tuple[bytes, float]:
@@ -291,7 +289,7 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts
         The lease.
 
     Raises:
-        ValueError: On all ranks: a live run holds it.
+        UserError: On all ranks: a live run holds it.
         OSError: On all ranks: the file cannot be written.
     """
     from megatape.runtime.exchange import on_main  # here, because it imports torch, which commands that only look do without
@@ -303,7 +301,3 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts
         yield lease
     finally:
         lease.release()
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -51,7 +51,7 @@ def address_towards(host: str) -> str:
     """Address of this host on the route to `host`. Nothing is sent.
 
     Raises:
-        ValueError: The name is unknown or has no route.
+        UserError: The name is unknown or has no route.
     """
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -59,17 +59,17 @@ def address_towards(host: str) -> str:
             probe.connect(target)
             return probe.getsockname()[0]
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"no route from {socket.gethostname()} to {host}: {error}; check the host's name and the network"
         ) from None
 
 
 def interface_of(address: str) -> str:
-    """Name of the interface with this address. Raises ValueError if there is none."""
+    """Name of the interface with this address. Raises UserError if there is none."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
-    raise ValueError(f"no network interface of {socket.gethostname()} has the address {address}")
+    raise UserError(f"no network interface of {socket.gethostname()} has the address {address}")
 
 
 def choose_interface(master: str) -> tuple[str, str]:
@@ -85,14 +85,14 @@ def choose_interface(master: str) -> tuple[str, str]:
         Name and address of the interface.
 
     Raises:
-        ValueError: There is only loopback, which other hosts cannot reach.
+        UserError: There is only loopback, which other hosts cannot reach.
     """
     address = address_towards(master)
     if ipaddress.ip_address(address).is_loopback:
         try:
             address = address_towards(EXTERNAL_ADDRESS)
         except ValueError:
-            raise ValueError(
+            raise UserError(
                 f"MASTER_ADDR {master} is {address} on {socket.gethostname()}, which other hosts cannot reach, and there is no "
                 "default route: set MASTER_ADDR to an address of the network (deepspeed --master_addr ...)"
             ) from None
@@ -108,13 +108,13 @@ def export_interface(master: str) -> None:
         master: Name or address of the main host.
 
     Raises:
-        ValueError: No interface reaches other hosts, or the one that the user chose for gloo does
+        UserError: No interface reaches other hosts, or the one that the user chose for gloo does
             not exist.
     """
     gloo = os.environ.get("GLOO_SOCKET_IFNAME")
     for name in gloo.split(",") if gloo else ():
         if name not in psutil.net_if_addrs():
-            raise ValueError(
+            raise UserError(
                 f"GLOO_SOCKET_IFNAME is {gloo}: {socket.gethostname()} has no {name}; choose from "
                 f"{', '.join(sorted(psutil.net_if_addrs()))}"
             )

@@ -5,9 +5,9 @@ process ends, and not for the parent of the parent: `deepspeed` starts deepspeed
 which starts the ranks.
 """
 
+import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 
 from megatape.runtime.launchers import launcher_of_environment
+
+LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0  # seconds
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
@@ -35,8 +37,7 @@ def _stop_after(parent: int, runner: int | None) -> None:
     """Wait until one of two processes has ended, then send SIGTERM to this one."""
     while (ended := _ended_process(parent, runner)) is None:
         time.sleep(POLL_INTERVAL)
-    with suppress(OSError):  # perhaps nobody reads the output either
-        print(f"the launcher (process {ended}) has ended: this rank stops, as on SIGTERM", file=sys.stderr, flush=True)
+    LOG.warning("the launcher (process %s) has ended: this rank stops, as on SIGTERM", ended)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -2,8 +2,8 @@
 
 import errno
 import json
+import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from typing import Literal
 from megatape.files import sync
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
-from megatape.runtime.output import say
 from megatape.runtime.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 Event = Literal[
     "started",
@@ -50,12 +51,12 @@ class RunLog:
     def say(self, text: str) -> None:
         """Print a line."""
         if self.is_main:
-            say(text, sys.stdout)
+            LOG.info(text)
 
     def warning(self, text: str) -> None:
         """Print a line to the errors."""
         if self.is_main:
-            say(f"warning: {text}", sys.stderr)
+            LOG.warning("warning: %s", text)
 
     def record(self, event: Event, detail: str = "") -> None:
         """Keep an event of the last step."""

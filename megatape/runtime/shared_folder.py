@@ -3,10 +3,10 @@
 import os
 import socket
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from megatape.runtime.exchange import exchange
+from megatape.errors import PathError, path_error
+from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.topology import Topology
 
 VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
@@ -36,21 +36,19 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
-    """Create the run's folder. Raises OSError on all ranks if one of them cannot see what another wrote there."""
-    token = directory / ".shared"
-    fault = ""
-    try:
-        if topology.is_main:
+    """Create the run's folder. Raises PathError on all ranks if one of them cannot see what another wrote there."""
+    token, needed = directory / ".shared", f"run.directory {directory} must be one folder that all ranks see and can write: "
+
+    def create() -> None:
+        try:
             directory.mkdir(parents=True, exist_ok=True)
             token.touch()
-    except OSError as error:
-        fault = str(error)
-    fault = exchange(fault, topology)[0]  # no rank looks for the token before it exists
-    seen = not fault and wait_until_visible(token, patience)
-    blind = [host for host in exchange("" if seen else socket.gethostname(), topology) if host]
-    if topology.is_main and not fault:
-        with suppress(OSError):  # an empty file more, and no rank that ends alone
-            token.unlink()
+        except OSError as error:
+            raise path_error(error, f"{needed}{error}") from error
+
+    on_main(create, topology)  # no rank looks for the token before it exists
+    blind = [host for host in exchange("" if wait_until_visible(token, patience) else socket.gethostname(), topology) if host]
+    if topology.is_main:
+        token.unlink()
     if blind:
-        reason = fault or f"a file of the main rank is not visible on {', '.join(sorted(set(blind)))}"
-        raise OSError(f"run.directory {directory} must be one folder that all ranks see and can write: {reason}")
+        raise PathError(f"{needed}a file of the main rank is not visible on {', '.join(sorted(set(blind)))}")

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
 from megatape.runtime.limits import WatchLimits
 from megatape.runtime.pace import Pace
@@ -39,7 +39,15 @@ BACKGROUND_GROUP = "background"
 
 
 class RankFailed(RuntimeError):
-    """Another rank failed, died, hung or was cut off; the message names it."""
+    """Another rank failed, died, hung or was cut off; the message names it.
+
+    Attributes:
+        status: that the run ends with. One of a UserError's: that rank has shown its error.
+    """
+
+    def __init__(self, text: str, status: int = ExitStatus.DIED) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Watch:
@@ -70,6 +78,7 @@ class Watch:
         self.num_heartbeats = 0
         self.seconds_since_failure = 0.0  # of a collective
         self.verdict: str | None = None
+        self.status: int = ExitStatus.DIED  # of the verdict
         self.finished, self.decided = threading.Event(), threading.Event()
 
     def __enter__(self) -> Self:
@@ -103,13 +112,17 @@ class Watch:
         # A launcher that sees a rank end sends SIGTERM to the others. They report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         line = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
-        if not _is_collective_error(error):
-            self._publish("verdict", f"rank {self.topology.rank} failed: {line}", False)
-            return
-        self._publish("failure", self.topology.rank, line)
+        if _is_collective_error(error):
+            self._publish("failure", self.topology.rank, line)
+        else:
+            user_error = error if isinstance(error, UserError) else None
+            status = user_error.status if user_error else ExitStatus.DIED
+            is_first = self._publish("verdict", f"rank {self.topology.rank} failed: {line}", False, status)
+            if is_first or (user_error and user_error.everywhere):
+                return
         self.decided.wait(self.limits.silence + 2 * self.limits.period)
         if self.verdict:
-            raise RankFailed(self.verdict) from error
+            raise RankFailed(self.verdict, self.status) from error
 
     def _leave(self, timeout: float) -> None:
         """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
@@ -122,10 +135,16 @@ class Watch:
             while not self.store.check(others) and time.monotonic() < deadline:
                 time.sleep(0.02)
 
-    def _publish(self, name: str, *values: Any) -> None:
-        """Set a value for all ranks unless another rank did before or the store has ended."""
+    def _publish(self, name: str, *values: Any) -> bool:
+        """Set a value for all ranks unless another rank did before or the store has ended.
+
+        Returns:
+            Whether no other rank did.
+        """
         with suppress(RuntimeError):
-            self.store.compare_set(f"watch/{name}", "", json.dumps(values))
+            text = json.dumps(values)
+            return bool(self.store.compare_set(f"watch/{name}", "", text) == text.encode())
+        return True
 
     def _read(self, name: str) -> Any:
         """The value that a rank has set, None if none has."""
@@ -185,10 +204,10 @@ class Watch:
             self.seconds_since_failure += self.limits.period
             failure = CollectiveFailure(values[0], values[1], self.seconds_since_failure)
         if cause := diagnose(self.peers, self.limits, failure):
-            self._publish("verdict", cause, True)
+            self._publish("verdict", cause, True, ExitStatus.DIED)
         if not (values := self._read("verdict")):
             return None
-        cause, is_diagnosis = values
+        cause, is_diagnosis, self.status = values
         verdict = f"{cause}; the run ends here, continue it with --resume auto"
         if is_diagnosis:
             self._show_stacks(verdict)  # before the main thread may leave the place where it is
@@ -206,7 +225,8 @@ class Watch:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 place = f"rank {self.topology.rank}, {self.process}, in {self.pace.phase.name}"
-                print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {place}: {text}", file=file, flush=True)
+                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {place}: {text}\n")
+                file.flush()
                 faulthandler.dump_traceback(file)
 
     def _end(self, text: str) -> None:
@@ -217,9 +237,9 @@ class Watch:
             lines += "it is here:\n" + "".join(traceback.format_stack(frame))
         _, writable, _ = select.select([], [2], [], 1.0)
         with suppress(OSError):
-            if writable:
+            if writable and self.status == ExitStatus.DIED:
                 os.write(2, lines.encode())
-        os._exit(ExitStatus.DIED)
+        os._exit(self.status)
 
 
 def _is_collective_error(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from megatape.config import Config
 from megatape.data.dataset import TokenDataset
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.adopt.record import IMPORT, open_import, read_record
@@ -38,10 +39,10 @@ class Base:
         return self.found.model.max_positions
 
     def check(self, data: Path, length: int) -> None:
-        """Raise ValueError if the model cannot be trained on samples of `length` tokens of the data."""
+        """Raise UserError if the model cannot be trained on samples of `length` tokens of the data."""
         window = self.found.window
         if window is not None and length > window:
-            raise ValueError(
+            raise UserError(
                 f"--length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
                 "not supported for longer samples: choose another base"
             )
@@ -50,7 +51,7 @@ class Base:
         tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).tokens(0)
         text = ours.decode(tokens.tolist())
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
-            raise ValueError(
+            raise UserError(
                 f"--data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
                 f"it with megatape prepare corpus --tokenizer {self.source}"
             )
@@ -59,13 +60,13 @@ class Base:
         """Its import, with every file as it was when it was imported: the user's own, or else the one in `folder`, which is
         written if it does not exist.
 
-        Raises ValueError if `folder` holds an import of another model, and what import_model raises."""
+        Raises UserError if `folder` holds an import of another model, and what import_model raises."""
         if self.given is None and not folder.exists():
             import_model(self.source, folder, "rope", length)
             return folder
         directory = self.given or folder
         if (source := Path(read_record(directory).source)) != self.source:
-            raise ValueError(f"{directory} is an import of {source}, not of {self.source}: choose another --out")
+            raise UserError(f"{directory} is an import of {source}, not of {self.source}: choose another --out")
         open_import(directory).verify()
         return directory
 
@@ -73,17 +74,17 @@ class Base:
 def open_base(folder: Path) -> Base:
     """The model in a folder of transformers, or that an import refers to.
 
-    Raises FileNotFoundError, or ValueError for one that is not supported, or whose frequencies are scaled already."""
+    Raises FileNotFoundError, or UserError for one that is not supported, or whose frequencies are scaled already."""
     given = folder.absolute() if (folder / IMPORT).is_file() else None
     source = Path(read_record(folder).source) if given else folder.absolute()
     found = read_architecture(source)
     if not found.family.adoptable:
-        raise ValueError(
+        raise UserError(
             f"{source} is a model with encoding {found.model.encoding}: the methods start from rotary positions, give "
             "the model that it was trained from"
         )
     if found.model.scaling is not None:
-        raise ValueError(
+        raise UserError(
             f"{source / 'config.json'}: its frequencies are scaled already ({found.model.scaling.kind}), and the methods scale "
             "those of pretraining: give a model without rope scaling"
         )

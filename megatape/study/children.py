@@ -1,16 +1,20 @@
 """Child processes that stop when this one is told to stop, and that keep a folder locked while any of them is alive."""
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from megatape.errors import UserError, path_errors
+
+LOG = logging.getLogger(__name__)
 
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
@@ -65,16 +69,18 @@ class Children:
 def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
     """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
-    wait: until no other process holds the lock, and say so. Otherwise raises ValueError if one does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w", encoding="utf-8") as file:
+    wait: until no other process holds the lock, and say so. Otherwise raises UserError if one does."""
+    with path_errors():
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w", encoding="utf-8")
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             held = f"{folder} is in use by another study, or by runs it left behind: "
             if not wait:
-                raise ValueError(f"{held}wait for them, stop them, or choose another folder") from None
-            print(f"{held}waiting until they end", file=sys.stderr, flush=True)
+                raise UserError(f"{held}wait for them, stop them, or choose another folder") from None
+            LOG.warning("%swaiting until they end", held)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 

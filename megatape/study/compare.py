@@ -12,6 +12,7 @@ from typing import Any
 
 from megatape.config import load_config
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.children import interruptible, locked
 from megatape.study.comparison import report
@@ -40,14 +41,14 @@ def compare(
     launcher  command that starts a Python script on all ranks; None: one process per run
     command   what the user typed, for the table
 
-    Raises ValueError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
+    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
     failed."""
     if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}: give at least 1")
+        raise UserError(f"--seeds is {seeds}: give at least 1")
     machine = Machine(jobs, launcher)
     base = load_config(file, settings)
     if base.model.scaling is not None:
-        raise ValueError(
+        raise UserError(
             "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
         )
     variants, seed_range = parse_variants(encodings), range(base.training.seed, base.training.seed + seeds)
@@ -67,7 +68,7 @@ def compare(
 def _runs(
     file: str, settings: list[str], variants: list[Variant], seed_range: range, out: Path, machine: Machine
 ) -> list[Run[Outcome]]:
-    """All runs, ordered by seed so that every encoding has results early. Raises ValueError if two are the same model, or if
+    """All runs, ordered by seed so that every encoding has results early. Raises UserError if two are the same model, or if
     one could not be measured."""
     runs = []
     for seed in seed_range:
@@ -78,7 +79,7 @@ def _runs(
             config = load_config(file, own)
             same = models.setdefault(config.model.model_dump_json(), trained)
             if same != trained:
-                raise ValueError(f"--encodings: {same} and {trained} are the same model: remove one of them")
+                raise UserError(f"--encodings: {same} and {trained} are the same model: remove one of them")
             scalings = [variant.scaling for variant in variants if variant.trained == trained]
             for scaling in scalings:
                 check_measurable(config, scaling)

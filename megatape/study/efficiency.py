@@ -15,6 +15,7 @@ from torch import Tensor
 from megatape.attention.operation import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing, ModelConfig, load_config
+from megatape.errors import UserError
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
@@ -147,7 +148,7 @@ def prepare(
 ) -> dict[str, Subject]:
     """The same model with the baseline and each encoding, and each of them again with these modes of activation checkpointing.
 
-    Raises ValueError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape."""
     weights: dict[tuple[str, torch.Size], Tensor] = {}
     names = encodings if BASELINE in encodings else [BASELINE, *encodings]
     subjects = {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
@@ -180,10 +181,10 @@ def study(
 ) -> Iterator[str]:
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study efficiency`.
 
-    Raises FileNotFoundError or ValueError for bad arguments."""
+    Raises FileNotFoundError or UserError for bad arguments."""
     for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):
         if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}: give at least 1")
+            raise UserError(f"{name} is {value}: give at least 1")
     config = paper_config()
     if file is not None:
         loaded = load_config(file)
@@ -206,7 +207,7 @@ def report(
 ) -> Iterator[str]:
     """Yields the paragraphs of the study. The baseline is always measured; sizes and rounds are at least 1.
 
-    Raises ValueError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape."""
     yield reproduced()
     subjects = prepare(config, encodings, length, batch, device, modes)
     dtype = str(compute_dtype(device)).removeprefix("torch.")

@@ -5,6 +5,7 @@ The numbers are lengths in tokens; `base` is for the model that training starts 
 """
 
 import json
+import logging
 import sys
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel, load_trained
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.base import load_untrained
@@ -24,6 +26,8 @@ from megatape.tasks.evaluation import evaluate
 from megatape.tasks.passkey import Passkey
 from megatape.tasks.passkey_questions import grid_tokens
 from megatape.tasks.perplexity import evaluate_perplexity
+
+LOG = logging.getLogger(__name__)
 
 PASSKEY_TRIALS = 4  # at each of five depths, so 20 questions of each length, as the paper asked
 
@@ -43,7 +47,7 @@ def tested_lengths(original: int, length: int) -> list[int]:
 
 
 def measure(run: RunFolder, lengths: list[int]) -> Outcome:
-    """Evaluate the last checkpoint of a run. Raises ValueError or FileNotFoundError if the run is not complete."""
+    """Evaluate the last checkpoint of a run. Raises UserError or FileNotFoundError if the run is not complete."""
     config = load_config(run.config)
     entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
     with load_trained(run.checkpoint(config.training.steps)) as loaded:
@@ -51,7 +55,7 @@ def measure(run: RunFolder, lengths: list[int]) -> Outcome:
 
 
 def measure_base(run: RunFolder, lengths: list[int]) -> Outcome:
-    """Evaluate the model of a run's training.init_from. Raises ValueError or FileNotFoundError if it is not there."""
+    """Evaluate the model of a run's training.init_from. Raises UserError or FileNotFoundError if it is not there."""
     config = load_config(run.config)
     with load_untrained(config) as loaded:
         return _outcome(config, loaded, lengths, {}, [])
@@ -94,9 +98,9 @@ def main(words: list[str]) -> int:
     try:
         outcome = (measure_base if words[2:] == [BASE] else measure)(folder, lengths)
         outcome.write(folder.outcome(None))
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 2
+    except UserError as failure:
+        LOG.error("error: %s", failure)
+        return failure.status
     return 0
 
 

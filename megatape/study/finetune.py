@@ -13,6 +13,7 @@ from pathlib import Path
 
 from megatape.config import Config, load_config, save_config
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.base import Base, open_base
 from megatape.study.children import interruptible, locked
@@ -45,7 +46,7 @@ def finetune(
     launcher  command that starts a Python script on all ranks; None: one process per run
     command   what the user typed, for the table
 
-    Raises ValueError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
+    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
     failed."""
     names = parse_methods(methods)
     machine = Machine(jobs, launcher)
@@ -55,7 +56,7 @@ def finetune(
     _check_free(settings, {key for each in changes.values() for key in each})
     base.check(data, length)
     if any(out.glob("*/seed-*")):
-        raise ValueError(f"--out {out} holds runs of megatape study compare: choose another folder")
+        raise UserError(f"--out {out} holds runs of megatape study compare: choose another folder")
 
     with interruptible(), locked(out) as lock:
         yield f"{base.source}, made for {base.length} tokens, to {length} tokens"
@@ -89,26 +90,26 @@ def finetune(
 def parse_methods(text: str) -> list[str]:
     """The methods of a list such as "base,lora,tape", without the base, which is always compared.
 
-    Raises ValueError for an unknown or repeated one."""
+    Raises UserError for an unknown or repeated one."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in (BASE, *METHODS):
-            raise ValueError(f"--methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
+            raise UserError(f"--methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
         if names.count(name) > 1:
-            raise ValueError(f"--methods: {name} is listed twice")
+            raise UserError(f"--methods: {name} is listed twice")
     return [name for name in names if name != BASE]
 
 
 def _check_free(settings: list[str], taken: set[str]) -> None:
-    """Raise ValueError if the user sets what the methods set, or what has an option of its own. The scaling is free: it is the
+    """Raise UserError if the user sets what the methods set, or what has an option of its own. The scaling is free: it is the
     same for all methods."""
     options = {"data.path": "--data", "data.sequence_length": "--length", "training.steps": "--steps", "run.directory": "--out"}
     for key in (item.partition("=")[0] for item in settings):
         if key in options:
-            raise ValueError(f"--set {key}: give {options[key]} instead")
+            raise UserError(f"--set {key}: give {options[key]} instead")
         for other in (taken - {"model.scaling"}) | {"training.init_from"}:
             if f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}."):
-                raise ValueError(f"--set {key}: the study sets {other} itself: leave it out")
+                raise UserError(f"--set {key}: the study sets {other} itself: leave it out")
 
 
 def _as_it_was(config: Config, base: Base) -> Config:

@@ -20,6 +20,7 @@ from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.dataset import Dataset, TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Loader
+from megatape.errors import UserError
 from megatape.tables import markdown
 
 BATCH, SEED = 32, 0  # samples
@@ -32,13 +33,11 @@ Reader = Callable[[int], Iterator[Pair]]  # the batches after so many samples, w
 def report(directory: Path, length: int) -> Iterator[str]:
     """Yields the table for samples of `length` tokens of the training split of a data directory, read for an epoch.
 
-    Raises ValueError or FileNotFoundError if the directory is corrupted, or has too few tokens."""
+    Raises UserError or FileNotFoundError if the directory is corrupted, or has too few tokens."""
     verified = TokenDataset(directory, "train", length)
     steps = verified.num_samples // BATCH
     if steps < 2:
-        raise ValueError(
-            f"--data {directory} has {verified.num_samples} samples of --length {length}: give {2 * BATCH} or more"
-        )
+        raise UserError(f"--data {directory} has {verified.num_samples} samples of --length {length}: give {2 * BATCH} or more")
     for index in range(verified.num_samples):
         verified.sample(index)
     dtype = np.dtype(load_index(directory).dtype)

@@ -5,6 +5,7 @@ The data decides on the metrics: exact match for addition, perplexity by sequenc
 
 import itertools
 import json
+import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from megatape.data.addition import AdditionTask, longest_document
 from megatape.data.dataset import TokenDataset
 from megatape.data.index import load_index
 from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import special_tokens
@@ -30,6 +32,8 @@ from megatape.tasks.addition import Addition
 from megatape.tasks.evaluation import evaluate
 from megatape.tasks.perplexity import evaluate_perplexity
 
+LOG = logging.getLogger(__name__)
+
 LENGTHS = (128, 256, 512, 1024)  # sequence lengths of the perplexity, up to model.max_positions
 POINTS = 50  # on a loss curve
 
@@ -37,12 +41,12 @@ Measured = tuple[dict[str, float], dict[int, float], tuple[str, str]]  # figures
 
 
 def check_measurable(config: Config, scaling: str | None) -> None:
-    """Raise ValueError or FileNotFoundError now if `measure` could not evaluate the trained model later."""
+    """Raise UserError or FileNotFoundError now if `measure` could not evaluate the trained model later."""
     data = config.data.directory
     if is_addition(config):
         digits, longest = AdditionTask.of(data).digits, tested_lengths(config)[-1]
         if longest > config.model.max_positions:
-            raise ValueError(
+            raise UserError(
                 f"data.path {data} has operands of up to {digits} digits; the test has {2 * digits}, which need {longest} "
                 f"positions, but model.max_positions is {config.model.max_positions}: raise it"
             )
@@ -50,7 +54,7 @@ def check_measurable(config: Config, scaling: str | None) -> None:
         check_text(config, tested_lengths(config)[-1])
     if scaling:
         if tested_lengths(config)[-1] <= config.data.sequence_length:
-            raise ValueError(
+            raise UserError(
                 f"{config.model.encoding}+{scaling}: no test is longer than the {config.data.sequence_length} tokens of "
                 f"training, so scaling would change nothing: raise model.max_positions (now {config.model.max_positions}), or "
                 f"remove +{scaling}"
@@ -60,9 +64,9 @@ def check_measurable(config: Config, scaling: str | None) -> None:
 
 
 def check_text(config: Config, longest: int) -> None:
-    """Raise ValueError or FileNotFoundError if the data has no perplexity up to `longest` tokens."""
+    """Raise UserError or FileNotFoundError if the data has no perplexity up to `longest` tokens."""
     if config.data.samples != "packed" or config.data.mask_documents:
-        raise ValueError(
+        raise UserError(
             "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
             "data.mask_documents to false"
         )
@@ -70,7 +74,7 @@ def check_text(config: Config, longest: int) -> None:
 
 
 def check_exportable(config: Config) -> None:
-    """Raise ValueError if a model trained by this configuration could not be exported with the tokenizer of its data."""
+    """Raise UserError if a model trained by this configuration could not be exported with the tokenizer of its data."""
     data = config.data.directory
     family_of(config).config(config, special_tokens(stored_tokenizer(data, load_index(data).tokenizer.files)))
 
@@ -90,7 +94,7 @@ def tested_lengths(config: Config) -> list[int]:
 def measure(run: RunFolder, scaling: str | None) -> Outcome:
     """Evaluate the last checkpoint of a run, with its frequencies scaled where a test is longer than training was.
 
-    Raises ValueError or FileNotFoundError if the run is not complete."""
+    Raises UserError or FileNotFoundError if the run is not complete."""
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
@@ -144,9 +148,9 @@ def main(words: list[str]) -> int:
     folder, scaling = RunFolder(Path(words[0])), words[1] if len(words) > 1 else None
     try:
         measure(folder, scaling).write(folder.outcome(scaling))
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 2
+    except UserError as failure:
+        LOG.error("error: %s", failure)
+        return failure.status
     return 0
 
 

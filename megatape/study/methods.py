@@ -3,6 +3,8 @@ that starts from a pretrained rope model."""
 
 from typing import Any
 
+from megatape.errors import UserError
+
 Settings = dict[str, Any]  # section.key -> value, as --set takes them
 
 BASE = "base"  # the model as it is, beside the methods
@@ -35,9 +37,9 @@ def method_settings(name: str, original: int, length: int) -> Settings:
 def extension(original: int, length: int) -> Settings:
     """What all methods have in common: longer samples, whose positions are divided to stay within the original length.
 
-    Raises ValueError if `length` is not longer."""
+    Raises UserError if `length` is not longer."""
     if length <= original:
-        raise ValueError(f"length {length} is no longer than the {original} tokens that the base is made for: give more")
+        raise UserError(f"length {length} is no longer than the {original} tokens that the base is made for: give more")
     return {
         "data.sequence_length": length,
         "model.encoding": "rope",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from megatape.config import Config
+from megatape.errors import UserError
 from megatape.files import as_type, read_json, temporary_name
 
 
@@ -48,8 +49,8 @@ class Outcome:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises ValueError if the file is corrupted."""
+        """Read what `write` wrote. Raises UserError if the file is corrupted."""
         try:
             return as_type(read_json(path), cls)
         except ValueError as error:
-            raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None
+            raise UserError(f"{path} is corrupted ({error}): remove it and run the command again") from None

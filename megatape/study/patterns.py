@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from megatape.errors import MissingPath, UserError
 from megatape.study.probe import dot_products, probabilities, run
 from megatape.study.subjects import Subject
 
@@ -23,14 +24,14 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
 
     One row of dot products for each model that has position tensors, taken as they enter a layer; then one row for each
     model but the first, with its attention minus the first model's. All are means over sequences and over channels or
-    heads. Raises ValueError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder."""
+    heads. Raises UserError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder."""
     if out.suffix != ".png":
-        raise ValueError(f"--out is {out}: give a name that ends in .png")
+        raise UserError(f"--out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"--out is {out}: no folder {out.parent}: create it or choose another")
+        raise MissingPath(f"--out is {out}: no folder {out.parent}: create it or choose another")
     depths = {subject.model.config.num_layers for subject in subjects}
     if len(depths) > 1 or any(not torch.equal(subject.tokens, subjects[0].tokens) for subject in subjects):
-        raise ValueError(
+        raise UserError(
             f"the models have {', '.join(map(str, sorted(depths)))} layers, or different texts: give models of equal depth and "
             "data"
         )
@@ -45,7 +46,7 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
             difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
             rows.append((f"attention:\n{label}\n- {first}", difference))
     if not rows:
-        raise ValueError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
+        raise UserError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
     figure_of(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from megatape.config import ModelConfig, load_config
+from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
@@ -82,12 +83,12 @@ def study(
 ) -> Iterator[str]:
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study serving`.
 
-    Raises FileNotFoundError or ValueError for bad arguments."""
+    Raises FileNotFoundError or UserError for bad arguments."""
     config = paper_config() if file is None else load_config(file).model
     config = ModelConfig.model_validate(config.model_dump() | {"num_layers": layers or config.num_layers})
     names = parse_encodings(encodings)
     if BASELINE_ENCODING in names:
-        raise ValueError(f"--encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
+        raise UserError(f"--encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
     cells = [Cell(batch, padding, length) for batch in batches for padding in paddings for length in lengths]
     torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -100,7 +101,7 @@ def build(
 ) -> dict[str, PreTrainedModel]:
     """A Llama and a model with each encoding, of one shape: random weights, no biases, no norm of queries, no scaling.
 
-    Raises ValueError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape."""
     fields = {theirs: getattr(config, ours) for theirs, ours in FIELDS.items()} | {"head_dim": config.head_dim}
     # Decoding goes beyond the prompt; RandPE draws as many positions as it may.
     fields["max_position_embeddings"] = longest = max(config.max_positions, 2 * length)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatape.errors import UserError
 from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.study.probe import LayerInputs, dot_products, probabilities, run
 from megatape.study.subjects import Subject
@@ -67,10 +68,10 @@ def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[
 def changes(subject: Subject, shift: int) -> dict[str, Change]:
     """The change for both kinds of shift: means over the subject's sequences, and the maximum for the logits.
 
-    Raises ValueError unless the shift is in 1 .. length - 1."""
+    Raises UserError unless the shift is in 1 .. length - 1."""
     length = subject.tokens.shape[1]
     if not 1 <= shift < length:
-        raise ValueError(f"--shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
+        raise UserError(f"--shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = subject.positions(length)
     added = torch.full((1, shift), subject.bos)
     found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
@@ -95,7 +96,7 @@ def _mean(of_sequences: list[Change]) -> Change:
 
 
 def report(subjects: list[Subject], shift: int) -> Iterator[str]:
-    """Yields the paragraphs of the study. Raises ValueError as `changes` does."""
+    """Yields the paragraphs of the study. Raises UserError as `changes` does."""
     yield "\n".join(subject.source for subject in subjects)
     count, length = subjects[0].tokens.shape
     yield f"{count} sequences of {length} tokens, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."

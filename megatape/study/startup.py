@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from megatape.errors import MissingPath
+
 CONFIG, DATA = "configs/tape_tiny.json", "runs/data/python"
 
 
 def report() -> Iterator[str]:
     """Yields the time. Raises FileNotFoundError without the data, ChildProcessError with the run's last lines if it fails."""
     if not Path(DATA).is_dir():
-        raise FileNotFoundError(f"no folder {DATA}: run in the repository's root, after launch/quickstart.py")
+        raise MissingPath(f"no folder {DATA}: run in the repository's root, after launch/quickstart.py")
     with tempfile.TemporaryDirectory() as folder:
         command = ["deepspeed", "--num_accelerators", "2", "--module", "megatape", "pretrain", "--config", CONFIG]
         command += ["--set", "training.steps=2", "--set", f"run.directory={folder}/run", "--set", f"data.path={DATA}"]

@@ -11,6 +11,7 @@ from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import load_config
 from megatape.data.dataset import TokenDataset
+from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import unsettled_model
@@ -48,19 +49,19 @@ def load_subjects(
 ) -> list[Subject]:
     """One model per checkpoint or, if `random`, the model of `config` with each of the encodings, and random tokens.
 
-    Raises ValueError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid."""
+    Raises UserError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid."""
     if samples < 1:
-        raise ValueError(f"--samples is {samples}: give at least 1")
+        raise UserError(f"--samples is {samples}: give at least 1")
     if length is not None and length < 2:
-        raise ValueError(f"--length is {length}: give at least 2")
+        raise UserError(f"--length is {length}: give at least 2")
     if random:
         if checkpoints or data or not config:
-            raise ValueError("--random needs --config FILE, and takes neither checkpoints nor --data")
+            raise UserError("--random needs --config FILE, and takes neither checkpoints nor --data")
         return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
     if not checkpoints or config or encodings:
-        raise ValueError("give checkpoint folders, or --random with --config FILE and optionally --encodings")
+        raise UserError("give checkpoint folders, or --random with --config FILE and optionally --encodings")
     if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
-        raise ValueError(f"{twice[0]} is listed twice")
+        raise UserError(f"{twice[0]} is listed twice")
     return _trained(checkpoints, data, samples, length)
 
 
@@ -100,9 +101,9 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
     dataset = TokenDataset(directory, "validation", length)
     tokenizer = checkpoint.tokenizer()
     if tokenizer.sha256 != dataset.tokenizer_hash:
-        raise ValueError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
+        raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
     if dataset.num_samples < samples:
-        raise ValueError(
+        raise UserError(
             f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
     tokens = torch.from_numpy(np.stack([dataset.tokens(index)[:length] for index in range(samples)]))

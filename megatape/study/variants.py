@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from megatape.config import ModelConfig
+from megatape.errors import UserError
 from megatape.registry import ENCODINGS
 from megatape.study.choice import known_encoding
 
@@ -31,11 +32,11 @@ class Variant:
 def parse_variants(text: str) -> list[Variant]:
     """The variants of a list such as "rope,tape+yarn,tape:position_size=12".
 
-    Raises ValueError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant."""
+    Raises UserError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant."""
     variants = [_parse(entry.strip()) for entry in text.split(",")]
     for variant in variants:
         if variants.count(variant) > 1:
-            raise ValueError(f"--encodings: {variant.label} is listed twice")
+            raise UserError(f"--encodings: {variant.label} is listed twice")
     return variants
 
 
@@ -55,12 +56,12 @@ def _parse(entry: str) -> Variant:
     known_encoding(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        raise ValueError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
+        raise UserError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
     if plus and scaling not in SCALINGS:
-        raise ValueError(f"--encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
+        raise UserError(f"--encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
-            raise ValueError(
+            raise UserError(
                 f"--encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
                 "scaling come first, as in tape+yarn"
             )

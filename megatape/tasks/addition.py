@@ -11,6 +11,7 @@ from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.errors import UserError
 from megatape.tasks.heat_map import Grid, draw_heat_map
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
@@ -131,7 +132,7 @@ class Addition(Task[Asked, AdditionGrid]):
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
 
-        Raises ValueError if `data` does not hold addition data, if its tokenizer is not the model's, or if the longest problem
+        Raises UserError if `data` does not hold addition data, if its tokenizer is not the model's, or if the longest problem
         exceeds the model's maximum positions."""
         task, size = AdditionTask.of(self.data), self._size()
         tokenizer = _tokenizer(model, self.data)
@@ -179,12 +180,12 @@ class Addition(Task[Asked, AdditionGrid]):
 
 
 def _tokenizer(model: EvaluationModel, data: Path) -> Tokenizer:
-    """The data's tokenizer. Raises ValueError if the model has another one."""
+    """The data's tokenizer. Raises UserError if the model has another one."""
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
     ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], model.tokenizer(text)["input_ids"]
     if len(model.tokenizer) != tokenizer.vocab_size or theirs != ours:
-        raise ValueError(
+        raise UserError(
             f"the tokenizer of {model.name} ({len(model.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
             f"({tokenizer.vocab_size} tokens, {text!r} is {ours}): give a model that was trained on this data"
         )
@@ -193,10 +194,10 @@ def _tokenizer(model: EvaluationModel, data: Path) -> Tokenizer:
 
 def _check_lengths(model: EvaluationModel, size: int) -> None:
     if size < 1:
-        raise ValueError(f"--max-digits is {size}: give at least 1")
+        raise UserError(f"--max-digits is {size}: give at least 1")
     needed, limit = longest_document(size) - 1, model.max_positions
     if needed > limit:
-        raise ValueError(
+        raise UserError(
             f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "
             "--max-digits, or train with more positions"
         )

@@ -19,6 +19,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.record import IMPORT, open_import, read_record
 from megatape.hf.adopt.weights import find_weights
@@ -89,7 +90,7 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
     """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share, in the
     precision that an export of it has.
 
-    base, adapter: as load_trained takes them. Raises FileNotFoundError or ValueError as that does, and for a model that the
+    base, adapter: as load_trained takes them. Raises FileNotFoundError or UserError as that does, and for a model that the
     ranks cannot divide or whose positions depend on a run's seed."""
     with TemporaryDirectory() as temporary:
         name, found = str(folder), folder
@@ -112,16 +113,16 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Raise ValueError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model, or if its positions are
+    """Raise UserError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model, or if its positions are
     drawn."""
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         if getattr(model, field) % num_ranks:
-            raise ValueError(
+            raise UserError(
                 f"--tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
                 "divisor"
             )
     if model.encoding == "randpe":
-        raise ValueError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out --tp")
+        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out --tp")
 
 
 def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Tokenizer]:
@@ -129,7 +130,7 @@ def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Token
         checkpoint = CheckpointWeights(folder, base)
         return checkpoint, stored_dtype(checkpoint.config), checkpoint.tokenizer()
     if base is not None:
-        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
     if (folder / IMPORT).is_file():
         weights = open_import(folder)
         return weights, getattr(torch, read_record(folder).dtype), load_tokenizer(weights.directory)

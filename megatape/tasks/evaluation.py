@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from megatape.errors import UserError
 from megatape.files import write_atomically
 from megatape.tasks.identity import examples_hash, software
 from megatape.tasks.journal import Journal
@@ -40,7 +41,7 @@ def evaluate_in(
     journal, batches = Journal(folder), task.batches(model)
     num_examples = sum(map(len, batches))
     if not num_examples:
-        raise ValueError(f"{name}: there is not one example: give data that has some")
+        raise UserError(f"{name}: there is not one example: give data that has some")
     settings = {
         "format": FORMAT,
         "task": name,

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from megatape.checkpoint.manifest import MANIFEST, describe
+from megatape.errors import MissingPath
 from megatape.runtime.software import source_hash, versions
 
 FILES = ("*.json", "*.safetensors", "*.model")  # of a folder without a manifest, those that decide what a model answers
@@ -21,7 +22,7 @@ def model_hash(folder: Path) -> str:
     manifest = folder / MANIFEST
     paths = [manifest] if manifest.is_file() else sorted(path for pattern in FILES for path in folder.glob(pattern))
     if not paths:
-        raise FileNotFoundError(f"{folder}: no such model: give a checkpoint, or a folder that `megatape export` wrote")
+        raise MissingPath(f"{folder}: no such model: give a checkpoint, or a folder that `megatape export` wrote")
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name} {describe(path)['sha256']}\n".encode())

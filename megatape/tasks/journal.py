@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import ExistingPath
 from megatape.files import parse_json, read_json, write_atomically
 from megatape.run_folder import read_lines
 from megatape.tasks.task import Sample
@@ -39,11 +40,11 @@ class Journal:
             try:
                 known = read_json(path)
             except (OSError, ValueError):
-                raise FileExistsError(
+                raise ExistingPath(
                     f"{self.folder} exists, but {path.name} there says of no evaluation what it is: choose another --output"
                 ) from None
             if difference := _difference(known, parse_json(text)):
-                raise FileExistsError(
+                raise ExistingPath(
                     f"{self.folder} holds an evaluation with other settings: {difference}: choose another --output, or "
                     "remove it to start again"
                 )

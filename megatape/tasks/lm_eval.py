@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import MissingPath, UserError
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
 
@@ -135,11 +136,11 @@ class LmEval(Task[Asked, LmEvalScores]):
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
 
-        Raises FileNotFoundError or ValueError for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
+        Raises FileNotFoundError or UserError for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
         without lm-eval."""
         for option, number, least in (("--num-fewshot", self.num_fewshot, 0), ("--max-examples", self.max_examples, 1)):
             if number is not None and number < least:
-                raise ValueError(f"{option} is {number}: give at least {least}")
+                raise UserError(f"{option} is {number}: give at least {least}")
         found = []
         for name, task in self._loaded()["tasks"].items():
             documents = task.doc_iterator(limit=self.max_examples)
@@ -199,9 +200,9 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
 
     for option, folder in (("--data-root", data_root), ("--include", include)):
         if folder is not None and not folder.is_dir():
-            raise FileNotFoundError(f"{option} {folder}: no such folder")
+            raise MissingPath(f"{option} {folder}: no such folder")
     if gone := [name for name in names if name.startswith("scrolls")]:
-        raise ValueError(
+        raise UserError(
             f"--tasks: lm-eval's {gone[0]} needs a part of transformers that is gone: use megatape evaluate scrolls"
         )
     manager = _manager(include, stock=False)
@@ -210,7 +211,7 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
     for name in names:
         if name not in manager.all_tasks:
             near = get_close_matches(name, manager.all_tasks)
-            raise ValueError(f"--tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
+            raise UserError(f"--tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
     datasets.disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
     random.seed(SEED)
@@ -254,7 +255,7 @@ def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
     except Exception as error:
         where = "" if data_root is None else f" in --data-root {data_root}"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"--tasks: lm-eval cannot load {name}{where}: {reason}") from error
+        raise UserError(f"--tasks: lm-eval cannot load {name}{where}: {reason}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from megatape.errors import UserError
 from megatape.tasks.batching import equal_lengths
 from megatape.tasks.model import EvaluationModel
 
@@ -53,7 +54,7 @@ class LmEvalModel(TemplateLM):
         number = -1
         for number, (_, context, continuation) in enumerate(requests):
             if len(continuation) > self.model.max_positions:
-                raise ValueError(
+                raise UserError(
                     f"lm-eval asks for a continuation of {len(continuation)} tokens, but {self.model.name} has "
                     f"{self.model.max_positions} positions (model.max_positions): choose another task"
                 )
@@ -81,16 +82,16 @@ class LmEvalModel(TemplateLM):
         return found
 
     def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
-        """Greedy texts, cut in front of the strings that end them. Raises ValueError for a task that samples."""
+        """Greedy texts, cut in front of the strings that end them. Raises UserError for a task that samples."""
         asked = []
         for number, (context, settings) in enumerate(request.args for request in requests):
             wanted = normalize_gen_kwargs(settings)
             if wanted.get("do_sample"):
-                raise ValueError(f"the lm-eval task samples its texts ({settings}), but only greedy texts are supported")
+                raise UserError(f"the lm-eval task samples its texts ({settings}), but only greedy texts are supported")
             num_tokens = wanted["max_gen_toks"]
             room = self.model.max_positions - num_tokens
             if room < 1:
-                raise ValueError(
+                raise UserError(
                     f"the lm-eval task asks for {num_tokens} tokens, but {self.model.name} has {self.model.max_positions} "
                     "positions (model.max_positions): choose another task"
                 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from megatape.errors import UserError, path_errors
 from megatape.files import write_atomically
 from megatape.hf.loading import load_trained
 from megatape.tables import markdown
@@ -21,6 +22,7 @@ from megatape.tasks.task import Task
 DIGITS = 4
 
 
+@path_errors()
 def evaluate_models(
     tasks: dict[str, Task[Any, Any]],
     models: list[Path],
@@ -34,7 +36,7 @@ def evaluate_models(
     """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
 
     trust_remote_code, base, adapter: as load_trained takes them. training_code: run the model by load_divided instead.
-    Collective over all ranks. Returns the summaries and tables. Raises ValueError if a model is given twice, and what the
+    Collective over all ranks. Returns the summaries and tables. Raises UserError if a model is given twice, and what the
     loading and evaluate_in raise."""
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
@@ -63,11 +65,11 @@ def evaluate_models(
 
 @contextmanager
 def _full_gpu_named(folder: Path) -> Iterator[None]:
-    """Turn torch's error of a full GPU into a ValueError that says what to do."""
+    """Turn torch's error of a full GPU into a UserError that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise ValueError(
+        raise UserError(
             f"{folder} with its texts does not fit on the GPU ({str(error).splitlines()[0]}): divide it over several processes "
             "with --tp, give shorter --lengths, or end what else runs there"
         ) from None
@@ -76,11 +78,11 @@ def _full_gpu_named(folder: Path) -> Iterator[None]:
 def name_models(models: list[Path]) -> list[str]:
     """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
 
-    Raises ValueError if one is given twice."""
+    Raises UserError if one is given twice."""
     parts = [Path(os.path.realpath(model)).parts for model in models]  # Path.resolve raises no OSError for a loop of links
     for number, part in enumerate(parts):
         if part in parts[:number]:
-            raise ValueError(f"{models[number]} is given twice")
+            raise UserError(f"{models[number]} is given twice")
     names = []
     for part in parts:
         size = 1

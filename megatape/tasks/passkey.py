@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from megatape.errors import UserError
 from megatape.tasks.batching import equal_lengths
 from megatape.tasks.heat_map import Grid, draw_heat_map
 from megatape.tasks.lengths import parse_lengths
@@ -146,10 +147,10 @@ class Passkey(Task[Prompt, PasskeyScores]):
     def batches(self, model: EvaluationModel) -> list[list[Prompt]]:
         """Prompts of equal length, so that nothing is padded.
 
-        Raises ValueError for a number of trials below 1, for a length that leaves no room for the question, and for prompts
+        Raises UserError for a number of trials below 1, for a length that leaves no room for the question, and for prompts
         beyond the model's maximum positions."""
         if self.trials is not None and self.trials < 1:
-            raise ValueError(f"--trials is {self.trials}: give at least 1")
+            raise UserError(f"--trials is {self.trials}: give at least 1")
         batches = []
         for cell in PROTOCOLS[self.protocol](model, self.lengths, self.trials):
             batches += equal_lengths(_prompts(model, cell), lambda prompt: len(prompt.tokens))
@@ -198,7 +199,7 @@ def _prompts(model: EvaluationModel, cell: Cell) -> list[Prompt]:
             # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
             size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
         if len(tokens) + size > model.max_positions:
-            raise ValueError(
+            raise UserError(
                 f"--lengths {cell.length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
                 f"{model.max_positions} positions (model.max_positions): give shorter --lengths"
             )

@@ -169,14 +169,14 @@ class Perplexity(Task[Window, PerplexityScores]):
     def batches(self, model: EvaluationModel) -> list[list[Window]]:
         """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
 
-        Raises FileNotFoundError, or ValueError for a text that is too short or not in the model's tokens, lengths that do not
+        Raises FileNotFoundError, or UserError for a text that is too short or not in the model's tokens, lengths that do not
         divide the longest in mode "disjoint", and a stride elsewhere than in mode "sliding" or above
         a length."""
         if self.stride is not None and self.mode != "sliding":
-            raise ValueError(f"--stride has no effect with --mode {self.mode}: leave it out, or choose sliding")
+            raise UserError(f"--stride has no effect with --mode {self.mode}: leave it out, or choose sliding")
         lengths, tokens = self._lengths(model), read_tokens(model, self.data, self.max_tokens)
         if tokens.size <= max(lengths):
-            raise ValueError(
+            raise UserError(
                 f"--lengths {max(lengths)}: {self.data} has {tokens.size} tokens (--max-tokens {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
@@ -217,7 +217,7 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
     """Exponential of the mean loss (nats) on the start of the validation split, in disjoint windows of `length` tokens.
 
     Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
-    text is packed as in training, and every sequence starts without context. Raises ValueError if the split is shorter
+    text is packed as in training, and every sequence starts without context. Raises UserError if the split is shorter
     than `longest`."""
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
@@ -228,7 +228,7 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
 def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarray:
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
-    Raises FileNotFoundError, or ValueError for ids that are not the model's."""
+    Raises FileNotFoundError, or UserError for ids that are not the model's."""
     if path.is_dir():
         size = TokenDataset(path, "validation", 1).num_tokens
         dataset = TokenDataset(path, "validation", min(size, max_tokens) - 1)
@@ -242,10 +242,10 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"--data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
+            raise UserError(f"--data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
         tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
     if tokens.size and tokens.max() >= model.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"--data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
             "give text of the model's tokenizer"
         )
@@ -253,14 +253,14 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
 
 
 def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.ndarray) -> None:
-    """Raise ValueError if the data's tokenizer is not the model's, by the first document of the text."""
+    """Raise UserError if the data's tokenizer is not the model's, by the first document of the text."""
     own = tokens[1:] if tokens[0] == dataset.bos_id else tokens
     ends = np.flatnonzero(own == dataset.eos_id)
     ours = own[: ends[0] if ends.size else own.size].tolist()
     tokenizer = dataset.tokenizer()
     theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
-        raise ValueError(
+        raise UserError(
             f"--data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
             "text file, or data that was prepared with the model's"
         )
@@ -268,7 +268,7 @@ def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.n
 
 def _disjoint(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if longest % length:
-        raise ValueError(
+        raise UserError(
             f"--lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
             "divide the longest, or --mode sliding"
         )
@@ -277,7 +277,7 @@ def _disjoint(length: int, longest: int, tokens: np.ndarray, stride: int) -> lis
 
 def _sliding(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if not 1 <= stride <= length:
-        raise ValueError(f"--stride is {stride}: give 1 to the shortest of --lengths ({length} is less)")
+        raise UserError(f"--stride is {stride}: give 1 to the shortest of --lengths ({length} is less)")
     # Blocks of `stride` targets that every length has the whole context of: they end at tokens longest, longest + stride, ...
     return _windows(length, tokens, range(longest - length, tokens.size - length, stride), length, stride)
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from megatape.errors import UserError
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
-from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.launchers import discover
 from megatape.runtime.topology import Topology
 
@@ -42,31 +44,23 @@ class Ranks:
         return self.topology is None or self.topology.is_main
 
     def on_main(self, work: Callable[[], Value]) -> Value:
-        """What `work` returns (JSON) on the main process, on all of them. Raises its ValueError or OSError."""
+        """What `work` returns (JSON) on the main process, on all of them. Raises its UserError or OSError."""
+        return work() if self.topology is None else self._told(partial(on_main, work, self.topology))
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Wait until all processes have done their work. Raises the UserError or OSError of the first that met one."""
         if self.topology is None:
             return work()
+        self._told(partial(on_all, work, self.topology))
+        return None
+
+    def _told(self, work: Callable[[], Value]) -> Value:
         try:
-            return on_main(work, self.topology)
-        except (ValueError, OSError):
+            return work()
+        except (UserError, OSError):
             if self.is_main:
                 raise
             raise FailedElsewhere from None
-
-    def together(self, work: Callable[[], None]) -> None:
-        """Wait until all processes have done their work. Raises a ValueError with the first fault of any."""
-        if self.topology is None:
-            return work()
-        fault = ""
-        try:
-            work()
-        except (ValueError, OSError) as error:
-            fault = str(error)
-        faults = [text for text in exchange(fault, self.topology) if text]
-        if faults and self.is_main:
-            raise ValueError(faults[0])
-        if faults:
-            raise FailedElsewhere
-        return None
 
 
 ALONE = Ranks()
@@ -76,10 +70,10 @@ ALONE = Ranks()
 def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     """The processes that a launcher started, of which `num_tensor` each divide a model. Collective over them.
 
-    Raises ValueError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
+    Raises UserError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
-        raise ValueError(
+        raise UserError(
             f"--tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
             f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
         )

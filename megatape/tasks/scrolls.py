@@ -9,6 +9,7 @@ from typing import Any
 
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
+from megatape.errors import UserError
 from megatape.tables import markdown
 from megatape.tasks.batching import equal_lengths
 from megatape.tasks.model import EvaluationModel
@@ -133,12 +134,12 @@ class Scrolls(Task[Asked, ScrollsScores]):
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """Prompts of equal length, so that nothing is padded.
 
-        Raises ValueError for lengths that do not fit the model or leave no room for prompts, and what read_set raises."""
+        Raises UserError for lengths that do not fit the model or leave no room for prompts, and what read_set raises."""
         if self.max_examples is not None and self.max_examples < 1:
-            raise ValueError(f"--max-examples is {self.max_examples}: give at least 1")
+            raise UserError(f"--max-examples is {self.max_examples}: give at least 1")
         length = model.max_positions if self.sequence_length is None else self.sequence_length
         if length > model.max_positions:
-            raise ValueError(
+            raise UserError(
                 f"--sequence-length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
                 "give less"
             )

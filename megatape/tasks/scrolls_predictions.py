@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import read_json
 from megatape.tasks.scrolls_sets import Question, some_ids
 
 
+@path_errors()
 def read_predictions(path: Path) -> dict[str, str]:
     """Answers by id, from a file {id: answer}.
 
-    Raises FileNotFoundError, or ValueError for another content and ids given twice."""
+    Raises FileNotFoundError, or UserError for another content and ids given twice."""
     twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -22,25 +24,25 @@ def read_predictions(path: Path) -> dict[str, str]:
         return found
 
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file of predictions")
+        raise MissingPath(f"{path}: no such file of predictions")
     try:
         found = read_json(path, unique)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
+        raise UserError(f"{path}: not JSON ({error})") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: it must be an object {{id: answer}}, not {str(found)[:40]!r}")
+        raise UserError(f"{path}: it must be an object {{id: answer}}, not {str(found)[:40]!r}")
     if twice:
-        raise ValueError(f"{path}: {some_ids(twice)} given twice: give each once")
+        raise UserError(f"{path}: {some_ids(twice)} given twice: give each once")
     if others := [key for key, value in found.items() if not isinstance(value, str)]:
-        raise ValueError(f"{path}: {some_ids(others)} whose answer is not a text: {found[others[0]]!r:.40}")
+        raise UserError(f"{path}: {some_ids(others)} whose answer is not a text: {found[others[0]]!r:.40}")
     return found
 
 
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:
-    """Raises ValueError unless there is a prediction for each question, and none for anything else."""
+    """Raises UserError unless there is a prediction for each question, and none for anything else."""
     ids = {question.id for question in questions}
     missing, unknown = [key for key in ids if key not in predictions], [key for key in predictions if key not in ids]
     faults = [f"{some_ids(sorted(missing))} missing"] if missing else []
     faults += [f"{some_ids(unknown)} not in the set"] if unknown else []
     if faults:
-        raise ValueError(f"{path}: of {len(ids):,} questions, {' and '.join(faults)}: predict this set, and all of it")
+        raise UserError(f"{path}: of {len(ids):,} questions, {' and '.join(faults)}: predict this set, and all of it")

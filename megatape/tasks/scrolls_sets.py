@@ -17,6 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import orjson
 
 from megatape.data.finetuning.format import text_of
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.tasks.text_scores import METRICS, Metric
 
 NUM_SHOWN = 3  # ids in an error
@@ -58,24 +59,25 @@ class Question:
 
 
 def parse_set(text: str) -> TextSet:
-    """A set of SCROLLS by its name, or any other as NAME=METRIC. Raises ValueError."""
+    """A set of SCROLLS by its name, or any other as NAME=METRIC. Raises UserError."""
     name, _, metric = text.partition("=")
     if metric in METRICS and name not in SETS and re.fullmatch(r"\w[\w.-]*", name):
         return TextSet(name, metric)
     if text not in SETS:
-        raise ValueError(
+        raise UserError(
             f"{text!r} is no set: give one of {', '.join(SETS)}, or a set of your own with its metric, such as "
             f"my_set=exact_match (of {', '.join(METRICS)})"
         )
     return SETS[text]
 
 
+@path_errors()
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:
     """The questions of a split in the order of their first lines. encode: an input to its prompt.
 
-    Raises FileNotFoundError if `data` has not the layout, and ValueError for a line that is not of a set, an id with two
+    Raises FileNotFoundError if `data` has not the layout, and UserError for a line that is not of a set, an id with two
     inputs, questions without reference, and an empty set."""
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
@@ -90,7 +92,7 @@ def read_set(
             digest = sha256(text.encode()).digest()
             first, expected = inputs.setdefault(key, (place, digest))
             if digest != expected:
-                raise ValueError(f"{place}: id {key!r} was given another input in {first}: give each question an id of its own")
+                raise UserError(f"{place}: id {key!r} was given another input in {first}: give each question an id of its own")
             if key not in questions:
                 if max_questions is not None and len(questions) == max_questions:
                     continue
@@ -101,10 +103,10 @@ def read_set(
             else:
                 without.append(key)
     if not inputs:
-        raise ValueError(f"{path} is empty: it must have a line for each question")
+        raise UserError(f"{path} is empty: it must have a line for each question")
     if without:
         test = "; the published test split has none, use the validation split" if split == "test" else ""
-        raise ValueError(
+        raise UserError(
             f"{path}: {some_ids(list(dict.fromkeys(without)))} without a reference: `output` must have its text{test}"
         )
     return list(questions.values())
@@ -129,16 +131,16 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
                             yield f"{packed}:{member}", lines  # type: ignore[misc]  # reads as a binary file does
                         return
         except BadZipFile as error:
-            raise ValueError(f"{packed}: corrupted ({error}): download it again") from None
+            raise UserError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
-        raise FileNotFoundError(f"--scrolls {data}: no such folder")
+        raise MissingPath(f"--scrolls {data}: no such folder")
     found = {
         str(data): sorted(path.name for path in data.iterdir()),
         str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
         str(packed): inside,
     }
     listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in found.items() if names) or "it is empty"
-    raise FileNotFoundError(
+    raise MissingPath(
         f"--scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
         f"{listed}"
     )
@@ -148,15 +150,15 @@ def _record(place: str, line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ValueError(f"{place}: malformed JSON ({error}): copy the file again") from None
+        raise UserError(f"{place}: malformed JSON ({error}): copy the file again") from None
     try:
         if not isinstance(record, dict):
-            raise ValueError(f"{record!r:.40} is not an object")
+            raise UserError(f"{record!r:.40} is not an object")
         for name in ("id", "input"):
             if not text_of(record, name).strip():
-                raise ValueError(f"`{name}` is empty")
+                raise UserError(f"`{name}` is empty")
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        raise UserError(f"{place}: {error}") from None
     return record
 
 

@@ -61,7 +61,7 @@ class Task(ABC, Generic[Example, Found]):
 
     @abstractmethod
     def batches(self, model: EvaluationModel) -> list[list[Example]]:
-        """All examples. Raises ValueError if the task's settings or its data do not suit the model."""
+        """All examples. Raises UserError if the task's settings or its data do not suit the model."""
 
     @abstractmethod
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Sample]:

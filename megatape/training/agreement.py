@@ -8,20 +8,17 @@ from typing import Any
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.splits import RunData, open_data
+from megatape.errors import RankMismatch, UserError
 from megatape.runtime.exchange import exchange
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
-
-
-class CannotBegin(ValueError):
-    """No rank can begin: the same error on all of them."""
 
 
 def open_together(config: Config, arguments: dict[str, Any], topology: Topology) -> RunData:
     """Open this rank's data. Collective.
 
     arguments: those of the command line beside the configuration, by name.
-    Raises CannotBegin on all ranks if one of them cannot open its data, or if configuration, arguments, code or data differ
+    Raises RankMismatch on all ranks if one of them cannot open its data, or if configuration, arguments, code or data differ
     between ranks."""
     data, fault = None, ""
     found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
@@ -35,12 +32,12 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
             f"the hash of the validation data{f' {name}' * bool(name)}": split.fingerprint[:12]
             for name, split in data.validation.items()
         }
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         fault = str(error)
     everyone = exchange({"host": socket.gethostname(), "fault": fault, "found": found}, topology)
     disagreement = find_disagreement(everyone)
     if disagreement:
-        raise CannotBegin(disagreement)
+        raise RankMismatch(disagreement)
     assert data
     return data
 

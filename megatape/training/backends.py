@@ -1,5 +1,6 @@
 """Which attention backends and kernels a run uses: those that work when all ranks try them."""
 
+import logging
 from dataclasses import replace
 
 import torch
@@ -7,11 +8,14 @@ import torch
 from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.trial import failure
 from megatape.config import Config
+from megatape.errors import UserError
 from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.update_trial import update_failure
 from megatape.registry import AUTO
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology, name_ranks
+
+LOG = logging.getLogger(__name__)
 
 TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks of queries
 
@@ -19,7 +23,7 @@ TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks 
 def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
     """The first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
-    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises ValueError on all ranks if
+    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
     training.attention forces a backend that does not support the model or fails, or if none is left."""
     needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
     check_forced_backend(needs[0], forced)
@@ -38,12 +42,12 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
             left -= set(supported)
     told = "; ".join(f"{name}: it {fault}" for name, fault in failed.items())
     if left:
-        raise ValueError(f"no attention backend works here: {told}")
+        raise UserError(f"no attention backend works here: {told}")
     if forced in failed:
         able = ", ".join(working)
-        raise ValueError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
+        raise UserError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
-        print(f"attention by {select_backend(needs[0], tuple(working))} instead of {told}", flush=True)
+        LOG.info("attention by %s instead of %s", select_backend(needs[0], tuple(working)), told)
     return tuple(working)
 
 
@@ -55,7 +59,7 @@ def updates_by_kernel(config: Config, device: torch.device, topology: Topology, 
         return False
     told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
     if told and topology.is_main:
-        print(f"position update by PyTorch instead of {backends[0]}: it {told}", flush=True)
+        LOG.info("position update by PyTorch instead of %s: it %s", backends[0], told)
     return not told
 
 

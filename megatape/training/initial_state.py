@@ -1,12 +1,12 @@
 """What a run has before its first step: initial weights, or those of another model."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from megatape.checkpoint.manifest import MANIFEST, describe
@@ -15,6 +15,7 @@ from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.weights import find_weights
 from megatape.model.accounting import meta_model
@@ -23,9 +24,11 @@ from megatape.model.lora import in_adapter
 from megatape.model.parts import position_parameters
 from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange
+from megatape.runtime.exchange import on_all
 from megatape.runtime.topology import Topology
 from megatape.zero.state import WEIGHT, Reader
+
+LOG = logging.getLogger(__name__)
 
 _NAMED = 3  # parameters that an error names
 
@@ -43,7 +46,7 @@ class Source(Protocol):
         """Of every parameter."""
 
     def verify(self, share: int, shares: int) -> None:
-        """Compare every `shares`-th file with the hash that was recorded, if one was. Raises ValueError or OSError."""
+        """Compare every `shares`-th file with the hash that was recorded, if one was. Raises UserError or OSError."""
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """As zero.state.Reader."""
@@ -84,15 +87,15 @@ class CheckpointWeights(CheckpointReader):
 def open_source(directory: Path, base: Path | None = None) -> Source:
     """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or ValueError."""
+    Raises FileNotFoundError or UserError."""
     if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
         return CheckpointWeights(directory, base)
     if base is not None:
-        raise ValueError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
     if (directory / IMPORT).is_file():
         return open_import(directory)
     if not directory.is_dir():
-        raise FileNotFoundError(f"{directory}: no such folder")
+        raise MissingPath(f"{directory}: no such folder")
     # Here, because transformers takes seconds to import.
     from megatape.hf.adopt.architecture import read_architecture
 
@@ -108,18 +111,18 @@ def initial_state(
 ) -> InitialState:
     """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
 
-    Raises ValueError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
+    Raises UserError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if base is not None:
-            raise ValueError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
+            raise UserError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
         return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)
     given = source.shapes().keys() & parameters.keys()
     if topology.is_main:
         told = [*_summary(source, config.model, len(parameters) - len(given)), *_tokenizer_warning(source.directory, tokenizer)]
-        print("\n".join(told), flush=True)
+        LOG.info("\n".join(told))
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         return (source.read if kind == WEIGHT and name in given else fresh)(kind, name, shape, rows, columns)
@@ -140,7 +143,7 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 
 
 def check_fits(source: Source, model: ModelConfig) -> None:
-    """Raise ValueError naming the parameters that keep `model` from starting with these weights.
+    """Raise UserError naming the parameters that keep `model` from starting with these weights.
 
     With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing."""
     ours, theirs = _shapes(model), source.shapes()
@@ -156,7 +159,7 @@ def check_fits(source: Source, model: ModelConfig) -> None:
     for fault, names in faults.items():
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            raise ValueError(
+            raise UserError(
                 f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take "
                 "over its model section, but for the encoding, the scaling, max_positions and new adapters"
             )
@@ -166,9 +169,10 @@ def _open_verified(
     directory: Path, base: Path | None, model: ModelConfig, frozen: set[str], topology: Topology
 ) -> tuple[Source, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
-    source, kept, fault = None, None, ""
-    files: dict[str, dict[str, Any]] = {}
-    try:
+    source, kept = None, None
+
+    def verify() -> dict[str, dict[str, Any]]:
+        nonlocal source, kept
         source = open_source(directory, base)
         check_fits(source, model)
         source.verify(topology.rank, topology.world_size)
@@ -176,14 +180,11 @@ def _open_verified(
         kept = stored.restricted(sorted(stored.tensors.keys() & frozen))
         used = {record.file for record in kept.tensors.values()}
         unhashed = sorted(used - kept.files.keys())[topology.rank :: topology.world_size]  # those of an export
-        files = {name: describe(kept.directory / name) for name in unhashed}
-    except (ValueError, OSError, SafetensorError) as error:
-        fault = str(error)
-    shares = exchange([fault, files], topology)
-    if faults := [text for text, _ in shares if text]:
-        raise ValueError(f"training.init_from: {faults[0]}")
+        return {name: describe(kept.directory / name) for name in unhashed}
+
+    shares = on_all(path_errors()(verify), topology, context="training.init_from: ")
     assert source is not None and kept is not None
-    kept.files = {**kept.files, **{name: FileRecord(**entry) for _, share in shares for name, entry in share.items()}}
+    kept.files = {**kept.files, **{name: FileRecord(**entry) for share in shares for name, entry in share.items()}}
     return source, kept if kept.tensors else None
 
 
@@ -197,7 +198,7 @@ def _tokenizer_warning(directory: Path, tokenizer: Tokenizer) -> list[str]:
     """A warning if the tokenizer beside the weights, as far as there is one, gives other ids than that of the data."""
     try:
         theirs = load_tokenizer(directory)
-    except (ValueError, OSError):
+    except (UserError, OSError):
         return []
     text = Path(__file__).read_text(encoding="utf-8")
     found, expected = (one.encode_documents([text])[0] for one in (tokenizer, theirs))

@@ -19,13 +19,13 @@ from megatape.run_folder import RunFolder, read_metrics
 
 
 def check_order(origin: Path, state: dict[str, Any], data: Dataset | Mixture, seed: int) -> None:
-    """Raise ValueError if the order of samples is not that in which the last step before the checkpoint `origin` took them."""
+    """Raise UserError if the order of samples is not that in which the last step before the checkpoint `origin` took them."""
     last = state.get("last_step")
     if not last:  # of an earlier version
         return
     found = samples_digest(data.located(place, seed) for place in range(last["first"], last["last"] + 1))
     if found != last["digest"]:
-        raise ValueError(
+        raise UserError(
             f"{origin}: samples {last['first']:,} to {last['last']:,}, of its last step, had the digest {last['digest']}; this "
             f"version of MegaTAPE would take others there ({found}), so the run would see some samples twice and some never: "
             "continue with the version that wrote the checkpoint"
@@ -41,11 +41,11 @@ class Consumed:
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     def take(self, index: int) -> None:
-        """Note a sample. Raises ValueError if this epoch has had it; so an epoch of `size` samples has each once."""
+        """Note a sample. Raises UserError if this epoch has had it; so an epoch of `size` samples has each once."""
         if self.taken % self.size == 0:
             self.seen = np.zeros(self.size, bool)
         if self.seen[index]:
-            raise ValueError(f"sample {index:,} for the second time in epoch {self.taken // self.size + 1}")
+            raise UserError(f"sample {index:,} for the second time in epoch {self.taken // self.size + 1}")
         self.seen[index] = True
         self.taken += 1
 
@@ -60,12 +60,12 @@ class Consumed:
 def prove(directory: Path) -> Iterator[str]:
     """Follow all recorded steps of a run through the order that its data give; yields lines of a report.
 
-    Raises FileNotFoundError or ValueError if the folder holds no run, and ValueError at the first step that is missing, whose
+    Raises FileNotFoundError or UserError if the folder holds no run, and UserError at the first step that is missing, whose
     samples do not follow those of the step before, whose digest is another, or which has a sample for the second time in an
     epoch."""
     folder = RunFolder(directory)
     if not folder.config.is_file():
-        raise ValueError(f"{directory}: give the folder of a run, run.directory of its configuration")
+        raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
     config = load_config(folder.config)
     data, seed = open_data(config).train, config.training.seed
     corpora = {name: Consumed(size) for name, size in data.sizes.items()}
@@ -74,7 +74,7 @@ def prove(directory: Path) -> Iterator[str]:
     for number, line in read_metrics(folder.metrics).items():
         entry = json.loads(line)
         if number != step + 1:
-            raise ValueError(f"{folder.metrics}: step {number} follows step {step}: lines were lost")
+            raise UserError(f"{folder.metrics}: step {number} follows step {step}: lines were lost")
         first, step, consumed = consumed, number, entry.get("samples")
         if type(consumed) is not int or not 0 <= consumed - first < MAX_STEP_SAMPLES:
             raise UserError(f"{folder.metrics}: step {step} ends with sample {consumed!r} after {first:,}: it was changed")
@@ -83,12 +83,12 @@ def prove(directory: Path) -> Iterator[str]:
             try:
                 corpora[corpus].take(index)
             except ValueError as error:
-                raise ValueError(f"step {step}, samples {first:,} to {consumed - 1:,}: {corpus} {error}") from None
+                raise UserError(f"step {step}, samples {first:,} to {consumed - 1:,}: {corpus} {error}") from None
         recorded, found = entry.get("digest"), samples_digest(located)
         if recorded is None:
             unrecorded += 1
         elif recorded != found:
-            raise ValueError(
+            raise UserError(
                 f"step {step}, samples {first:,} to {consumed - 1:,}: the run has recorded the digest {recorded}, these data "
                 f"give {found}: other data, or another version of MegaTAPE, are in place of those that it was trained with"
             )
@@ -98,7 +98,7 @@ def prove(directory: Path) -> Iterator[str]:
             else:
                 left_out.append((step, step, first, consumed - 1, why))
     if not step:
-        raise ValueError(f"{folder.metrics}: no step is recorded")
+        raise UserError(f"{folder.metrics}: no step is recorded")
     yield f"steps:     1 to {step:,}, samples 0 to {consumed - 1:,}, none missing"
     yield f"digests:   {step - unrecorded:,} recorded, all of them those of the samples that the order gives"
     for name, taken in corpora.items():

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from megatape.errors import UserError
 from megatape.files import write_atomically
 from megatape.run_folder import RunFolder
 
@@ -41,15 +42,15 @@ class PositionView:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of `save`. Raises OSError, or ValueError if it is corrupted."""
+        """Read a file of `save`. Raises OSError, or UserError if it is corrupted."""
         try:
             with safe_open(path, "numpy") as file:
                 view = cls(json.loads(file.metadata()["tokens"]), **{name: file.get_tensor(name) for name in TENSORS})
             num_layers, num_tokens = len(view.norms), len(view.tokens)
             if view.products.shape != (num_layers, num_tokens, num_tokens) or view.places.shape != (num_tokens,):
-                raise ValueError("its tensors do not have one shape")
+                raise UserError("its tensors do not have one shape")
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} is corrupted ({error})") from None
+            raise UserError(f"{path} is corrupted ({error})") from None
         return view
 
     def picture(self, magnified: int = 3) -> np.ndarray:

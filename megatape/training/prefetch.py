@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from megatape.data.loader import Batch, Loader
+from megatape.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Prefetcher:
     def _read(self, consumed: int) -> StepBatches:
         try:
             batches = self._loader.step(consumed)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             return StepBatches([], error=str(error))
         num_targets = sum(batch.num_targets for batch in batches)
         digest = self._loader.digest(consumed)

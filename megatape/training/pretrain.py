@@ -1,40 +1,31 @@
 """From a configuration to a finished run, on one of its processes."""
 
 import gc
-import sys
+import logging
 import traceback
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.checkpoint.manager import NotSaved
 from megatape.config import Config
 from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.mixture import Mixture
-from megatape.errors import ExitStatus, UserError
+from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import discover
-from megatape.runtime.lease import LeaseLost, hold
+from megatape.runtime.lease import hold
 from megatape.runtime.limits import WatchLimits, limits_of_environment
-from megatape.runtime.output import say
+from megatape.runtime.logs import show_lines
+from megatape.runtime.topology import Topology
 from megatape.runtime.watch import RankFailed, Watch
-from megatape.training.agreement import CannotBegin, open_together
-from megatape.training.trainer import DataUnreadable, Start, Trainer
+from megatape.training.agreement import open_together
+from megatape.training.trainer import Start, Trainer
 from megatape.zero.distributed import initialize_distributed, shut_down
-from megatape.zero.engine import TrainingDiverged
 
-# Errors of training whose message says all. Any other one shows its traceback, and the run has died.
-STATUSES: dict[type[Exception], ExitStatus] = {
-    UserError: ExitStatus.USER_ERROR,
-    LeaseLost: ExitStatus.USER_ERROR,
-    TrainingDiverged: ExitStatus.DIVERGED,
-    NotSaved: ExitStatus.NOT_SAVED,
-    DataUnreadable: ExitStatus.DIED,
-    RankFailed: ExitStatus.DIED,
-}
+LOG = logging.getLogger(__name__)
 
 
 def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | None = None) -> ExitStatus:
@@ -46,48 +37,60 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
         limits: of the watch over the ranks, by default those of the environment.
 
     Returns:
-        The exit status, after saying what is wrong if something is.
+        The exit status. One rank of each host shows a UserError that all of them raise, and a rank its own.
+
+    Raises:
+        UserError: the launcher's or the limits' variables make no sense.
+        Exception: any other error of this rank, which keeps its traceback. Where another rank failed first, its error is named
+            instead, and the traceback is in the folder `hangs` of the run.
     """
+    if not logging.getLogger("megatape").hasHandlers():  # a program of a user's own, which has not set up logging
+        show_lines()
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
-    start = start or Start()
-    prefix, training = "error", False
+    start, limits, topology = start or Start(), limits or limits_of_environment(), discover()
+    folder = RunFolder(Path(config.run.directory))
     try:
-        topology = discover()
-        if topology.world_size > 1:
-            prefix = f"error on rank {topology.rank}"
-        limits = limits or limits_of_environment()
-        initialize_distributed(topology, limits.collectives)
-        folder = RunFolder(Path(config.run.directory))
-        with Watch(topology, limits, folder.stacks(topology.rank)) as watch:
-            data = open_together(config, start_arguments(start), topology)
-            with hold(folder.lease, topology) as lease:
+        _meet(topology, limits)
+        with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as held:
+            with path_errors():  # what is read and written before the first step is named in the configuration
+                data = open_together(config, start_arguments(start), topology)
+                lease = held.enter_context(hold(folder.lease, topology))
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
-                if topology.is_main:
-                    print(introduction(trainer), flush=True)
-                training = True
-                unfinished = trainer.train()
+            LOG.info(introduction(trainer))
+            unfinished = trainer.train()
         return ExitStatus.UNFINISHED if unfinished else ExitStatus.DONE
-    except tuple(STATUSES) as error:
-        say(f"{prefix}: {error}", sys.stderr)
-        return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
-    except (DistNetworkError, DistStoreError) as error:
-        if training:
-            raise
-        say(
-            f"{prefix}: the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them "
-            "start? If another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT",
-            sys.stderr,
-        )
-        return ExitStatus.USER_ERROR
-    except CannotBegin as error:
-        if topology.local_rank == 0:  # all ranks know it: one of each host tells
-            say(f"error: {error}", sys.stderr)
-        return ExitStatus.USER_ERROR
-    except (ValueError, OSError, SafetensorError) as error:
-        say(f"{prefix}: {traceback.format_exc() if training else error}", sys.stderr)
-        return ExitStatus.DIED if training else ExitStatus.USER_ERROR
+    except UserError as error:
+        if topology.local_rank == 0 or not error.everywhere:
+            of = "" if topology.world_size == 1 or error.everywhere else f" on rank {topology.rank}"
+            LOG.error("error%s: %s", of, error)
+        LOG.debug("raised here:", exc_info=True)
+        return error.status
+    except RankFailed as error:
+        if error.status == ExitStatus.DIED:
+            LOG.error("error on rank %d: %s", topology.rank, error)
+            _append(folder.stacks(topology.rank), traceback.format_exc())
+        return ExitStatus(error.status)
     finally:
         shut_down()
+
+
+def _meet(topology: Topology, limits: WatchLimits) -> None:
+    """Join the process group. Raises UserError if the ranks cannot meet."""
+    try:
+        initialize_distributed(topology, limits.collectives)
+    except (DistNetworkError, DistStoreError) as error:
+        raise UserError(
+            f"the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them start? If "
+            "another run uses the port, choose another: deepspeed --master_port, or export MASTER_PORT"
+        ) from error
+
+
+def _append(path: Path, text: str) -> None:
+    """Add the text to a file of the run, if that can be written."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
 
 
 def start_arguments(start: Start) -> dict[str, Any]:

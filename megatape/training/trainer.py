@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 import torch
 
 from megatape.attention.operation import select_backend
-from megatape.checkpoint.manager import CheckpointManager, NotSaved
+from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
 from megatape.data.loader import Loader
 from megatape.data.splits import RunData
+from megatape.errors import DataError, NotSaved, TrainingDiverged
 from megatape.files import retry_transient_errors
 from megatape.model.build import build_model
 from megatape.model.needs import attention_needs
@@ -27,7 +28,7 @@ from megatape.optim.schedules import learning_rate
 from megatape.parallel.mesh import Axis, make_mesh
 from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange, on_main
+from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, PhaseKind, unlimited
 from megatape.runtime.run_log import RunLog
@@ -48,7 +49,7 @@ from megatape.training.state import TrainState
 from megatape.training.status import StepStatus
 from megatape.training.step import StepMetrics, StepOutput
 from megatape.zero.distributed import own_device
-from megatape.zero.engine import Engine, Gradients, TrainingDiverged
+from megatape.zero.engine import Engine, Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
 BUILT_IN = ("metrics", "position_views", "profile")  # callbacks of every run
@@ -72,10 +73,6 @@ class Start:
     profiled_steps: int = 0
 
 
-class DataUnreadable(ValueError):
-    """A rank could not read its samples: a shard is missing, was changed, or its file system is away. Raised on all ranks."""
-
-
 class Trainer:
     """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods.
 
@@ -88,7 +85,7 @@ class Trainer:
         pace: is told what the run does, for the watch over the ranks.
 
     Raises:
-        ValueError, FileNotFoundError: configuration, data and checkpoint do not fit together.
+        UserError, FileNotFoundError: configuration, data and checkpoint do not fit together.
     """
 
     def __init__(
@@ -173,7 +170,7 @@ class Trainer:
             TrainingDiverged: too many steps in a row were skipped, or the validation loss is not finite.
             NotSaved: the last checkpoint could not be written.
             LeaseLost: another run has taken the folder.
-            DataUnreadable: a rank cannot read its samples; a checkpoint is left.
+            DataError: a rank cannot read its samples; a checkpoint is left.
         """
         with Interrupt() as interrupt, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
             stop = self._begin(interrupt)
@@ -189,11 +186,11 @@ class Trainer:
                     continue
 
                 validation = None
-                unreadable: DataUnreadable | None = None
+                unreadable: DataError | None = None
                 if self._is_evaluation_due and (not stop or self._is_last):
                     try:
                         validation = self.evaluate()
-                    except DataUnreadable as error:
+                    except DataError as error:
                         unreadable = error  # the step has been made all the same, and is about to be saved
                     else:
                         stop = self._stop_requested(interrupt)  # a signal during an evaluation must not cost another step
@@ -220,7 +217,7 @@ class Trainer:
         """Make the next step.
 
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
-        Raises DataUnreadable on all ranks if one cannot read its samples."""
+        Raises DataError on all ranks if one cannot read its samples."""
         state = self.state
         self.pace.enter(PhaseKind.STEP, f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
@@ -264,7 +261,7 @@ class Trainer:
         """Loss on the validation splits, and the position view.
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
-        DataUnreadable on all ranks if one cannot read its share."""
+        DataError on all ranks if one cannot read its share."""
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
             batches = read_validation(self.config, self.data, self.mesh["batch"])
@@ -539,7 +536,7 @@ class Trainer:
         """Around training: when data cannot be read, the steps since the last checkpoint are saved before the run ends."""
         try:
             yield
-        except DataUnreadable as error:
+        except DataError as error:
             saved = "nothing to save"
             if self.state.step > self.checkpoints.saved_step:
                 try:
@@ -547,9 +544,14 @@ class Trainer:
                 except NotSaved as failure:
                     raise NotSaved(f"{error}; {failure}") from None
                 saved = f"checkpoint {self.folder.checkpoint(self.checkpoints.saved_step)}"
-            raise DataUnreadable(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
+            raise DataError(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
 
     def _raise_data_error(self, error: str) -> NoReturn:
         """End the run because a rank cannot read its samples. error: why this one cannot, or ""."""
-        seen = dict.fromkeys(text for text in exchange(error, self.topology) if text)  # what all ranks see is said once
-        raise DataUnreadable(f"the data of step {self.state.step + 1} cannot be read: {'; '.join(seen)}")
+
+        def fail() -> None:
+            if error:
+                raise DataError(error)
+
+        on_all(fail, self.topology, context=f"the data of step {self.state.step + 1} cannot be read: ")
+        raise AssertionError("no rank says which samples it cannot read")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
+from megatape.errors import UserError
 from megatape.runtime.network import check_rendezvous, export_interface
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
@@ -52,12 +53,12 @@ def own_device() -> torch.device:
 
 def _threads(topology: Topology) -> int:
     """This rank's share of the cores: the default of launchers, one thread or all cores per process, seldom suits a shared
-    machine. Raises ValueError if MEGATAPE_THREADS is not a number of threads."""
+    machine. Raises UserError if MEGATAPE_THREADS is not a number of threads."""
     given = os.environ.get("MEGATAPE_THREADS")
     if given is None:
         return max(1, len(os.sched_getaffinity(0)) // topology.local_size)
     if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"MEGATAPE_THREADS is {given!r}: give at least 1, or unset it")
+        raise UserError(f"MEGATAPE_THREADS is {given!r}: give at least 1, or unset it")
     return int(given)
 
 
@@ -65,11 +66,11 @@ def _device_number(topology: Topology, visible: int) -> int:
     """The index of this rank's GPU among the visible ones: its local rank, or 0 if the scheduler
     shows each rank only its own.
 
-    Raises ValueError if there are too few."""
+    Raises UserError if there are too few."""
     if visible == 1:
         return 0
     if topology.local_rank >= visible:
-        raise ValueError(
+        raise UserError(
             f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, "
             "or check CUDA_VISIBLE_DEVICES"
         )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
+from megatape.errors import TrainingDiverged
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.parallel.mesh import Axis, Mesh
@@ -28,12 +29,6 @@ from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
 
 Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
-
-
-class TrainingDiverged(RuntimeError):
-    """Weights or losses are not finite for good, or ranks differ in weights that all of them hold. Raised on all ranks.
-
-    Files already written are not affected."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.checkpoint.base import BaseFault, describe_base, open_base, parse_base
+from megatape.checkpoint.base import describe_base, open_base, parse_base
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
+from megatape.errors import CheckpointError
 
 WEIGHT, BIAS = torch.arange(6.0).view(2, 3), torch.arange(3.0)
 
@@ -44,11 +45,11 @@ def test_the_folder_is_found(weights: StoredWeights, tmp_path: Path) -> None:
     moved = (tmp_path / "project").rename(tmp_path / "elsewhere")
     assert open_base(record, moved / "run" / "step-1", None).directory == moved / "base"
     alone = (moved / "base").rename(tmp_path / "alone")
-    with pytest.raises(BaseFault, match=r"step-1 holds only what was trained. .* say where it is now with --base DIR"):
+    with pytest.raises(CheckpointError, match=r"step-1 holds only what was trained. .* say where it is now with --base DIR"):
         open_base(record, moved / "run" / "step-1", None)
     open_base(record, moved / "run" / "step-1", alone).verify(0, 1)
     (alone / "a.safetensors").unlink()
-    with pytest.raises(BaseFault, match=r"alone is not the base of .*: a.safetensors is not there"):
+    with pytest.raises(CheckpointError, match=r"alone is not the base of .*: a.safetensors is not there"):
         open_base(record, moved / "run" / "step-1", alone)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.manifest import MANIFEST, UnknownFormat, check_hashes, load_manifest, save_manifest, write_file
+from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest, write_file
+from megatape.errors import CheckpointError
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
 
@@ -109,5 +110,5 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
             load_manifest(checkpoint)
     path.write_text(json.dumps(content))
     monkeypatch.setattr("megatape.checkpoint.manifest.FORMATS", (2, 3))
-    with pytest.raises(UnknownFormat, match="checkpoint format 1, this version of MegaTAPE reads 2 to 3"):
+    with pytest.raises(CheckpointError, match="checkpoint format 1, this version of MegaTAPE reads 2 to 3"):
         load_manifest(checkpoint)

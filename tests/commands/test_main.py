@@ -8,11 +8,13 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
 from megatape.commands import generate, main
 from megatape.commands.main import COMMANDS, parser
+from megatape.errors import MissingPath, UserError, path_error
 from tests.conftest import Command
 from tests.workers import ROOT
 
@@ -112,9 +114,9 @@ def test_help_and_config_errors_import_little(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (ValueError("a value"), 2, "error: a value\n"),
-        (FileNotFoundError("a file"), 2, "error: a file\n"),
-        (OSError(errno.EMFILE, "Too many open files"), 2, "open files, such as by `ulimit -n 4096`\n"),
+        (UserError("a value"), 2, "error: a value\n"),
+        (MissingPath("a file"), 2, "error: a file\n"),
+        (path_error(OSError(errno.EMFILE, "Too many open files")), 2, "open files, such as by `ulimit -n 4096`\n"),
         (ChildProcessError("a run"), 1, "error: a run\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("nothing lost"), 130, "interrupted; nothing lost\n"),
@@ -131,13 +133,32 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
     assert (found, printed) == (status, "") and errors.endswith(message)
 
 
+@pytest.mark.parametrize("error", [ValueError("too many values"), OSError(errno.EIO, "disk"), KeyError("name")])
+def test_other_errors_keep_their_traceback(error: Exception, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "run", Mock(side_effect=error))
+    with pytest.raises(type(error)) as met:
+        command("generate", "folder", "--prompt", "a")
+    assert met.value is error
+
+
+def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all ranks meet before they know of each other is shown once: the launcher ends the others while they wait."""
+    waited = Mock()
+    monkeypatch.setattr(main, "time", Mock(sleep=waited))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for local_rank, waits in (("0", []), ("1", [call(main.FIRST_RANK)])):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        status, _, errors = command("pretrain", *NOWHERE)
+        assert (status, waited.mock_calls) == (2, waits) and errors.startswith("error: no configuration at nowhere.json")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Umlauts on an ASCII terminal, and names of files that are no text."""
 
     def fail(args: object) -> int:
         print("runs/für\udcff")
-        raise ValueError("runs/für\udcff")
+        raise UserError("runs/für\udcff")
 
     monkeypatch.setattr(generate, "run", fail)
     streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.errors import UserError
-from megatape.runtime.lease import CLOCK, Lease, LeaseLost, LeaseTimeouts
+from megatape.errors import LeaseLost, UserError
+from megatape.runtime.lease import CLOCK, Lease, LeaseTimeouts
 from tests.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
@@ -30,7 +30,7 @@ time.sleep(60)
 
 
 def take(path: Path, tries: int = 50) -> Lease:
-    """A lease that is held, perhaps after waiting. Raises ValueError if a live holder refuses it."""
+    """A lease that is held, perhaps after waiting. Raises UserError if a live holder refuses it."""
     lease = Lease(path, TIMEOUTS)
     assert any(lease.attempt() for _ in range(tries))
     return lease

@@ -12,6 +12,7 @@ import torch
 
 from megatape.hf.export import export
 from megatape.registry import TASKS
+from megatape.runtime import exchange
 from megatape.runtime.topology import Topology
 from megatape.tasks import ranks
 from megatape.tasks.models import name_models
@@ -223,8 +224,9 @@ def test_the_main_rank_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail() -> None:
         raise OSError("the disk is full")
 
-    for rank, error in ((0, ValueError), (1, FailedElsewhere)):
-        monkeypatch.setattr(ranks, "exchange", lambda fault, topology: ["", fault or "the disk is full"])
+    full = ["builtins:OSError", "the disk is full", None]
+    for rank, error in ((0, OSError), (1, FailedElsewhere)):
+        monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine, [None, full]])
         for work in (fail, lambda: None):  # this process, or only the other
             with pytest.raises(error, match="the disk is full" if rank == 0 else None):
                 ranks.Ranks(Topology(rank, 2, rank), rank, 2).together(work)

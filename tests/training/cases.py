@@ -18,12 +18,12 @@ from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.trainer import Start, Trainer
-from megatape.zero.engine import TrainingDiverged
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
+from megatape.errors import RankMismatch
 from megatape.runtime.topology import Topology
 from megatape.training import agreement
-from megatape.training.agreement import CannotBegin, open_together
+from megatape.training.agreement import open_together
 from megatape.training.pretrain import pretrain
 from tests.workers import Workers, run_workers
 
@@ -62,7 +63,7 @@ def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> s
             arguments[path] = value
     try:
         open_together(parse_config(raw, "test"), arguments, topology)
-    except CannotBegin as error:
+    except RankMismatch as error:
         return str(error)
     return ""
 

@@ -53,6 +53,7 @@ class BrokenUpdate(TapeUpdate):
 def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
     """As rank 1 of a run of two, the other of which finds no fault."""
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("megatape.training.backends.LOG.info", lambda text, *values: print(text % values))
     monkeypatch.setattr("megatape.training.backends.exchange", lambda fault, topology: ["", fault])
     return Topology(rank=0, world_size=2, local_rank=0)
 

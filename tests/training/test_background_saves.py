@@ -18,11 +18,11 @@ from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.writer import Contents, RunPlace
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
-from megatape.zero.engine import TrainingDiverged
 from tests.workers import Workers, run_workers
 
 MODULE = "tests.training.test_background_saves"

@@ -16,11 +16,10 @@ from unittest.mock import patch
 import pytest
 
 from megatape import files
-from megatape.checkpoint.manager import NotSaved
 from megatape.config import parse_config
 from megatape.data.loader import Loader
 from megatape.data.splits import open_data
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, NotSaved
 from megatape.run_folder import RunFolder, read_lines, read_metrics
 from megatape.runtime.lease import Lease, LeaseTimeouts, hold
 from megatape.runtime.topology import Topology

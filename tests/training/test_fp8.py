@@ -77,10 +77,10 @@ def test_all_ranks_can_or_none(
 ) -> None:
     """One rank without torchao ends the run on all; a CPU says that it emulates."""
     config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
-    for faults in (["", ""], ["", "torchao cannot be imported"]):
-        monkeypatch.setattr("megatape.training.fp8.exchange", lambda fault, _, faults=faults: [fault, *faults[1:]])
-        if any(faults):
-            with pytest.raises(ValueError, match="training.fp8 tensorwise does not work on rank 1: torchao cannot be imported"):
+    for fault in (None, ["megatape.errors:UserError", "torchao cannot be imported", None]):
+        monkeypatch.setattr("megatape.runtime.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
+        if fault:
+            with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):
                 working_product(config, torch.device("cpu"), topology)
         else:
             assert working_product(config, torch.device("cpu"), topology) is not None

@@ -74,14 +74,14 @@ def test_step_0_is_never_a_surprise(finished: dict[str, Any], data_directory: Pa
 
     auto = {"resume": "auto", "set": {"training.steps": 5}}
     refused: list[tuple[dict[str, Any], list[str]]] = [
-        (auto | {"name": "gone"}, ["ValueError", "last had", NAMES[1]]),
-        (auto | {"name": "gone before latest"}, ["ValueError", "records 4 steps", "first checkpoint at step 1"]),
-        (auto | {"name": "set aside"}, ["ValueError", ".damaged"]),
-        ({"name": "fresh"}, ["ValueError", "records 4 steps", "--resume auto"]),
-        (auto | {"name": "config alone"}, ["ValueError", "config.json of an earlier run"]),
-        ({"name": "config alone"}, ["ValueError", "config.json of an earlier run"]),
-        ({"name": "other model", "resume": "auto", "set": {"model.mlp_size": 44}}, ["ValueError", "model.mlp_size"]),
-        (auto | {"name": "long EIO", "fault": ["unreadable", 9]}, ["OSError", "cannot be read", "Nothing was changed"]),
+        (auto | {"name": "gone"}, ["UserError", "last had", NAMES[1]]),
+        (auto | {"name": "gone before latest"}, ["UserError", "records 4 steps", "first checkpoint at step 1"]),
+        (auto | {"name": "set aside"}, ["UserError", ".damaged"]),
+        ({"name": "fresh"}, ["UserError", "records 4 steps", "--resume auto"]),
+        (auto | {"name": "config alone"}, ["UserError", "config.json of an earlier run"]),
+        ({"name": "config alone"}, ["UserError", "config.json of an earlier run"]),
+        ({"name": "other model", "resume": "auto", "set": {"model.mlp_size": 44}}, ["UserError", "model.mlp_size"]),
+        (auto | {"name": "long EIO", "fault": ["unreadable", 9]}, ["PathError", "cannot be read", "Nothing was changed"]),
         ({"name": "asked", "resume": "auto", "set": {"optimizer.beta1": 0.8}}, ["optimizer.beta1 0.9", "--allow-changes"]),
     ]
     continued: list[tuple[dict[str, Any], int]] = [

@@ -15,10 +15,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megatape.config import parse_config
+from megatape.errors import LeaseLost, TrainingDiverged
 from megatape.model.accounting import count_parameters
 from megatape.plan.report import report
 from megatape.run_folder import RunFolder, read_lines, read_metrics
-from megatape.runtime.lease import Lease, LeaseLost
+from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_memory
@@ -26,7 +27,6 @@ from megatape.training.position_view import PositionView
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
-from megatape.zero.engine import TrainingDiverged
 from tests.training.cases import train_cases
 from tests.training.context import make_callbacks, make_context
 from tests.training.test_position_view import some_view

@@ -10,11 +10,11 @@ from megatape.checkpoint.manifest import MANIFEST, STATE, WITHOUT_STEPS
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
-from megatape.zero.engine import TrainingDiverged
 from tests.workers import run_workers
 
 # Name of a run -> steps whose loss is not finite, its changes of the configuration, and the step that it resumes from.

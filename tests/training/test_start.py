@@ -226,7 +226,7 @@ def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., 
     (tmp_path / "changed" / "model.safetensors").write_bytes(content)
     cases = [case_of(tmp_path / "import", "changed")]
     for (result,) in run_workers(CASES, 2, {"config": base, "cases": cases}, tmp_path / "workers"):
-        assert result["error"].startswith("ValueError: training.init_from") and "has changed since" in result["error"]
+        assert result["error"].startswith("UserError: training.init_from: rank ") and "has changed since" in result["error"]
 
 
 def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_resuming_wins(trained: dict[str, Any], tmp_path: Path) -> None:
     payload = {"config": raw, "cases": cases}
     results = run_workers(CASES, 2, payload, tmp_path / "workers")[0]
     assert results[0] == {"step": 4, "samples": 32}
-    assert results[1]["error"].startswith("ValueError: training.init_from") and "no such folder" in results[1]["error"]
+    assert results[1]["error"].startswith("MissingPath: training.init_from") and "no such folder" in results[1]["error"]
 
 
 @pytest.mark.slow

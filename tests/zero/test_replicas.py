@@ -5,11 +5,11 @@ from typing import Any
 
 from megatape.config import parse_config
 from megatape.data.splits import open_data
+from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
-from megatape.zero.engine import TrainingDiverged
 from megatape.zero.state import WEIGHT
 from tests.workers import run_workers
 

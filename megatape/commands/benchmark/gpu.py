@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from megatape.commands import options
+from megatape.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print the progress."""
     if args.device == "cpu" and not args.tiny:
-        raise ValueError("--device cpu takes hours at these sizes: add --tiny, or see megatape study")
+        raise UserError("--device cpu takes hours at these sizes: add --tiny, or see megatape study")
     import torch
 
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("PyTorch finds no CUDA device: run it where there is one, or try it by --device cpu --tiny")
+        raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by --device cpu --tiny")
     from megatape.benchmark.parts import PARTS
     from megatape.benchmark.runner import TABLE, benchmark
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from megatape.errors import UserError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -23,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
 
     name = args.encoding or args.file.stem
     if (args.pattern is None) != (args.eos is None) or (args.pattern and args.encoding):
-        raise ValueError("give --encoding, or --pattern and --eos")
+        raise UserError("give --encoding, or --pattern and --eos")
     if not args.pattern and name not in ENCODINGS:
-        raise ValueError(
+        raise UserError(
             f"encoding {name!r} is unknown, and {args.file} does not say how it splits texts: give --encoding, one of "
             f"{', '.join(ENCODINGS)}, or --pattern and --eos"
         )

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from megatape.commands import options
+from megatape.errors import ExistingPath, MissingPath, UserError, path_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@path_errors()
 def run(args: argparse.Namespace) -> int:
     """Train the tokenizer and write its file."""
     from megatape.data.sources.reading import read_documents
@@ -23,12 +25,12 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.tokenizer_sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     if args.output.exists():
-        raise FileExistsError(f"--output {args.output} exists: remove it or choose another name")
+        raise ExistingPath(f"--output {args.output} exists: remove it or choose another name")
     if not args.output.parent.is_dir():
-        raise FileNotFoundError(f"--output {args.output}: no folder {args.output.parent}: create it or choose another")
+        raise MissingPath(f"--output {args.output}: no folder {args.output.parent}: create it or choose another")
     limit = MAX_TRAINING_BYTES if args.max_training_bytes is None else args.max_training_bytes
     if limit < 1:
-        raise ValueError(f"--max-training-bytes is {limit}: give at least 1")
+        raise UserError(f"--max-training-bytes is {limit}: give at least 1")
     counts = CorpusCounts()
     texts = (document.text for document in read_documents(options.read_source(args), counts))
     model = train_tokenizer(texts, args.vocab_size, limit)

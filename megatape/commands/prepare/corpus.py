@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.commands import options
+from megatape.errors import UserError
 from megatape.registry import RULES
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run is not None:
         return _dry_run(source, cleaning, not args.keep_duplicates, args.dry_run)
     if args.output is None:
-        raise ValueError("--output is missing: name the data directory to write, or give --dry-run")
+        raise UserError("--output is missing: name the data directory to write, or give --dry-run")
     tokenizers = [options.read_tokenizer(path) for path in args.tokenizer]
     several = dict(zip(_names(args.tokenizer), tokenizers, strict=True))
     corpus = Corpus(source, args.validation_share, None, args.vocab_size, not args.keep_duplicates, several, cleaning)
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _names(tokenizers: list[Path]) -> list[str]:
     """Of their data directories below the output: those of the tokenizers' files or folders, and of a single one
-    none, which is the output itself. Raises ValueError if two have the same."""
+    none, which is the output itself. Raises UserError if two have the same."""
     from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
 
     if len(tokenizers) == 1:
@@ -118,7 +119,7 @@ def _names(tokenizers: list[Path]) -> list[str]:
     for path in (Path(os.path.realpath(tokenizer)) for tokenizer in tokenizers):
         name = path.name if path.is_dir() else path.parent.name if path.name in (JSON_FILE, SENTENCEPIECE_FILE) else path.stem
         if name in names:
-            raise ValueError(
+            raise UserError(
                 f"--tokenizer {names[name]} and {path} are both called {name!r}, and each needs a folder of its own name: copy "
                 "one under another name"
             )

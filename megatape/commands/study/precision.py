@@ -3,6 +3,7 @@
 import argparse
 
 from megatape.commands.study import show
+from megatape.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +16,5 @@ def run(args: argparse.Namespace) -> int:
     from megatape.study.precision import report
 
     if args.layers < 1:
-        raise ValueError(f"--layers is {args.layers}: give at least 1")
+        raise UserError(f"--layers is {args.layers}: give at least 1")
     return show(report(args.layers))

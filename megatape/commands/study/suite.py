@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from megatape.commands import options
 from megatape.commands.study import show
+from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = parse_plan(args.size, args.tasks, args.encodings, args.seeds, args.rates)
     if (args.budget, args.cell, args.slurm).count(None) < 2:
-        raise ValueError("--budget, --cell and --slurm each say what is trained here: give one of them")
+        raise UserError("--budget, --cell and --slurm each say what is trained here: give one of them")
     if args.slurm is not None:
         return _submit(args, plan)
     study = suite(plan, args.out, args.jobs, args.launcher, args.typed, write_page, args.budget, args.cell)

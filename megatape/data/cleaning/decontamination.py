@@ -13,6 +13,7 @@ from pydantic import Field
 from megatape.data.cleaning.rule import Dropped, TextRule
 from megatape.data.cleaning.word_runs import WORD, hash_runs
 from megatape.data.records import RecordCounts, read_records
+from megatape.errors import MissingPath, UserError
 
 MAX_RECORD_BYTES = 2**26
 
@@ -42,7 +43,7 @@ class Decontaminate(TextRule):
             texts = (text for text in _texts(name) if len(WORD.findall(text)) >= self.words)
             hashes = [hash_runs(text, self.words) for text in texts]
             if not hashes:
-                raise ValueError(
+                raise UserError(
                     f"--rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
                 )
             runs.append((name, np.unique(np.concatenate(hashes))))
@@ -60,12 +61,12 @@ class Decontaminate(TextRule):
 def _read(name: str) -> bytes:
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"--rule decontaminate: {name}: no such file: check the path")
+        raise MissingPath(f"--rule decontaminate: {name}: no such file: check the path")
     return path.read_bytes()
 
 
 def _texts(name: str) -> Iterator[str]:
-    """The texts of an evaluation file. Raises FileNotFoundError, or ValueError if one cannot be read."""
+    """The texts of an evaluation file. Raises FileNotFoundError, or UserError if one cannot be read."""
     content = _read(name)
     if ".jsonl" not in Path(name).suffixes:
         yield content.decode(errors="replace")
@@ -74,7 +75,7 @@ def _texts(name: str) -> Iterator[str]:
     for _, record in read_records(name, MAX_RECORD_BYTES, counts):
         yield from _strings(record)
     if counts.skipped:
-        raise ValueError(f"--rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
+        raise UserError(f"--rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.errors import RecordError, UserError
 
 ROLES = ("system", "user", "assistant")
 
@@ -26,7 +27,7 @@ class Chat(Format):
             ("--truncation", limits.truncation),
         ):
             if value is not None:
-                raise ValueError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
+                raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
         self._template = None
         if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
             self._template = ChatTemplate(tokenizer, tokenizer.chat_template)
@@ -55,23 +56,23 @@ class Chat(Format):
 
 
 def read_messages(record: dict[str, Any]) -> list[Message]:
-    """The messages of a record, with role and content only. Raises ValueError."""
+    """The messages of a record, with role and content only. Raises RecordError."""
     if not isinstance(record.get("messages"), list) or not record["messages"]:
-        raise ValueError(f"`messages` is {record.get('messages')!r:.40}, not a list of messages")
+        raise RecordError(f"`messages` is {record.get('messages')!r:.40}, not a list of messages")
     messages = []
     for number, message in enumerate(record["messages"], start=1):
         if not isinstance(message, dict):
-            raise ValueError(f"message {number} is {message!r:.40}, not an object")
+            raise RecordError(f"message {number} is {message!r:.40}, not an object")
         if message.get("role") not in ROLES:
-            raise ValueError(f"message {number}: `role` is {message.get('role')!r:.40}, not one of {', '.join(ROLES)}")
+            raise RecordError(f"message {number}: `role` is {message.get('role')!r:.40}, not one of {', '.join(ROLES)}")
         if not isinstance(message.get("content"), str):
-            raise ValueError(f"message {number}: `content` is {message.get('content')!r:.40}, not a string")
+            raise RecordError(f"message {number}: `content` is {message.get('content')!r:.40}, not a string")
         others = [key for key, value in message.items() if key not in ("role", "content") and value]
         if others:
-            raise ValueError(f"message {number} has `{'`, `'.join(others)}`: only `role` and `content` are known")
+            raise RecordError(f"message {number} has `{'`, `'.join(others)}`: only `role` and `content` are known")
         messages.append({"role": message["role"], "content": message["content"]})
     if messages[0]["role"] == "assistant":
-        raise ValueError("message 1 is of the assistant: there is nothing that it answers")
+        raise RecordError("message 1 is of the assistant: there is nothing that it answers")
     return messages
 
 

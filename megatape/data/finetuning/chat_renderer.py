@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from megatape.errors import UserError
+from megatape.errors import RecordError, UserError
 from megatape.units import size
 
 Message = dict[str, str]  # role and content
@@ -26,7 +26,7 @@ MAX_TEXT = 2**26  # characters of a conversation
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-class NotJinja(ValueError):
+class NotJinja(UserError):
     """A template that does not compile."""
 
 
@@ -51,7 +51,7 @@ class ChatRenderer:
         Raises:
             NotJinja: The template does not compile.
             UserError: The template exceeds a limit.
-            ValueError: The template refuses the conversation, or an answer has no exact place in it.
+            RecordError: The template refuses the conversation, or an answer has no exact place in it.
             ChildProcessError: The process ended for another reason."""
         if self._process is None:
             context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
@@ -73,7 +73,7 @@ class ChatRenderer:
                 f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, {size(MAX_MEMORY)} of memory or "
                 f"{MAX_TEXT:,} characters for one conversation: simplify its loops, or copy the file again"
             )
-        if isinstance(answer, ValueError):
+        if isinstance(answer, UserError):
             raise answer
         text, places = answer
         return text, places
@@ -96,7 +96,7 @@ def _serve(pipe: "Connection[Any, Any]") -> None:
             return
         _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds)
         _limit(resource.RLIMIT_DATA, max_memory)
-        answer: tuple[str, Places] | ValueError | MemoryError
+        answer: tuple[str, Places] | UserError | MemoryError
         try:
             answer = _places(partial(render_jinja_template, chat_template=template, **variables), template, messages, max_text)
         except MemoryError:
@@ -104,9 +104,9 @@ def _serve(pipe: "Connection[Any, Any]") -> None:
         except TemplateSyntaxError as error:
             answer = NotJinja(f"line {error.lineno}: {error}")
         except ValueError as error:
-            answer = ValueError(str(error))
+            answer = RecordError(str(error))
         except Exception as error:  # noqa: BLE001 (whatever a template raises)
-            answer = ValueError(f"the chat template fails: {type(error).__name__}: {error}")
+            answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
         pipe.send(answer)
 
 
@@ -118,7 +118,7 @@ def _places(render: Any, template: str, messages: list[Message], max_text: int) 
         raise MemoryError
     if marked:
         if not found[0]:
-            raise ValueError("the chat template marks nothing of this conversation by {% generation %}")
+            raise RecordError("the chat template marks nothing of this conversation by {% generation %}")
         return text, found[0]
     places = []
     for index, message in enumerate(messages):
@@ -126,7 +126,7 @@ def _places(render: Any, template: str, messages: list[Message], max_text: int) 
             (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
             (answered,), _ = render([messages[: index + 1]])
             if not answered.startswith(prompt) or not text.startswith(answered):
-                raise ValueError(
+                raise RecordError(
                     f"the chat template writes message {index + 1}, or one before it, differently in the whole "
                     "conversation, so its place is unknown: use a template that marks answers by {% generation %}"
                 )

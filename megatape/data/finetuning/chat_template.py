@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from megatape.data.finetuning.chat_renderer import Message, NotJinja, renderer
 from megatape.data.tokenizer_json import JsonTokenizer
-from megatape.errors import UserError
+from megatape.errors import RecordError, UserError
 
 PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -25,7 +25,7 @@ class ChatTemplate:
     conversation, as text and as tokens: so the model learns each answer behind the very tokens that generation would give it.
     An answer ends with the first token after its text at which generation stops.
 
-    Attributes: notes, for the user. Raises ValueError for a template that is not Jinja."""
+    Attributes: notes, for the user. Raises UserError for a template that is not Jinja."""
 
     def __init__(self, tokenizer: JsonTokenizer, template: str) -> None:
         self._tokenizer, self._template = tokenizer, template
@@ -34,13 +34,11 @@ class ChatTemplate:
         self.notes: list[str] = []
         try:
             probe = self.tokens(PROBE)
-        except UserError:
-            raise
         except NotJinja as error:
             raise UserError(
                 f"{tokenizer.chat_template_origin}: the chat template is not Jinja ({error}): copy the file again"
             ) from None
-        except ValueError:
+        except RecordError:
             return  # templates may refuse a conversation, which is told of each that they do
         last = probe.ids[probe.answers[-1][1] - 1]
         if last not in tokenizer.stop_ids:
@@ -51,24 +49,24 @@ class ChatTemplate:
             )
 
     def tokens(self, messages: list[Message]) -> Tokens:
-        """The tokens of a conversation, up to its last answer. Raises ValueError for one whose answers have no exact place."""
+        """The tokens of a conversation, up to its last answer. Raises RecordError for one whose answers have no exact place."""
         for number, message in enumerate(messages, start=1):
             for text in self._tokenizer.special_texts:
                 if text in message["content"]:
-                    raise ValueError(f"message {number} has the special token {text!r}, which would be one: remove it")
+                    raise RecordError(f"message {number} has the special token {text!r}, which would be one: remove it")
         origin = self._tokenizer.chat_template_origin
         text, places = renderer.render(origin, self._template, self._variables, messages)
         ids = self._tokenizer.encode_rendered(text)
         answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in places]
         if any(not 0 < begin < end for begin, end in answers):
-            raise ValueError("the chat template writes nothing for an answer, or nothing before it")
+            raise RecordError("the chat template writes nothing for an answer, or nothing before it")
         return Tokens(ids, [self._with_stop(ids, begin, end) for begin, end in answers])
 
     def _prefix(self, ids: list[int], text: str) -> int:
         """The number of tokens of the beginning of a rendered conversation that has these tokens."""
         prefix = self._tokenizer.encode_rendered(text)
         if ids[: len(prefix)] != prefix:
-            raise ValueError(
+            raise RecordError(
                 f"a token of the conversation lies across the place behind {text[-20:]!r}, where an answer begins or ends: "
                 "remove spaces or newlines at that place"
             )

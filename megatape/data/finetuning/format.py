@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import RecordError, UserError
 
 Truncation = Literal["end", "middle"]
 
 
-class Dropped(ValueError):
+class Dropped(RecordError):
     """A record that is as the format has it, but gives no example. The message is the reason, the same for all of its kind."""
 
 
@@ -38,7 +39,7 @@ class Limits:
     max_answer       of the answer without its end token; None: as the format has it
     truncation       what prompts lose that are too long: their end, or their middle; None: as the format has it
 
-    Raises ValueError for lengths below 1."""
+    Raises UserError for lengths below 1."""
 
     sequence_length: int
     max_prompt: int | None = None
@@ -52,13 +53,13 @@ class Limits:
             ("--max-answer-tokens", self.max_answer),
         ):
             if value is not None and value < 1:
-                raise ValueError(f"{option} is {value}: give at least 1")
+                raise UserError(f"{option} is {value}: give at least 1")
 
 
 class Format(ABC):
     """From records to examples. To add one, write a subclass and its line in megatape/registry.py.
 
-    tokenizer: that of the model. Raises ValueError if tokenizer, limits and format do not fit together.
+    tokenizer: that of the model. Raises UserError if tokenizer, limits and format do not fit together.
     Attributes: notes, what a user should know about how examples are made."""
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
@@ -67,14 +68,14 @@ class Format(ABC):
 
     @abstractmethod
     def example(self, record: dict[str, Any]) -> Example:
-        """The example of a record. Raises ValueError for a record that is not of the format, Dropped for one that gives no
+        """The example of a record. Raises RecordError for a record that is not of the format, Dropped for one that gives no
         example."""
 
 
 def text_of(record: dict[str, Any], name: str) -> str:
-    """A field that must be text. Raises ValueError."""
+    """A field that must be text. Raises RecordError."""
     if name not in record:
-        raise ValueError(f"`{name}` is missing; the record has {', '.join(f'`{key}`' for key in record) or 'no fields'}")
+        raise RecordError(f"`{name}` is missing; the record has {', '.join(f'`{key}`' for key in record) or 'no fields'}")
     if not isinstance(record[name], str):
-        raise ValueError(f"`{name}` is {record[name]!r:.40}, not a string")
+        raise RecordError(f"`{name}` is {record[name]!r:.40}, not a string")
     return str(record[name])

@@ -18,7 +18,7 @@ from megatape.data.records import RecordCounts, check_max_record_bytes, read_rec
 from megatape.data.remote import find_files
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter, entropy
-from megatape.errors import UserError
+from megatape.errors import RecordError, UserError, path_errors
 from megatape.files import new_folder
 from megatape.registry import FORMATS
 
@@ -35,7 +35,7 @@ class ExampleSource:
     validation_share  which share; examples with the same prompt are kept together
     max_record_bytes  longer lines are skipped
 
-    Raises ValueError for a share of nothing or of everything."""
+    Raises UserError for a share of nothing or of everything."""
 
     format: str
     inputs: tuple[str, ...]
@@ -84,12 +84,13 @@ class ExampleCounts(RecordCounts):
         return {name: count for name, count in {**self.cut, **dropped, **skipped}.items() if count}
 
 
+@path_errors()
 def prepare_examples(
     source: ExampleSource, output: Path, tokenizer: Tokenizer, progress: Callable[[ExampleCounts, int], None]
 ) -> tuple[Index, ExampleCounts, list[str]]:
     """Writes the examples of `source` as the data directory `output`. Returns its index, the counts and the format's notes.
 
-    Calls `progress` with the counts and the number of tokens so far. Raises ValueError, FileNotFoundError, or FileExistsError
+    Calls `progress` with the counts and the number of tokens so far. Raises UserError, FileNotFoundError, or FileExistsError
     if `output` exists; then nothing is left."""
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0
@@ -105,7 +106,7 @@ def prepare_examples(
         progress(counts, num_tokens)
         for split, writer in writers.items():
             if not writer.examples:
-                raise ValueError(_nothing(split, source, counts))
+                raise UserError(_nothing(split, source, counts))
         written = {split: writer.close() for split, writer in writers.items()}
         index = Index(
             tokenizer=store_tokenizer(tokenizer, directory),
@@ -166,14 +167,14 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
         for place, record in read_records(path, source.max_record_bytes, counts):
             try:
                 if not isinstance(record, dict):
-                    raise ValueError(f"{record!r:.40} is not an object")
+                    raise RecordError(f"{record!r:.40} is not an object")
                 example = form.example(record)
             except Dropped as reason:
                 counts.add_dropped(place, str(reason))
+            except RecordError as error:
+                counts.add_bad(place, str(error))
             except UserError as error:  # not of this record alone
                 raise UserError(f"{place}: {error}") from None
-            except ValueError as error:
-                counts.add_bad(place, str(error))
             else:
                 yield split or ("train" if source.validation else split_of(example.prompt, source.validation_share)), example
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits, Truncation
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 
 
 class PromptFormat(Format):
@@ -29,11 +30,11 @@ class PromptFormat(Format):
         self._least = len(tokenizer.begin) + max(1, self._kept_end)
         self._max_prompt = limits.max_prompt
         if self._max_prompt is not None and self._max_prompt < self._least:
-            raise ValueError(f"--max-prompt-tokens is {self._max_prompt}: a prompt needs at least {self._least}")
+            raise UserError(f"--max-prompt-tokens is {self._max_prompt}: a prompt needs at least {self._least}")
         if self._max_answer is not None:
             left = limits.sequence_length - len(self._separator) - self._max_answer
             if left < self._least:
-                raise ValueError(
+                raise UserError(
                     f"--sequence-length {limits.sequence_length} leaves {max(left, 0)} tokens for prompts before answers of "
                     f"{self._max_answer}, and they need at least {self._least}: raise it, or lower --max-answer-tokens"
                 )
@@ -46,7 +47,7 @@ class PromptFormat(Format):
 
     @abstractmethod
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
-        """Prompt and answer of a record. Raises ValueError if it is not of the format."""
+        """Prompt and answer of a record. Raises RecordError if it is not of the format."""
 
     def example(self, record: dict[str, Any]) -> Example:
         prompt, answer = self.texts(record)

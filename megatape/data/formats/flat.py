@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.formats.format import TokenFormat
+from megatape.errors import UserError
 from megatape.files import open_regular
 
 BLOCK_IDS = 2**20
@@ -22,7 +23,7 @@ class Flat(TokenFormat):
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         size = path.stat().st_size
         if size % dtype.itemsize:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {size:,} bytes are no whole number of {dtype.name} ids, which this tokenizer's are: it is truncated, "
                 "or of another tokenizer"
             )

@@ -20,7 +20,7 @@ class TokenFormat(ABC):
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         """The pieces, integers of any type, in order.
 
-        dtype: of ids where the files do not say. Raises FileNotFoundError, or ValueError for files that are corrupted or not
+        dtype: of ids where the files do not say. Raises FileNotFoundError, or UserError for files that are corrupted or not
         of this format."""
 
     @abstractmethod

@@ -25,6 +25,7 @@ from pydantic import Field
 from megatape.data.formats.format import TokenFormat
 from megatape.data.index import Count
 from megatape.data.records import CORRUPTED, unpacked
+from megatape.errors import MissingPath, UserError
 from megatape.files import as_type, is_file_name, read_json
 
 INDEX, VERSION = "index.json", 2
@@ -50,14 +51,14 @@ class Mds(TokenFormat):
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         index = path / INDEX
         if not index.is_file():
-            raise FileNotFoundError(f"{index}: not found: give the folder of one split of a data set of MosaicML streaming")
+            raise MissingPath(f"{index}: not found: give the folder of one split of a data set of MosaicML streaming")
         try:
             content = as_type(read_json(index), Index)
             shards = [Shard.of(path, entry) for entry in content.shards]
             if content.version != VERSION:
-                raise ValueError(f"version {content.version}, not {VERSION}")
+                raise UserError(f"version {content.version}, not {VERSION}")
         except ValueError as error:
-            raise ValueError(f"{index}: no index of MosaicML streaming that can be read ({error})") from error
+            raise UserError(f"{index}: no index of MosaicML streaming that can be read ({error})") from error
         for shard in shards:
             yield from shard.ids()
 
@@ -128,22 +129,22 @@ class Shard:
 
     @classmethod
     def of(cls, folder: Path, entry: Entry) -> "Shard":
-        """Raises ValueError for what cannot be read."""
+        """Raises UserError for what cannot be read."""
         columns = dict(zip(entry.column_names, entry.column_encodings, strict=True))
         column = next((name for name in COLUMNS if name in columns), None)
         if entry.format != "mds" or column is None:
-            raise ValueError(f"format {entry.format} with columns {columns}: what is read is mds with {' or '.join(COLUMNS)}")
+            raise UserError(f"format {entry.format} with columns {columns}: what is read is mds with {' or '.join(COLUMNS)}")
         compression = (entry.compression or "").partition(":")[0] if entry.zip_data else None
         if compression not in (*PACKED, None):
-            raise ValueError(f"compression {entry.compression}: what is read is {', '.join(PACKED)}, or none")
+            raise UserError(f"compression {entry.compression}: what is read is {', '.join(PACKED)}, or none")
         file = entry.zip_data or entry.raw_data
         if not is_file_name(file.basename):
-            raise ValueError(f"{file.basename!r} is not a plain file name")
+            raise UserError(f"{file.basename!r} is not a plain file name")
         sizes = dict(zip(entry.column_names, entry.column_sizes, strict=True))
         return cls(folder / file.basename, entry.samples, column, columns[column], sizes, file.bytes, file.hashes, compression)
 
     def ids(self) -> Iterator[np.ndarray]:
-        """Those of each sample. Raises FileNotFoundError, or ValueError for a shard that is not what index.json says."""
+        """Those of each sample. Raises FileNotFoundError, or UserError for a shard that is not what index.json says."""
         self._check()
         with self.path.open("rb") as stored:
             try:
@@ -152,25 +153,25 @@ class Shard:
                 head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
                 sizes = np.diff(head[1:])
                 if head[0] != self.samples or head[1] < count or sizes.size < self.samples or (sizes <= 0).any():
-                    raise ValueError("its samples are not where they should be")
+                    raise UserError("its samples are not where they should be")
                 if (longest := max(head[1] - count, sizes.max(initial=0))) > MAX_SAMPLE_BYTES:
-                    raise ValueError(f"a sample of {longest:,} bytes, more than {MAX_SAMPLE_BYTES:,}")
+                    raise UserError(f"a sample of {longest:,} bytes, more than {MAX_SAMPLE_BYTES:,}")
                 file.read(int(head[1]) - count)
                 for size in sizes.tolist():
                     yield self._decode(file.read(size), size)
             except FAULTS as error:
-                raise ValueError(f"{self.path}: corrupted ({error}): copy it again") from error
+                raise UserError(f"{self.path}: corrupted ({error}): copy it again") from error
 
     def _check(self) -> None:
         if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: not found, {INDEX} lists it: copy it again")
+            raise MissingPath(f"{self.path}: not found, {INDEX} lists it: copy it again")
         if (size := self.path.stat().st_size) != self.file_bytes:
-            raise ValueError(f"{self.path}: {size:,} bytes, {INDEX} says {self.file_bytes:,}: copy it again")
+            raise UserError(f"{self.path}: {size:,} bytes, {INDEX} says {self.file_bytes:,}: copy it again")
         for algorithm in self.hashes.keys() & HASHES:
             with self.path.open("rb") as file:
                 found = hashlib.file_digest(file, algorithm).hexdigest()
             if found != self.hashes[algorithm]:
-                raise ValueError(
+                raise UserError(
                     f"{self.path}: corrupted, {algorithm} is {found}, {INDEX} says {self.hashes[algorithm]}: copy it again"
                 )
 
@@ -182,7 +183,7 @@ class Shard:
         for name, fixed in self.sizes.items():
             size = left.pop(0) if fixed is None else fixed
             if len(sample) < length or begin + size > length:
-                raise ValueError("truncated")
+                raise UserError("truncated")
             if name == self.column:
                 return _array(sample[begin : begin + size], self.encoding)
             begin += size
@@ -190,12 +191,12 @@ class Shard:
 
 
 def _array(content: bytes, encoding: str) -> np.ndarray:
-    """Token ids as a column has them. Raises ValueError if they are no such thing."""
+    """Token ids as a column has them. Raises UserError if they are no such thing."""
     kind, *settings = encoding.split(":")
     if encoding == "bytes":
         return np.frombuffer(content, "<i8")
     if kind != "ndarray" or (settings and settings[0] not in NAMES):
-        raise ValueError(f"its ids are {encoding}: what is read is bytes, or ndarray of integers")
+        raise UserError(f"its ids are {encoding}: what is read is bytes, or ndarray of integers")
     dtype = NAMES[settings[0]] if settings else np.dtype(IDS[content[0]])
     begin = 0 if settings else 1
     if len(settings) < 2:  # the shape is not in the encoding, but here

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.formats.format import TokenFormat
+from megatape.errors import UserError
 from megatape.files import open_regular
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
@@ -59,9 +60,7 @@ class Megatron(TokenFormat):
                         raise _corrupted(index, f"sequence {sequence - 1:,} does not begin where the one before it ends")
                     size += length * stored.itemsize
                 if place + size > num_bytes or len(content := file.read(size)) < size:
-                    raise ValueError(
-                        f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again"
-                    )
+                    raise UserError(f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again")
                 place += size
                 yield np.frombuffer(content, stored)
             if sequence < num_sequences or file.read(1):
@@ -94,13 +93,13 @@ def _header(path: Path) -> tuple[np.dtype, int, int]:
     with open_regular(path) as file:
         content = file.read(HEADER.size)
     if not content.startswith(MAGIC) or len(content) < HEADER.size:
-        raise ValueError(
+        raise UserError(
             f"{path}: no index of Megatron-LM, which begins with MMIDIDX: give the name of a .bin and .idx that "
             "tools/preprocess_data.py wrote (the older formats `lazy` and `cached` are not read)"
         )
     _, version, code, num_sequences, num_ends = HEADER.unpack(content)
     if version != VERSION or code not in DTYPES:
-        raise ValueError(
+        raise UserError(
             f"{path}: version {version} with ids of type {code}: what is read is version {VERSION} with integers, types "
             f"{', '.join(map(str, DTYPES))}"
         )
@@ -126,5 +125,5 @@ def _beside(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{suffix}")
 
 
-def _corrupted(path: Path, what: str) -> ValueError:
-    return ValueError(f"{path}: corrupted: {what}: copy it again")
+def _corrupted(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: corrupted: {what}: copy it again")

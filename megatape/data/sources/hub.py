@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of
+from megatape.errors import UserError
 
 
 class Hub(Reader):
@@ -40,12 +41,12 @@ def _stream(source: Source) -> Any:
 
 @contextmanager
 def _explained(source: Source, counts: CorpusCounts) -> Iterator[None]:
-    """Make one ValueError of all that `datasets` lets through of its parsers, cache and network client."""
+    """Make one UserError of all that `datasets` lets through of its parsers, cache and network client."""
     try:
         yield
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(
+        raise UserError(
             f"--source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {counts.documents} "
             f"documents: {type(error).__name__}: {reason}. Streaming needs the network, and files without malformed lines that "
             "all have the same fields; otherwise download the files and use --source c4, jsonl or parquet, which count bad "

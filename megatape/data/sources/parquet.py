@@ -8,6 +8,7 @@ from megatape.data.remote import find_files, open_file
 from megatape.data.remote_file import RemoteError
 from megatape.data.sources.isolated import IsolatedReader
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit, grouped
+from megatape.errors import UserError
 
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
 
@@ -33,7 +34,7 @@ class Parquet(IsolatedReader):
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, RemoteError) or getattr(error, "errno", None) is not None:
                     raise  # of the disk or server, not of the content
-                raise ValueError(f"{name}: corrupted Parquet file ({error}): download or copy it again") from error
+                raise UserError(f"{name}: corrupted Parquet file ({error}): download or copy it again") from error
 
 
 def _rows(name: str, file: Any, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:

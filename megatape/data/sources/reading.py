@@ -8,6 +8,7 @@ from megatape.data.cleaning.rule import Dropped
 from megatape.data.index import Tally
 from megatape.data.records import FEW_BAD, printable
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit
+from megatape.errors import UserError
 
 
 def read_unit(
@@ -17,7 +18,7 @@ def read_unit(
 
     judge: what is left of each of them, asked in order; it raises Dropped for one that is left out. Bad records and too long
     ones are counted, not fatal.
-    Raises FileNotFoundError for a path that does not exist, and ValueError if a file is corrupted."""
+    Raises FileNotFoundError for a path that does not exist, and UserError if a file is corrupted."""
     for name in unit.inputs:
         given = source.input_of(name)
         tally = counts.inputs.setdefault(given, Tally())
@@ -47,7 +48,7 @@ def read_unit(
 def read_documents(source: Source, counts: CorpusCounts, judge: Callable[[str], str] = lambda text: text) -> Iterator[Document]:
     """The same for all units but those of a given validation split.
 
-    Raises ValueError if no file matches or the source has no documents."""
+    Raises UserError if no file matches or the source has no documents."""
     for unit in source.units():
         if unit.split != "validation":
             yield from read_unit(source, unit, counts, judge)
@@ -55,11 +56,11 @@ def read_documents(source: Source, counts: CorpusCounts, judge: Callable[[str], 
 
 
 def check_bad(source: Source, counts: CorpusCounts) -> None:
-    """Raise ValueError if too many of the records of a pass gave no document."""
+    """Raise UserError if too many of the records of a pass gave no document."""
     read = sum(tally.read for tally in counts.inputs.values())
     if counts.skipped > max(FEW_BAD, source.max_bad_fraction * read):
         first = counts.bad_examples[0] if counts.bad else f"{counts.first_too_long}: too long"
-        raise ValueError(
+        raise UserError(
             f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than --max-record-bytes, more than "
             f"--max-bad-fraction {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
             "the options, or raise --max-bad-fraction, and give the same command again"
@@ -67,10 +68,10 @@ def check_bad(source: Source, counts: CorpusCounts) -> None:
 
 
 def check_found(source: Source, counts: CorpusCounts) -> None:
-    """Raise ValueError if a pass over all of a source has found no document."""
+    """Raise UserError if a pass over all of a source has found no document."""
     if counts.documents == 0:
         left_out = sum(counts.dropped.values())
-        raise ValueError(
+        raise UserError(
             f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
             f"longer than --max-record-bytes {source.max_record_bytes:,}, {left_out} left out, {counts.bad} bad"
             f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"

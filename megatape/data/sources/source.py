@@ -126,13 +126,13 @@ class Reader(ABC):
     def units(self, source: "Source", inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
         """The units of these inputs of a source, the same on every machine. option: which one gave the inputs.
 
-        Raises FileNotFoundError or ValueError if inputs are missing."""
+        Raises FileNotFoundError or UserError if inputs are missing."""
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
         """The documents of a unit, empty ones included. Counts what it skips. `read_unit` asks for one of its inputs at a time.
 
-        Raises FileNotFoundError, or ValueError for a corrupted file."""
+        Raises FileNotFoundError, or UserError for a corrupted file."""
 
     def describe(self) -> dict[str, str]:
         """What decides the documents beside --input, for the index."""
@@ -166,32 +166,30 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
-            raise ValueError(f"--source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
+            raise UserError(f"--source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
         reader = self.reader
         if reader.takes == "nothing" and self.inputs:
-            raise ValueError(
-                f"--source {self.kind} takes no --input, got {list(self.inputs)}: remove it or name another source"
-            )
+            raise UserError(f"--source {self.kind} takes no --input, got {list(self.inputs)}: remove it or name another source")
         if reader.takes != "nothing" and not self.inputs:
-            raise ValueError(f"--source {self.kind} needs --input: give at least one")
+            raise UserError(f"--source {self.kind} needs --input: give at least one")
         if reader.takes == "name" and len(self.inputs) != 1:
-            raise ValueError(f"--source {self.kind} takes one data set name as --input, got {list(self.inputs)}")
+            raise UserError(f"--source {self.kind} takes one data set name as --input, got {list(self.inputs)}")
         if self.subset is not None and not reader.has_subsets:
-            raise ValueError(f"--subset {self.subset!r} belongs to --source hub, got --source {self.kind}: remove it")
+            raise UserError(f"--subset {self.subset!r} belongs to --source hub, got --source {self.kind}: remove it")
         if self.split != "train" and not reader.has_subsets:
-            raise ValueError(f"--split {self.split!r} belongs to --source hub, got --source {self.kind}: remove it")
+            raise UserError(f"--split {self.split!r} belongs to --source hub, got --source {self.kind}: remove it")
         if self.text_field != "text" and not reader.has_fields:
-            raise ValueError(
+            raise UserError(
                 f"--text-field {self.text_field!r}: the documents of --source {self.kind} have no fields: remove it"
             )
         if self.validation and reader.takes != "paths":
-            raise ValueError(f"--validation-input {' '.join(self.validation)}: --source {self.kind} has no files: remove it")
+            raise UserError(f"--validation-input {' '.join(self.validation)}: --source {self.kind} has no files: remove it")
         if self.validation and self.max_documents is not None:
-            raise ValueError("--max-documents and --validation-input: give one of them, or fewer files")
+            raise UserError("--max-documents and --validation-input: give one of them, or fewer files")
         if not 0 <= self.max_bad_fraction <= 1:
-            raise ValueError(f"--max-bad-fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
+            raise UserError(f"--max-bad-fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
         if self.max_documents is not None and self.max_documents < 1:
-            raise ValueError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
+            raise UserError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
         check_max_record_bytes(self.max_record_bytes)
 
     @property

@@ -12,6 +12,7 @@ from megatape.data.index import SPLITS, Index, load_index, save_index, token_dty
 from megatape.data.synthetic.task import Sample, SyntheticTask
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.errors import UserError
 from megatape.files import new_folder
 
 KIND = "synthetic"
@@ -65,11 +66,11 @@ def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def check_folder(task: SyntheticTask, counts: dict[str, int], directory: Path) -> None:
-    """Raise ValueError if the data directory is not the one that `write_task` writes."""
+    """Raise UserError if the data directory is not the one that `write_task` writes."""
     found, expected = load_index(directory).source, describe(task, counts)
     for name, value in expected.items():
         if found.get(name) != value:
-            raise ValueError(
+            raise UserError(
                 f"{directory} was written for {name} {found.get(name)}, now it is {value}: results of both would not be "
                 "comparable; choose another folder"
             )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedConfig
 
 from megatape.config import ModelConfig, parse_model
+from megatape.errors import MissingPath, UserError
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.folder import FAULTS, reason
@@ -40,12 +41,12 @@ class Architecture(NamedTuple):
 def read_architecture(folder: Path) -> Architecture:
     """The model that config.json in `folder` describes.
 
-    Raises FileNotFoundError for a folder without safetensors or config.json, ValueError naming what is not supported or
+    Raises FileNotFoundError for a folder without safetensors or config.json, UserError naming what is not supported or
     contradicts."""
     _check_layout(folder)
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder}: no config.json: give a folder as transformers' save_pretrained writes it")
+        raise MissingPath(f"{folder}: no config.json: give a folder as transformers' save_pretrained writes it")
     fields = read_object(path)
     try:
         family = _family(fields)
@@ -53,34 +54,34 @@ def read_architecture(folder: Path) -> Architecture:
         theirs = _config(family, fields)
         section, window = family.model_fields(theirs), family.window(theirs)
     except FAULTS as error:
-        raise ValueError(f"{path}: {reason(error)}") from None
+        raise UserError(f"{path}: {reason(error)}") from None
     return Architecture(family, theirs, parse_model(section, str(path)), window)
 
 
 def _check_layout(folder: Path) -> None:
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder")
+        raise MissingPath(f"{folder}: no such folder")
     if (folder / SINGLE).exists() or (folder / INDEX).exists():
         return
     for pattern, fault in _LAYOUTS.items():
         if found := sorted(folder.glob(pattern)):
-            raise FileNotFoundError(f"{folder}: no {SINGLE}; {found[0].name} holds {fault}")
-    raise FileNotFoundError(f"{folder}: neither {SINGLE} nor {INDEX}: give a folder as transformers' save_pretrained writes it")
+            raise MissingPath(f"{folder}: no {SINGLE}; {found[0].name} holds {fault}")
+    raise MissingPath(f"{folder}: neither {SINGLE} nor {INDEX}: give a folder as transformers' save_pretrained writes it")
 
 
 def _family(fields: dict[str, Any]) -> Family:
     for name in _QUANTIZED:
         if fields.get(name) is not None:
-            raise ValueError(f"{name} is set: quantized weights cannot be trained, take the model's unquantized folder")
+            raise UserError(f"{name} is set: quantized weights cannot be trained, take the model's unquantized folder")
     known = {family.model_class.__name__: family for family in map(family_named, FAMILIES)}
     names = fields.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
-        raise ValueError(f"architectures is {names!r}: only one of {', '.join(known)} is supported")
+        raise UserError(f"architectures is {names!r}: only one of {', '.join(known)} is supported")
     family = known[names[0]]
     if fields.get("model_type") != family.config_class.model_type:
-        raise ValueError(f"model_type is {fields.get('model_type')!r}, but architectures is {names!r}")
+        raise UserError(f"model_type is {fields.get('model_type')!r}, but architectures is {names!r}")
     if "auto_map" in fields and not family.remote_code:
-        raise ValueError("auto_map names code of the folder, which is not run: its model may be another than transformers' own")
+        raise UserError("auto_map names code of the folder, which is not run: its model may be another than transformers' own")
     return family
 
 
@@ -97,15 +98,15 @@ def _check_rotary(fields: dict[str, Any]) -> None:
     new, old, base = fields.get("rope_parameters"), fields.get("rope_scaling"), fields.get("rope_theta")
     for name, rope in (("rope_parameters", new), ("rope_scaling", old)):
         if rope is not None and not isinstance(rope, dict):
-            raise ValueError(f"{name} is {rope!r}, not an object")
+            raise UserError(f"{name} is {rope!r}, not an object")
         if rope and "type" in rope and rope.get("rope_type", rope["type"]) != rope["type"]:
-            raise ValueError(f"{name} has type {rope['type']!r} and rope_type {rope['rope_type']!r}: remove one")
+            raise UserError(f"{name} has type {rope['type']!r} and rope_type {rope['rope_type']!r}: remove one")
         if rope and base is not None and rope.get("rope_theta", base) != base:
-            raise ValueError(f"rope_theta is {base} and in {name} {rope['rope_theta']}: remove one")
+            raise UserError(f"rope_theta is {base} and in {name} {rope['rope_theta']}: remove one")
     if new and "rope_scaling" in fields and _scaling(new) != _scaling(old or {}):
-        raise ValueError(f"rope_parameters {new} and rope_scaling {old} contradict each other: remove one")
+        raise UserError(f"rope_parameters {new} and rope_scaling {old} contradict each other: remove one")
     if fields.get("partial_rotary_factor") not in (None, 1):
-        raise ValueError(
+        raise UserError(
             f"partial_rotary_factor is {fields['partial_rotary_factor']}: heads that rotate in part are not supported"
         )
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.initialization import no_init_weights
 
 from megatape.config import ModelConfig
+from megatape.errors import UserError
 from megatape.hf.adopt.architecture import Architecture
 from megatape.hf.adopt.weights import FolderWeights
 from megatape.model.build import build_model
@@ -22,17 +23,17 @@ def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
     """At most `length` ids [1, N] of a text, this file, by the folder's tokenizer.json; without one, from all over the
     vocabulary.
 
-    Raises ValueError if tokenizer.json is corrupted or another model's."""
+    Raises UserError if tokenizer.json is corrupted or another model's."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
-        raise ValueError(f"{path}: not a tokenizer ({error}): copy the folder again") from None
+        raise UserError(f"{path}: not a tokenizer ({error}): copy the folder again") from None
     ids = tokenizer.encode(Path(__file__).read_text(encoding="utf-8")).ids[:length]
     if max(ids) >= vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{path} gives a text the id {max(ids)}, but the model's vocab_size is {vocab_size}: they are not of one model"
         )
     return torch.tensor([ids])

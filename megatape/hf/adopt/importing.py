@@ -7,6 +7,7 @@ from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizer import FILES
+from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
@@ -19,23 +20,24 @@ LENGTH = 4096  # of samples, unless the model or the user says otherwise
 MISSING: dict[str, dict[str, Any]] = {"data": {"path": "DATA"}, "training": {"steps": 1000}}
 
 
+@path_errors()
 def import_model(source: Path, out: Path, encoding: str, length: int | None) -> ImportRecord:
     """Write config.json and import.json into the new folder `out` for the model in `source`, to be trained with this encoding
     on samples of `length` tokens.
 
-    Raises FileExistsError, FileNotFoundError or ValueError for what is missing, not supported, or gives other logits."""
+    Raises FileExistsError, FileNotFoundError or UserError for what is missing, not supported, or gives other logits."""
     source = source.absolute()
     with new_folder(out) as folder:
         found = read_architecture(source)
         if not found.family.adoptable:
-            raise ValueError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
+            raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
         weights, dtype = find_weights(source, found)
         raw = starting_config(found, source, out, encoding, length, dtype)
         config = parse_config(_complete(raw), str(source / "config.json"))
         tokens = check_tokens(source, found.model.vocab_size, min(TEXT_LENGTH, config.data.sequence_length))
         difference = logit_difference(found, weights, config.model, tokens)
         if not difference <= LIMIT:
-            raise ValueError(
+            raise UserError(
                 f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
                 f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
             )
@@ -49,11 +51,11 @@ def starting_config(
     found: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
 ) -> dict[str, Any]:
     """The configuration of a run that starts from this model, but for what MISSING lists. The recipe is that of the paper's
-    context extension. Raises ValueError if the model attends to fewer tokens than a sample has."""
+    context extension. Raises UserError if the model attends to fewer tokens than a sample has."""
     longest = min(found.model.max_positions, found.window or found.model.max_positions)
     length = length or min(longest, LENGTH)
     if found.window is not None and found.window < length:
-        raise ValueError(
+        raise UserError(
             f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention "
             f"to the last tokens only is not supported, give --length {found.window} or less"
         )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
+from megatape.errors import MissingPath, UserError
 from megatape.files import first_fault, is_file_name, read_json
 from megatape.hf.adopt.weights import FolderWeights
 
@@ -36,17 +37,17 @@ class ImportRecord(Section):
 
 
 def read_record(directory: Path) -> ImportRecord:
-    """The record of the import in `directory`. Raises FileNotFoundError or ValueError if it is none."""
+    """The record of the import in `directory`. Raises FileNotFoundError or UserError if it is none."""
     path = directory / IMPORT
     try:
         record = ImportRecord.model_validate(read_json(path))
         for name in (*record.files, *record.tokenizer, *(tensor.file for tensor in record.tensors.values())):
             if not is_file_name(name):
-                raise ValueError(f"{name!r} is not a plain file name")
+                raise UserError(f"{name!r} is not a plain file name")
         return record
     except ValueError as error:
         reason = first_fault(error) if isinstance(error, ValidationError) else error
-        raise ValueError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
+        raise UserError(f"{path}: not what `megatape import` writes ({reason}): import the model again") from None
 
 
 def open_import(directory: Path) -> FolderWeights:
@@ -54,7 +55,7 @@ def open_import(directory: Path) -> FolderWeights:
     record = read_record(directory)
     source = Path(record.source)
     if not source.is_dir():
-        raise FileNotFoundError(
+        raise MissingPath(
             f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where "
             "it is"
         )

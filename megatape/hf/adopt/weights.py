@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import ModelConfig
+from megatape.errors import MissingPath, UserError
 from megatape.hf.stored import stored_tensors
 from megatape.model.accounting import meta_model
 
@@ -38,27 +39,27 @@ class FolderWeights(StoredWeights):
         return self
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Hash every `shares`-th file, beginning with number `share`. Raises ValueError or FileNotFoundError for one that is
+        """Hash every `shares`-th file, beginning with number `share`. Raises UserError or FileNotFoundError for one that is
         not what it was when its hash was recorded."""
         for name in self.files:
             if not (self.directory / name).is_file():
-                raise FileNotFoundError(
+                raise MissingPath(
                     f"{self.directory / name}: missing, but this folder was imported: put it back, or import it again"
                 )
         for path, expected, found in self.hashed(share, shares):
             if found != expected:
-                raise ValueError(f"{path} has changed since it was imported: restore it, or import the folder again")
+                raise UserError(f"{path} has changed since it was imported: restore it, or import the folder again")
 
 
 def find_weights(folder: Path, found: "Architecture") -> tuple[FolderWeights, str]:
     """The weights of the model in `folder` and the precision in which they are stored, float32 if it is not one for all.
 
     Every tensor must belong to one parameter and have its shape. Only headers are read, except where a tied output matrix is
-    stored all the same: then it must equal the embedding. Raises ValueError naming the tensor at fault."""
+    stored all the same: then it must equal the embedding. Raises UserError naming the tensor at fault."""
     stored = {name: entry for name, entry in stored_tensors(folder).items() if not name.endswith(_CONSTANT)}
     for name, entry in stored.items():
         if entry.dtype not in DTYPES:
-            raise ValueError(
+            raise UserError(
                 f"{entry.path}: tensor {name} is stored as {entry.dtype}; only {', '.join(DTYPES)} are supported: take the "
                 "model's unquantized folder"
             )
@@ -66,9 +67,9 @@ def find_weights(folder: Path, found: "Architecture") -> tuple[FolderWeights, st
     for ours, parameter in meta_model(found.model).named_parameters():
         name = found.family.parameter_name(ours)
         if name not in stored:
-            raise ValueError(f"{folder}: no tensor {name} in its safetensors files, but config.json asks for it")
+            raise UserError(f"{folder}: no tensor {name} in its safetensors files, but config.json asks for it")
         if stored[name].shape != tuple(parameter.shape):
-            raise ValueError(
+            raise UserError(
                 f"{stored[name].path}: tensor {name} has shape {stored[name].shape}, by config.json it is "
                 f"{tuple(parameter.shape)}"
             )
@@ -80,7 +81,7 @@ def find_weights(folder: Path, found: "Architecture") -> tuple[FolderWeights, st
         unused.discard(head)
     if unused:
         name = min(unused)
-        raise ValueError(f"{stored[name].path}: tensor {name} belongs to no parameter that config.json asks for")
+        raise UserError(f"{stored[name].path}: tensor {name} belongs to no parameter that config.json asks for")
     dtypes = {DTYPES[entry.dtype] for entry in stored.values()}
     return FolderWeights(folder, found.model, tensors), dtypes.pop() if len(dtypes) == 1 else "float32"
 
@@ -91,4 +92,4 @@ def _check_equal(path: Path, name: str, other_path: Path, other: str) -> None:
         same = ours.get_shape() == theirs.get_shape()
         starts = range(0, ours.get_shape()[0], _ROWS)
         if not same or not all(torch.equal(ours[row : row + _ROWS], theirs[row : row + _ROWS]) for row in starts):
-            raise ValueError(f"{path}: {name} differs from {other}, though config.json says tie_word_embeddings: correct one")
+            raise UserError(f"{path}: {name} differs from {other}, though config.json says tie_word_embeddings: correct one")

@@ -1,15 +1,16 @@
 """Architectures of transformers that hold our models, a file each; megatape/registry.py has their names."""
 
 from megatape.config import Config, families_with
+from megatape.errors import UserError
 from megatape.hf.families.family import Family
 from megatape.registry import FAMILIES
 
 
 def family_of(config: Config) -> Family:
-    """The family that a model with this configuration is exported as. Raises ValueError if there is none."""
+    """The family that a model with this configuration is exported as. Raises UserError if there is none."""
     model, possible = config.model, families_with(config.model)
     if not possible:
-        raise ValueError(
+        raise UserError(
             f"no architecture of exported models has model.encoding {model.encoding} with attention_bias "
             f"{model.attention_bias} and qk_norm {str(model.qk_norm).lower()}: megatape/registry.py lists them"
         )
@@ -18,8 +19,8 @@ def family_of(config: Config) -> Family:
 
 
 def family_named(model_type: object) -> Family:
-    """The family whose models have this `model_type` in their config.json. Raises ValueError if it is not registered."""
+    """The family whose models have this `model_type` in their config.json. Raises UserError if it is not registered."""
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type is {model_type!r}; models of {', '.join(FAMILIES)} are run without code of the folder")
+        raise UserError(f"model_type is {model_type!r}; models of {', '.join(FAMILIES)} are run without code of the folder")
     family: Family = FAMILIES[model_type].load()()
     return family

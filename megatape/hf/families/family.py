@@ -94,7 +94,7 @@ class Family:
         raise NotImplementedError
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
-        """The inverse: our model section of a model with this configuration. Raises ValueError naming what is not supported."""
+        """The inverse: our model section of a model with this configuration. Raises UserError naming what is not supported."""
         raise NotImplementedError
 
     def window(self, config: PreTrainedConfig) -> int | None:

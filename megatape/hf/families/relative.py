@@ -7,6 +7,7 @@ from transformers import PreTrainedConfig
 
 from megatape.config import Config, ModelConfig
 from megatape.config.model import SCALINGS
+from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 from megatape.hf.tokenizer import SpecialTokens
 
@@ -39,24 +40,24 @@ class Relative(Family):
         for name, value in self.fixed.items():
             found = getattr(config, name)
             if found != value and not (found is None and not value):
-                raise ValueError(f"{name} is {found!r}; only {value!r} is supported")
+                raise UserError(f"{name} is {found!r}; only {value!r} is supported")
         shared = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return shared | {"encoding": "rope", "head_dim": head_dim} | rotary_fields(config) | self.features(config)
 
 
 def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """rotary_base and scaling of a configuration. Raises ValueError for what our frequencies cannot be."""
+    """rotary_base and scaling of a configuration. Raises UserError for what our frequencies cannot be."""
     rope: dict[str, Any] = config.rope_parameters
     kind = rope.get("rope_type")
     if any(isinstance(value, dict) for value in rope.values()):
-        raise ValueError(f"rope_parameters differ between layers ({', '.join(rope)}): not supported")
+        raise UserError(f"rope_parameters differ between layers ({', '.join(rope)}): not supported")
     if kind not in ("default", "linear", "yarn", "llama3"):
-        raise ValueError(f"rope_type is {kind!r}: only 'default', 'linear', 'yarn' and 'llama3' are supported")
+        raise UserError(f"rope_type is {kind!r}: only 'default', 'linear', 'yarn' and 'llama3' are supported")
     if unknown := sorted(rope.keys() - _ROPE - _DERIVED - SCALING.keys()):
-        raise ValueError(f"{unknown[0]} of its rope_parameters is not supported")
+        raise UserError(f"{unknown[0]} of its rope_parameters is not supported")
     if rope.get("partial_rotary_factor", 1) != 1:
-        raise ValueError(
+        raise UserError(
             f"partial_rotary_factor is {rope['partial_rotary_factor']}: heads that rotate in part are not supported"
         )
     base = {"rotary_base": rope["rope_theta"], "scaling": None}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatape.data.synthetic.task import SyntheticTask
+from megatape.errors import UserError
 from megatape.study.suite.plan import Plan
 from megatape.study.suite.sizes import SIZES
 
@@ -40,7 +41,7 @@ def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, lis
     out; and both as text.
 
     The core is taken whole. What is added to it, each if it fits: the choice of learning rates, then further tasks, then
-    further encodings, then further seeds. Raises ValueError if the core does not fit."""
+    further encodings, then further seeds. Raises UserError if the core does not fit."""
 
     def minutes_of(plan: Plan) -> float:
         return costs.of_plan(plan) / jobs / 60
@@ -51,7 +52,7 @@ def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, lis
     core = len(CORE_TASKS), len(CORE_ENCODINGS), min(asked.seeds, CORE_SEEDS)
     plan = Plan(asked.size, tuple(tasks[: core[0]]), tuple(encodings[: core[1]]), core[2], (rate,))
     if minutes_of(plan) > minutes:
-        raise ValueError(
+        raise UserError(
             f"--budget is {minutes:g} minutes, but the core takes about {minutes_of(plan):.0f}: {_described(plan)}. Give more "
             "minutes, or fewer --tasks, --encodings or --seeds"
         )

@@ -44,7 +44,7 @@ class TaskFolder:
         return SIZES[self.task.size]
 
     def check(self) -> None:
-        """Raise ValueError if there is data of another definition or size."""
+        """Raise UserError if there is data of another definition or size."""
         if self.data.exists():
             check_folder(self.task, self.sizing.written(self.task), self.data)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from megatape.checkpoint.model import load_model
 from megatape.data.synthetic.task import Answer, Sample, SyntheticTask
+from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.suite.look import Look, look
 from megatape.study.suite.measure import inapplicable, open_run
@@ -34,23 +35,23 @@ def failures(folders: list[Path], split: str, count: int) -> Iterator[str]:
     """Yields what the models of the runs do on the first `count` samples of a split, on their right answers, their wrong ones,
     and those that the first model has wrong.
 
-    Raises ValueError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's
+    Raises UserError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's
     answers have no source, or an encoding cannot do the split."""
     if repeated := [folder for folder in folders if folders.count(folder) > 1]:
-        raise ValueError(f"{repeated[0]} is listed twice")
+        raise UserError(f"{repeated[0]} is listed twice")
     opened = [open_run(RunFolder(folder)) for folder in folders]
     task = opened[0][1]
     for folder, (config, other, _) in zip(folders, opened, strict=True):
         if other.definition != task.definition:
-            raise ValueError(
+            raise UserError(
                 f"{folder} has the task {_named(other)}, {folders[0]} {_named(task)}: give runs of one task and size"
             )
         if split not in task.tests:
-            raise ValueError(f"--split: {task.name} has no split {split!r}: choose from {', '.join(task.tests)}")
+            raise UserError(f"--split: {task.name} has no split {split!r}: choose from {', '.join(task.tests)}")
         if reason := inapplicable(task, split, config.model.encoding):
-            raise ValueError(f"{folder}: {split} is {reason}")
+            raise UserError(f"{folder}: {split} is {reason}")
     if not task.copies:
-        raise ValueError(f"{task.name}: its answers do not repeat one place of the text, so there is none to look for")
+        raise UserError(f"{task.name}: its answers do not repeat one place of the text, so there is none to look for")
 
     labels = [f"{config.model.encoding}, seed {config.training.seed}" for config, _, _ in opened]
     if len(set(labels)) < len(labels):

@@ -5,6 +5,7 @@ pass over the whole sample scores it, and nothing is generated.
 """
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from megatape.config import Config, load_config
 from megatape.data.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticTask
+from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder, read_metrics
@@ -25,13 +27,15 @@ from megatape.study.suite.records import Record
 from megatape.study.suite.scores import Scores
 from megatape.study.suite.scoring import Score, answer_places, score_answers
 
+LOG = logging.getLogger(__name__)
+
 BATCH_TOKENS = 2**13  # of a forward pass
 
 
 def measure(folder: RunFolder, splits: list[str], count: int) -> Scores:
     """Score the last checkpoint of a run on `count` samples of each split.
 
-    Raises ValueError or FileNotFoundError if the run is not complete, or the task is no longer as it was."""
+    Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was."""
     began = time.monotonic()
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -62,16 +66,16 @@ def measure(folder: RunFolder, splits: list[str], count: int) -> Scores:
 def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader]:
     """Configuration, task and last checkpoint of a run of a suite.
 
-    Raises ValueError or FileNotFoundError if it is none, the run is not complete, or the task is no longer as it was."""
+    Raises UserError or FileNotFoundError if it is none, the run is not complete, or the task is no longer as it was."""
     config = load_config(folder.config)
     source = load_index(config.data.directory).source
     if source.get("kind") != KIND:
-        raise ValueError(
+        raise UserError(
             f"{folder.directory} was not trained on a task of the suite, but on {config.data.path}: choose another run"
         )
     task: SyntheticTask = SYNTHETIC_TASKS[source["task"]].load()(source["task"], source["size"])
     if task.definition != source["definition"]:
-        raise ValueError(f"{config.data.path} has another definition of {task.name} than this version: choose another folder")
+        raise UserError(f"{config.data.path} has another definition of {task.name} than this version: choose another folder")
     return config, task, CheckpointReader(folder.checkpoint(config.training.steps))
 
 
@@ -111,9 +115,9 @@ def main(words: list[str]) -> int:
     folder = RunFolder(Path(words[0]))
     try:
         measure(folder, words[1].split(","), int(words[2])).write(folder)
-    except (ValueError, OSError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 2
+    except UserError as failure:
+        LOG.error("error: %s", failure)
+        return failure.status
     return 0
 
 

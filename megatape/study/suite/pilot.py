@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megatape.config import ModelConfig
 from megatape.data.synthetic.task import TRAIN, SyntheticTask
+from megatape.errors import UserError
 from megatape.files import as_type, read_json, write_atomically
 from megatape.study.models import unsettled_model
 from megatape.study.runs import threads_of_run
@@ -36,7 +37,7 @@ def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
             costs = as_type(read_json(path), Costs)
             known = costs.tasks.keys() >= {task.name for task in plan.tasks} and costs.encodings.keys() >= set(plan.encodings)
         except ValueError as error:
-            raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None
+            raise UserError(f"{path} is corrupted ({error}): remove it and run the command again") from None
         if known:
             return costs
     threads = torch.get_num_threads()

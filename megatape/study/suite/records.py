@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from megatape.errors import UserError
 from megatape.files import first_fault, write_atomically
 
 Count = Annotated[int, Field(ge=0)]
@@ -40,17 +41,17 @@ class Record(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kind == "encoding" and self.seed is None:
-            raise ValueError(f"an encoding has a seed; this is one of {self.row}")
+            raise UserError(f"an encoding has a seed; this is one of {self.row}")
         if (self.score is None) == (self.reason is None):
-            raise ValueError(f"a record has a score or a reason; here they are {self.score} and {self.reason}")
+            raise UserError(f"a record has a score or a reason; here they are {self.score} and {self.reason}")
         if self.score is not None and not self.asked:
-            raise ValueError(f"the score is {self.score} of 0 answers")
+            raise UserError(f"the score is {self.score} of 0 answers")
         keys = [key for key, _, _ in self.curve]
         if keys != sorted(set(keys)):
-            raise ValueError(f"the curve's lengths or distances are {keys}: they must increase")
+            raise UserError(f"the curve's lengths or distances are {keys}: they must increase")
         for key, right, asked in self.curve:
             if right > asked:
-                raise ValueError(f"the curve has {right} right answers of {asked} at {key}")
+                raise UserError(f"the curve has {right} right answers of {asked} at {key}")
         return self
 
     @property
@@ -66,17 +67,15 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read what `write_records` wrote. Raises OSError, or ValueError with the line if the file is corrupted."""
+    """Read what `write_records` wrote. Raises OSError, or UserError with the line if the file is corrupted."""
     found: dict[tuple, Record] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         place = f"{path}, line {number}"
         try:
             record = Record.model_validate_json(line)
         except ValidationError as error:
-            raise ValueError(
-                f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again"
-            ) from None
+            raise UserError(f"{place} is corrupted ({first_fault(error)}): remove the file and run the command again") from None
         if record.model in found:
-            raise ValueError(f"{place} repeats {record.task}, {record.split}, {record.row}, seed {record.seed}: remove one")
+            raise UserError(f"{place} repeats {record.task}, {record.split}, {record.row}, seed {record.seed}: remove one")
         found[record.model] = record
     return list(found.values())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.study.children import interruptible, locked
 from megatape.study.runs import Machine, Run, check_all
 from megatape.study.suite.budget import fit
@@ -51,13 +52,13 @@ def suite(
     budget      minutes; what does not fit is left out of the plan
     only        the number of the one task and encoding to train, as a task of an array job; the tables have all
 
-    When it is interrupted, it writes the tables of what there is. Raises ValueError or OSError before training if `out` holds
+    When it is interrupted, it writes the tables of what there is. Raises UserError or OSError before training if `out` holds
     other definitions, sizes or shapes, RunsFailed at the end if runs failed."""
     machine = Machine(jobs, launcher)
     for task in plan.tasks:
         TaskFolder(out, task).check()
     if only is not None and not 0 <= only < len(plan.pairs):
-        raise ValueError(f"--cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
+        raise UserError(f"--cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
     place = out if only is None else Cell(TaskFolder(out, plan.pairs[only][0]), plan.pairs[only][1], plan.rates).directory
 
     with interruptible(), locked(place) as lock:
@@ -120,7 +121,7 @@ def _write_results(
 
 
 def _check(runs: list[Run[Scores]]) -> None:
-    """Raise ValueError if a folder holds a run with other settings or data."""
+    """Raise UserError if a folder holds a run with other settings or data."""
     fingerprints: dict[str, dict[str, str]] = {}
     for run in runs:
         data = run.config.data.path

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from megatape.config import Config
+from megatape.errors import UserError
 from megatape.files import as_type, read_json, write_atomically
 from megatape.run_folder import RunFolder
 from megatape.study.suite.records import Record
@@ -48,10 +49,10 @@ class Scores:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises ValueError if the file is corrupted."""
+        """Read what `write` wrote. Raises UserError if the file is corrupted."""
         try:
             content = read_json(path)
             content["records"] = [Record.model_validate_json(json.dumps(record)) for record in content["records"]]
             return as_type(content, cls)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path} is corrupted ({error}): remove it and run the command again") from None
+            raise UserError(f"{path} is corrupted ({error}): remove it and run the command again") from None

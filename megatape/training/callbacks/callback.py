@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatape.config import Config
+from megatape.errors import LeaseLost
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import LeaseLost
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation

@@ -1,10 +1,11 @@
 """A line on the terminal."""
 
-import sys
+import logging
 
-from megatape.runtime.output import say
 from megatape.training.callbacks.callback import Sink
 from megatape.training.step import StepMetrics
+
+LOG = logging.getLogger(__name__)
 
 
 class Console(Sink):
@@ -26,7 +27,7 @@ class Console(Sink):
         if metrics.validation:
             parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
             parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.corpora.items()]
-        say("  ".join(parts), sys.stdout)
+        LOG.info("  ".join(parts))
 
 
 def _short(value: float) -> str:
