@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.commands.options import add_adapter, add_base, add_trust
+from megatape.commands.options import add_adapter, add_base, add_import, add_trust
 from megatape.files import parse_json
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_adapter(parser)
     add_base(parser)
     add_trust(parser)
+    add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.splits import RunData, open_data
+from megatape.imports import file_hashes
 from megatape.runtime.exchange import exchange
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
@@ -25,6 +26,7 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
     between ranks."""
     data, fault = None, ""
     found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
+    found |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
     try:
         config.accumulation(topology.world_size)
         if arguments["--resume"] not in (None, "auto"):

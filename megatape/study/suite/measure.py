@@ -18,6 +18,7 @@ from megatape.config import Config, load_config
 from megatape.data.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticTask
+from megatape.imports import import_leading
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder, read_metrics
@@ -118,4 +119,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(import_leading(sys.argv[1:])))
