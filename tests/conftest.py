@@ -56,10 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of modules that start ranks, only those that say so: a loss, a layer and a model on several ranks, and the results of
     earlier versions. The others compare runs with each other."""
-    without_torchao = pytest.mark.skip(reason="needs torchao: make fp8")
     for item in items:
-        if item.get_closest_marker("fp8") and find_spec("torchao") is None:
-            item.add_marker(without_torchao)
+        for marker, package in (("fp8", "torchao"), ("trackers", "trackio")):
+            if item.get_closest_marker(marker) and find_spec(package) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {package}: make {marker}"))
         if isinstance(item, pytest.Function) and hasattr(item.module, "bounds"):
             ranks = {"run_workers", "Workers"} & vars(item.module).keys() or "quick_children" in item.fixturenames
             if not ranks:

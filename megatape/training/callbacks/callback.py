@@ -1,6 +1,7 @@
 """Callbacks, which follow a run, and sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -96,10 +97,12 @@ class Callbacks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if error is not None:
-                self._log.record("failed", str(error) or type(error).__name__)
-                self._each(lambda callback: callback.on_error(error))
-            self._each(lambda callback: callback.close())
+            with ExitStack() as closing:
+                for callback in reversed(self._members.values()):
+                    closing.callback(callback.close)  # of each, whatever another one raises
+                if error is not None:
+                    self._log.record("failed", str(error) or type(error).__name__)
+                    self._each(lambda callback: callback.on_error(error))
         except LeaseLost:  # then the folder is another run's
             if error is None:
                 raise
@@ -143,7 +146,7 @@ class Callbacks:
 
 
 class Sink:
-    """Receives the metrics of steps on the main rank, in order.
+    """Receives the metrics of steps on the main rank, in order. `close` is called at every end.
 
     Attributes:
         every_step: whether it takes every step, or those of logging.interval, the first, and those with a validation.
@@ -158,7 +161,7 @@ class Sink:
         """Training continues after `step`: what was written of later steps is out of date. Called again after a rollback."""
 
     def write(self, metrics: "StepMetrics") -> None:
-        """Take the metrics of a step. An OSError costs a warning and never the run."""
+        """Take the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
         raise NotImplementedError
 
     def flush(self) -> None:
