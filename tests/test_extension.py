@@ -6,13 +6,12 @@ CONTRIBUTING.md's table says what each file has.
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape import imports, registry
+from megatape import imports
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.cluster.slurm import Job, Study, render
 from megatape.cluster.snapshot import take_snapshot
@@ -143,23 +142,6 @@ def config(own: list[Path], raw_config: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that was given no modules, and none remain after the test."""
-    modules = set(sys.modules)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(imports, "_given", {})
-    tables = {name: value for name, value in vars(registry).items() if name.isupper() and isinstance(value, dict)}
-    before = {name: [*table] for name, table in tables.items()}
-    yield
-    for name in sys.modules.keys() - modules:
-        if name in FILES or name.partition(".")[0] == "package":
-            del sys.modules[name]
-    for name, table in tables.items():
-        for added in [entry for entry in table if entry not in before[name]]:
-            del table[added]
-
-
 def options(paths: list[Path]) -> list[str]:
     return [word for path in paths for word in ("--import", str(path))]
 
@@ -201,7 +183,7 @@ def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) 
             assert said in workers.logs()
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("own_modules")
 def test_nothing_is_imported_because_a_file_names_it(own: list[Path], config: Path, tmp_path: Path, command: Command) -> None:
     for path in own:
         imports.import_given(str(path))
@@ -223,7 +205,7 @@ def test_nothing_is_imported_because_a_file_names_it(own: list[Path], config: Pa
         parse_config({"run": {"imports": ["a\nb"]}}, "test")
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("own_modules")
 def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: Path) -> None:
     """A run that was copied, or is continued from another folder, has its modules elsewhere."""
     moved = tmp_path / "moved" / "slopes.py"
@@ -235,7 +217,7 @@ def test_other_path_of_the_same_module(own: list[Path], config: Path, tmp_path: 
         imports.import_given(str(own[0]))
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("own_modules")
 def test_what_cannot_be_imported(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("")
     (tmp_path / "my-sink.py").write_text("")
@@ -257,7 +239,7 @@ def test_what_cannot_be_imported(tmp_path: Path, command: Command, monkeypatch: 
     assert "part" not in sys.modules and not imports.given()
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("own_modules")
 def test_batch_scripts_import_copies(own: list[Path], config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").write_text("")
