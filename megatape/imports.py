@@ -68,7 +68,7 @@ def search_folders() -> list[str]:
     """Folders beside this environment in which Python finds the modules that were given by name."""
     tops = {name.partition(".")[0] for name, text in _given.items() if name == text}
     specs = [spec for top in sorted(tops) if (spec := sys.modules[top].__spec__)]
-    places = [Path((spec.submodule_search_locations or [spec.origin])[0] or "").parent for spec in specs]
+    places = [Path([*(spec.submodule_search_locations or ()), spec.origin or ""][0]).parent for spec in specs]
     return [str(place) for place in dict.fromkeys(places) if not place.is_relative_to(sys.prefix)]
 
 

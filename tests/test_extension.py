@@ -53,7 +53,7 @@ ENCODINGS["slopes"] = EncodingEntry(f"{__name__}:Slopes", "learned slopes", "enc
     "spectral": OPTIMIZER.replace("{module}", "spectral") + '\nregistry.OPTIMIZERS["spectral"] = SPECTRAL\n',
     "stairs": OPTIMIZER.replace("{module}", "stairs") + '\nregistry.SCHEDULES["stairs"] = STAIRS\n',
     "table": """
-from megatape.registry import SINKS, Entry
+from megatape.registry import SINKS, SinkEntry
 from megatape.training.callbacks.callback import Sink
 
 
@@ -63,7 +63,7 @@ class Table(Sink):
             file.write(f"{metrics.step} {metrics.loss}\\n")
 
 
-SINKS["table"] = Entry(f"{__name__}:Table", "a table")
+SINKS["table"] = SinkEntry(f"{__name__}:Table", "a table")
 """,
     "tally": """
 from megatape.registry import CALLBACKS, Entry
