@@ -54,6 +54,8 @@ setup(
         "mpi": ["openmpi>=5.0"],  # the MPI runtime that mpi4py needs where a machine has none
         "fast": ["gigatoken>=0.10,<0.11"],  # tokenizes several times as fast, the same ids (docs/data_formats.md)
         "fp8": ["torchao>=0.18,<0.19"],  # matrix products in FP8, `training.fp8` (docs/training.md)
+        "wandb": ["wandb>=0.31"],  # the sinks of the same names in `logging.sinks` (docs/training.md)
+        "trackio": ["trackio>=0.43"],
         "plots": ["matplotlib>=3.9"],  # the pictures of `megatape study` and `megatape evaluate`
         "suite": ["scipy>=1.15"],  # the statistics of `megatape study suite`
         "s3": ["s3fs>=2024.6"],  # input and shards at s3:// URLs

@@ -1,5 +1,6 @@
 """A position encoding in one file: KERPLE's logarithmic bias (Chi et al., arXiv 2205.09921).
 
+    megatape pretrain --import examples/add_encoding.py --config FILE --set model.encoding=kerple
     python -m examples.add_encoding FOLDER
 
 Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from examples import train
 from megatape.model.encodings.encoding import Encoding, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
@@ -47,4 +47,6 @@ class Kerple(Encoding):
 ENCODINGS["kerple"] = EncodingEntry(f"{__name__}:Kerple", "KERPLE's logarithmic attention bias")
 
 if __name__ == "__main__":
+    from examples import train
+
     sys.exit(train.main(Path(sys.argv[1]), "model.encoding=kerple", *sys.argv[2:]))

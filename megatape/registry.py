@@ -92,6 +92,17 @@ class OptimizerEntry(Entry):
 
 
 @dataclass(frozen=True)
+class SinkEntry(Entry):
+    """A receiver of metrics: a subclass of megatape.training.callbacks.callback.Sink.
+
+    Attributes:
+        package: that it needs beside those of every installation, which an extra of the same name installs, or "".
+    """
+
+    package: str = ""
+
+
+@dataclass(frozen=True)
 class ScheduleEntry(Entry):
     """A decay of the learning rate: a function of progress and its section (megatape/optim/schedules.py).
 
@@ -188,13 +199,12 @@ CALLBACKS: dict[str, Entry] = {
     "profile": Entry("megatape.training.callbacks.profile:Profile", "a trace of some steps, with --profile"),
 }
 
-# Receivers of metrics, subclasses of megatape.training.callbacks.callback.Sink.
-SINKS: dict[str, Entry] = {
-    "jsonl": Entry("megatape.training.sinks.json_lines:JsonLines", "metrics.jsonl in the run's folder"),
-    "tensorboard": Entry("megatape.training.sinks.tensorboard:TensorBoard", "TensorBoard, in the run's folder"),
-    "console": Entry("megatape.training.sinks.console:Console", "a line on the terminal"),
-    "wandb": Entry("megatape.training.sinks.wandb:WeightsAndBiases", "Weights & Biases (package wandb)"),
-    "trackio": Entry("megatape.training.sinks.trackio:Trackio", "Trackio (package trackio)"),
+SINKS: dict[str, SinkEntry] = {
+    "jsonl": SinkEntry("megatape.training.sinks.json_lines:JsonLines", "metrics.jsonl in the run's folder"),
+    "tensorboard": SinkEntry("megatape.training.sinks.tensorboard:TensorBoard", "TensorBoard, in the run's folder"),
+    "console": SinkEntry("megatape.training.sinks.console:Console", "a line on the terminal"),
+    "wandb": SinkEntry("megatape.training.sinks.wandb:WeightsAndBiases", "Weights & Biases", "wandb"),
+    "trackio": SinkEntry("megatape.training.sinks.trackio:Trackio", "Trackio", "trackio"),
 }
 
 # Attention backends in order of preference: with training.attention "auto", the first that supports the model and works runs.

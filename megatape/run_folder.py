@@ -11,6 +11,7 @@ checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.p
 latest                  the checkpoint that was last written, or that the run continued from
 profile/                rank0.json and so on, traces of profiled steps
 hangs/                  rank0.txt and so on: where the threads of a rank were when another hung, its traceback when one failed
+wandb.json, trackio.json  the run's record there; wandb/ holds what Weights & Biases keeps on this machine
 logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
 log.txt                 output of a run that `megatape study compare` started
 outcome.json            its results; outcome+yarn.json: the same with scaled frequencies
@@ -81,6 +82,10 @@ class RunFolder:
     @property
     def log(self) -> Path:
         return self.directory / "log.txt"
+
+    def tracker(self, name: str) -> Path:
+        """The run's record in a tracker of metrics: its id there, and the last step that was written."""
+        return self.directory / f"{name}.json"
 
     def trace(self, rank: int) -> Path:
         """Trace of the profiled steps on a rank."""

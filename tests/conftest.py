@@ -3,7 +3,8 @@
 import os
 import random
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the r
 
 import pytest
 
+from megatape import imports, registry
 from megatape.commands.main import main
 from megatape.data.preparation import Corpus
 from megatape.data.prepare import prepare
@@ -42,6 +44,23 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
+@pytest.fixture
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test's process was given no modules by --import, and those that the test gives are gone after it."""
+    tables = [table for name, table in vars(registry).items() if name.isupper() and isinstance(table, dict)]
+    before, modules = [dict(table) for table in tables], set(sys.modules)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(imports, "_given", {})
+    yield
+    for name in sys.modules.keys() - modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if name.partition(".")[0] not in ("megatape", "tests") and not file.startswith((sys.prefix, sys.base_prefix)):
+            del sys.modules[name]
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
 # Expression of -m -> words of which every module with such tests contains one.
 WORDS = {"slow": ("mark.slow",), "numerics and not slow": ("bounds", "mark.numerics")}
 
@@ -59,10 +78,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of modules that start ranks, only those that say so: a loss, a layer and a model on several ranks, and the results of
     earlier versions. The others compare runs with each other."""
-    without_torchao = pytest.mark.skip(reason="needs torchao: make fp8")
     for item in items:
-        if item.get_closest_marker("fp8") and find_spec("torchao") is None:
-            item.add_marker(without_torchao)
+        for marker, package in (("fp8", "torchao"), ("trackers", "trackio")):
+            if item.get_closest_marker(marker) and find_spec(package) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {package}: make {marker}"))
         if isinstance(item, pytest.Function) and hasattr(item.module, "bounds"):
             ranks = {"run_workers", "Workers"} & vars(item.module).keys() or "quick_children" in item.fixturenames
             if not ranks:

@@ -90,6 +90,7 @@ def test_pages_have_commands() -> None:
     assert len(TYPED) > 50
 
 
+@pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(("command", "words"), TYPED, ids=[str(command) for command, _ in TYPED])
 def test_command_parses(commands: argparse.ArgumentParser, command: Command, words: list[str]) -> None:
     assert words[0] in NAMES or words[0].startswith("-"), f"{command}: there is no such command"

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from megatape.cluster.slurm import directives, quoted, submit_script
+from megatape.cluster.slurm import directives, imported, quoted, search_path, submit_script
 from megatape.run_folder import RunFolder
 
 STOP_SECONDS = 120  # before the time limit, to write checkpoints
@@ -38,8 +38,8 @@ def render_array(words: list[str], option: str, count: int, out: Path, name: str
         *directives(asked),
         "",
         "# The code as of submission: later edits do not affect this job.",
-        f"export PYTHONPATH={quoted(code)}",
+        f"export PYTHONPATH={quoted(code)}{search_path()}",
         "# In place of the shell, so that Slurm's signal before the time limit reaches it.",
-        f'exec {command} {option} "$SLURM_ARRAY_TASK_ID"',
+        f'exec {command} {imported(snapshot)}{option} "$SLURM_ARRAY_TASK_ID"',
     ]
     return "\n".join(lines) + "\n"

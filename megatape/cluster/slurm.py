@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from megatape import imports
 from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
-from megatape.cluster.snapshot import take_snapshot
+from megatape.cluster.snapshot import IMPORTS, take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
 from megatape.errors import ExitStatus, UserError, check_line, path_errors
@@ -138,7 +139,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "",
         "# Code and configuration as of submission: later edits do not affect this job.",
         f"snapshot={quoted(snapshot.absolute())}",
-        'export PYTHONPATH="$snapshot/code"',
+        f'export PYTHONPATH="$snapshot/code"{search_path()}',
     ]
     if job.interface:
         lines += [f"export GLOO_SOCKET_IFNAME={quoted(job.interface)} NCCL_SOCKET_IFNAME={quoted('=' + job.interface)}"]
@@ -160,7 +161,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "  # --wait: the first rank to exit gives the others 60 s to exit too.",
         f"  srun --kill-on-bad-exit=0 --wait=60 --output={quoted(logs + '-rank%t.log')} --open-mode=append \\",
         f"    {_inside(study, job, snapshot)} \\",
-        f'    "$snapshot/code/megatape/__main__.py" pretrain --config {config} --resume auto',
+        f'    "$snapshot/code/megatape/__main__.py" pretrain {imported(snapshot)}--config {config} --resume auto',
         "  status=$?",
         f'  if [ "$unsaved" -gt 0 ] && [ "$status" -eq {ExitStatus.USER_ERROR:d} ]; then',
         f"    status={ExitStatus.NOT_SAVED:d} # a disk that is still full fails the start, too",
@@ -215,6 +216,17 @@ def directives(asked: dict[str, object]) -> list[str]:
 def quoted(value: object) -> str:
     """A value as one word of a batch script. Raises UserError if it does not stay within its line."""
     return shlex.quote(check_line(str(value)))
+
+
+def imported(snapshot: Path) -> str:
+    """Options by which a batch script imports what this command was given: files as the snapshot has them."""
+    words = [snapshot.absolute() / IMPORTS / Path(text).name if text.endswith(".py") else text for text in imports.given()]
+    return "".join(f"{imports.OPTION} {quoted(word)} " for word in words)
+
+
+def search_path() -> str:
+    """What a batch script adds to PYTHONPATH for modules that were given by name."""
+    return "".join(f":{quoted(folder)}" for folder in imports.search_folders())
 
 
 @path_errors()

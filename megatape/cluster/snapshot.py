@@ -5,8 +5,11 @@ import json
 import shutil
 from pathlib import Path
 
+from megatape import imports
 from megatape.config import Config, save_config, shared_values
 from megatape.runtime.software import PACKAGE
+
+IMPORTS = "imports"
 
 
 def config_hash(config: Config) -> str:
@@ -15,8 +18,15 @@ def config_hash(config: Config) -> str:
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
-    """Write code/ and the resolved configurations (file name -> configuration) into a new folder. Raises OSError."""
+    """Write code/, imports/ (files that --import gave) and the resolved configurations (by file name) into a new folder.
+
+    Raises:
+        OSError: Something cannot be read or written.
+    """
     folder.mkdir(parents=True)
     shutil.copytree(PACKAGE, folder / "code" / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in imports.files():
+        (folder / IMPORTS).mkdir(exist_ok=True)
+        shutil.copy(file, folder / IMPORTS)
     for name, config in configs.items():
         save_config(config, folder / name)

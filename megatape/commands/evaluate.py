@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from megatape.commands.options import add_adapter, add_base, add_local_rank, add_trust, prepare_deepspeed
+from megatape.commands.options import add_adapter, add_base, add_import, add_local_rank, add_trust, prepare_deepspeed
 from megatape.registry import TASKS
 
 
@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(["tasks:", *(f"  {name:<14}{entry.description}" for name, entry in TASKS.items())])
     add_local_rank(parser)
+    add_import(parser)
     parser.add_argument("tasks", type=_tasks, metavar="TASK[,TASK]", help="what to evaluate; add --help for its options")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="MODEL_DIR [MODEL_DIR ...] --output FOLDER [options]")
 
@@ -36,6 +37,7 @@ def arguments(tasks: list[str]) -> argparse.ArgumentParser:
     add_adapter(parser)
     add_base(parser)
     add_trust(parser)
+    add_import(parser)
     parser.add_argument(
         "--training-code",
         action="store_true",

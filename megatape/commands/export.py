@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from megatape.commands.options import add_base
+from megatape.commands.options import add_base, add_import
 from megatape.config.export import DTYPES
 from megatape.errors import UserError
 
@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write; must not exist")
     parser.add_argument("--dtype", choices=DTYPES, help="precision of the stored weights (default: that of the run)")
     add_base(parser)
+    add_import(parser)
     lora = parser.add_mutually_exclusive_group()
     lora.add_argument("--adapter", action="store_true", help="of a run with LoRA: only what was trained, in peft's format")
     lora.add_argument(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.commands.options import add_adapter, add_base, add_trust
+from megatape.commands.options import add_adapter, add_base, add_import, add_trust
 from megatape.errors import ExistingPath, UserError, path_errors
 from megatape.files import parse_json
 
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_adapter(parser)
     add_base(parser)
     add_trust(parser)
+    add_import(parser)
 
 
 @path_errors()

@@ -3,10 +3,13 @@
 import argparse
 from pathlib import Path
 
+from megatape.commands.options import add_import
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("directory", type=Path, metavar="RUN", help="folder of a run, run.directory of its configuration")
+    add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:

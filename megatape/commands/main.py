@@ -109,9 +109,9 @@ def main(words: list[str] | None = None) -> int:
     """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
     words = sys.argv[1:] if words is None else words
     _accept_any_text()
-    args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
-    show_lines(getattr(args, "verbose", False))
     try:
+        args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+        show_lines(getattr(args, "verbose", False))
         status: int = args.run(args)
         return status
     except KeyboardInterrupt as interrupt:

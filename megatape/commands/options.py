@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatape import imports
 from megatape.config import Config, load_config
 from megatape.registry import SOURCES
 
@@ -22,7 +23,27 @@ MOST = 2**31 - 1  # bytes of a record, nodes, seconds, ...
 def add_config(parser: argparse.ArgumentParser) -> None:
     """--config and --set, for `read_config`."""
     parser.add_argument("--config", required=True, metavar="FILE", help="JSON configuration (docs/config.md)")
+    add_import(parser)
     add_overrides(parser)
+
+
+class _Import(argparse.Action):
+    """Imports a module as soon as it is read, before arguments that follow are looked up in megatape/registry.py."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        imports.import_given(values)
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """--import of commands that read a configuration, a run, a checkpoint or an export."""
+    parser.add_argument(
+        imports.OPTION,
+        action=_Import,
+        dest="",
+        default=argparse.SUPPRESS,
+        metavar="MODULE",
+        help="import a module of your own, or a .py file, that registers encodings, optimizers, sinks or others; repeatable",
+    )
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +92,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     """--source, --input and what else says where documents come from, for `read_source`."""
     from megatape.data.limits import MAX_BAD_FRACTION
 
-    parser.add_argument("--source", required=True, choices=tuple(SOURCES), help="type of source (docs/data.md)")
+    add_import(parser)
+    parser.add_argument("--source", required=True, choices=SOURCES, help="type of source (docs/data.md)")
     parser.add_argument("--input", nargs="+", default=[], help="files, folders and URLs; for hub, the name of a dataset")
     parser.add_argument("--subset", help="configuration of a hub dataset")
     parser.add_argument("--split", default="train", help="split of a hub dataset (default %(default)s)")
@@ -184,6 +206,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoints", nargs="*", type=Path, metavar="CHECKPOINT", help="folder such as checkpoints/step-00000100"
     )
+    add_import(parser)
     parser.add_argument("--random", action="store_true", help="use random weights instead of checkpoints")
     parser.add_argument("--config", metavar="FILE", help="with --random: configuration of the model and its sequence length")
     parser.add_argument(

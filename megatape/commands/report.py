@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from megatape.commands.options import add_import
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folders with results of `megatape evaluate`, beside those below the runs",
     )
+    add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:

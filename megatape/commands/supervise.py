@@ -3,6 +3,7 @@
 import argparse
 
 from megatape.commands import options
+from megatape.imports import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,4 +26,5 @@ def run(args: argparse.Namespace) -> int:
 
     folder = RunFolder(Path(options.read_config(args).run.directory))
     overrides = [word for item in args.set for word in ("--set", item)]
-    return supervise([*args.command, "--config", args.config, *overrides, "--resume", "auto"], folder, args.restarts)
+    command = [*args.command, *arguments(), "--config", args.config, *overrides, "--resume", "auto"]
+    return supervise(command, folder, args.restarts)

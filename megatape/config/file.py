@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from megatape import imports
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
@@ -49,7 +50,14 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 
 def parse_config(raw: dict[str, Any], origin: str) -> Config:
-    """Validate a plain dictionary; `origin` names it in errors. Raises ConfigError that lists every error."""
+    """Validate a plain dictionary; `origin` names it in errors.
+
+    Raises:
+        UserError: It was made with modules that the command was not given.
+        ConfigError: Lists every error.
+    """
+    run = raw.get("run")
+    imports.check_given(run.get("imports") if isinstance(run, dict) else None, origin)
     return _parse(Config, raw, origin)
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
+from megatape import imports
 from megatape.config.section import Compared, Free, PathText, Registered, Section
 from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, SINKS
@@ -15,6 +16,17 @@ class RunConfig(Section):
     directory: Free[PathText] = Field(
         min_length=1, description="folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/"
     )
+    imports: Free[tuple[PathText, ...]] = Field(
+        (),
+        strict=False,  # JSON has lists
+        validate_default=True,
+        description="modules of your own that the command was given by --import: a record, from which nothing is imported",
+    )
+
+    @field_validator("imports")
+    @classmethod
+    def _record_given(cls, _: tuple[str, ...]) -> tuple[str, ...]:
+        return imports.given()  # among which are those of the file (config.file.parse_config)
 
 
 class EvaluationConfig(Section):

@@ -23,6 +23,7 @@ from megatape.data.preparation import LAST, Corpus, Preparation
 from megatape.data.sources.source import CorpusCounts
 from megatape.errors import PathError, UserError, path_errors
 from megatape.files import check_absent
+from megatape.imports import given, import_given
 
 REPORTS = 0.5  # seconds between the reports of a worker
 POLL = 0.2  # seconds between looks at workers that report nothing
@@ -110,7 +111,7 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
     reports: Any = context.Queue()
     corpus = replace(preparation.corpus, tokenizer=None, several={})  # the folder has them
-    arguments = corpus, preparation.folder.output, preparation.folder.patience, _threads(workers), reports
+    arguments = corpus, preparation.folder.output, preparation.folder.patience, _threads(workers), reports, given()
     processes = [context.Process(target=_worker, args=arguments) for _ in range(workers)]
     for process in processes:
         process.start()
@@ -155,7 +156,7 @@ def _threads(workers: int) -> int:
     return max(1, (os.cpu_count() or 1) // workers)
 
 
-def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, reports: Any) -> None:
+def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, reports: Any, imports: Sequence[str]) -> None:
     """A process that prepares units. Puts its reports into the queue, and the exception that ends it, if one does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends its workers
     parent, last = os.getppid(), 0.0
@@ -170,6 +171,8 @@ def _worker(corpus: Corpus, output: Path, patience: Patience, num_threads: int, 
 
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the `tokenizers` library, which reads it when it first encodes
     try:
+        for module in imports:
+            import_given(module)
         plan = PartialFolder(output, patience).plan()
         if plan is None:
             return  # another command has finished meanwhile

@@ -21,6 +21,8 @@ from megatape.errors import UserError
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
 from megatape.hf.stored import ADVICE, read_object, stored_tensors
+from megatape.imports import check_given
+from megatape.registry import ENCODINGS
 
 LARGEST = 2**63 - 1  # of the numbers in config.json
 # Keys of config.json that say how from_pretrained finds code.
@@ -38,6 +40,8 @@ def read_model(folder: Path) -> PreTrainedModel:
     another shape, or not finite."""
     config_path = folder / "config.json"
     fields = read_object(config_path)
+    if str(fields.get("encoding")) not in ENCODINGS:
+        check_given(fields.get("imports"), config_path)
     try:
         family = family_named(fields.get("model_type"))
         config = read_config(family, fields)

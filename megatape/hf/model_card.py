@@ -39,7 +39,7 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens=50)[0], skip_spec
 | trained on | {tokens:,} tokens, {steps:,} steps |
 | training samples | {length:,} tokens each |
 | weights stored as | {precision} |
-
+{imports}
 {tokenizer} The texts that the model was trained on, its license and its evaluation are not recorded in the checkpoint: add
 them here before publishing.
 """
@@ -72,5 +72,8 @@ def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer
         steps=step,
         length=config.data.sequence_length,
         precision=str(stored_dtype(config)).removeprefix("torch."),
+        imports=f"| trained with modules of a user's own | {', '.join(f'`{name}`' for name in config.run.imports)} |\n"
+        if config.run.imports
+        else "",
         tokenizer=tokenizer,
     )

@@ -13,6 +13,7 @@ from typing import Any
 from megatape.config import load_config
 from megatape.data.splits import open_data
 from megatape.errors import UserError
+from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.study.children import interruptible, locked
 from megatape.study.comparison import report
@@ -90,7 +91,8 @@ def _runs(
 
 def _measuring(folder: RunFolder, scaling: str | None) -> list[str]:
     """The command of megatape/study/measure.py."""
-    return [sys.executable, "-m", "megatape.study.measure", str(folder.directory), *([scaling] if scaling else [])]
+    words = [str(folder.directory), *([scaling] if scaling else [])]
+    return [sys.executable, "-m", "megatape.study.measure", *arguments(), *words]
 
 
 def _outcomes(variant: Variant, seed_range: range, out: Path) -> list[Outcome]:

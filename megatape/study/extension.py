@@ -17,6 +17,7 @@ from megatape.config import Config, load_config
 from megatape.data.splits import open_data
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel, load_trained
+from megatape.imports import arguments, import_leading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.base import load_untrained
 from megatape.study.measure import POINTS, loss_curve, mean_loss
@@ -35,7 +36,7 @@ PASSKEY_TRIALS = 4  # at each of five depths, so 20 questions of each length, as
 def measuring(folder: RunFolder, untrained: bool, lengths: list[int]) -> list[str]:
     """The command that writes the outcome of a run."""
     words = [str(folder.directory), ",".join(map(str, lengths)), *([BASE] if untrained else [])]
-    return [sys.executable, "-m", "megatape.study.extension", *words]
+    return [sys.executable, "-m", "megatape.study.extension", *arguments(), *words]
 
 
 def tested_lengths(original: int, length: int) -> list[int]:
@@ -107,4 +108,4 @@ def main(words: list[str]) -> int:
 if __name__ == "__main__":
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of scaling factors that do not cover all of max_positions
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(import_leading(sys.argv[1:])))

@@ -25,6 +25,7 @@ from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import special_tokens
+from megatape.imports import import_leading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
@@ -157,4 +158,4 @@ def main(words: list[str]) -> int:
 if __name__ == "__main__":
     disable_progress_bar()
     set_verbosity_error()  # transformers warns about scaling factors that do not cover all of max_positions
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(import_leading(sys.argv[1:])))

@@ -20,6 +20,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import check_same_run
 from megatape.config import Config, Identity, differences
 from megatape.errors import UserError
+from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.study.children import Children
 
@@ -143,7 +144,7 @@ class Machine:
 
     def pretrain(self, file: str, settings: Iterable[str]) -> list[str]:
         """The command that trains with a configuration and overrides of it, from the newest checkpoint if there is one."""
-        start = [*(shlex.split(self.launcher) if self.launcher else [sys.executable]), str(SCRIPT), "pretrain"]
+        start = [*(shlex.split(self.launcher) if self.launcher else [sys.executable]), str(SCRIPT), "pretrain", *arguments()]
         return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.splits import RunData, open_data
 from megatape.errors import RankMismatch, UserError
+from megatape.imports import file_hashes
+from megatape.registry import SINKS
 from megatape.runtime.exchange import exchange
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
@@ -22,11 +25,14 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
     between ranks."""
     data, fault = None, ""
     found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
+    found |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
     try:
         config.accumulation(topology.world_size)
         if arguments["--resume"] not in (None, "auto"):
             load_manifest(Path(arguments["--resume"]))
         data = open_data(config)
+        if topology.is_main:
+            check_packages(config)
         found |= {f"the hash of the {name}": value[:12] for name, value in data.fingerprints.items()}
         found |= {
             f"the hash of the validation data{f' {name}' * bool(name)}": split.fingerprint[:12]
@@ -40,6 +46,20 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
         raise RankMismatch(disagreement)
     assert data
     return data
+
+
+def check_packages(config: Config) -> None:
+    """Check that the packages of logging.sinks are installed.
+
+    Raises:
+        UserError: One is not.
+    """
+    for name in config.logging.sinks:
+        if (package := SINKS[name].package) and find_spec(package) is None:
+            raise UserError(
+                f"logging.sinks has {name}, but its package {package} is not installed: install it by: pip install -c "
+                f"constraints.txt -e .[{package}], or remove {name}"
+            )
 
 
 def find_disagreement(everyone: list[dict[str, Any]]) -> str:

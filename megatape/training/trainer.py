@@ -139,7 +139,7 @@ class Trainer:
             unigram_entropy=data.train.unigram_entropy,
             profiled_steps=self.start.profiled_steps,
         )
-        names = (*BUILT_IN, *config.logging.callbacks)
+        names = dict.fromkeys((*BUILT_IN, *config.logging.callbacks))
         self.callbacks = Callbacks({name: CALLBACKS[name].load()(context) for name in names}, self.log)
         self.checkpoints = CheckpointManager(
             RunPlace(self.folder, lease, topology),

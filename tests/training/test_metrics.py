@@ -99,7 +99,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
             callbacks.on_step(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, Validation(1.0, some_view())))
             context.log.record("spike")
             metrics: Any = callbacks._members["metrics"]
-            (board,) = (sink for sink in metrics._sinks if isinstance(sink, tensorboard.TensorBoard))
+            (board,) = (sink for sink in metrics._sinks.values() if isinstance(sink, tensorboard.TensorBoard))
             if board._writer:
                 with suppress(OSError):
                     board._writer.flush()  # it would do so every two minutes

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=options.positive, default=500, metavar="N", help="samples of the split (default %(default)s)"
     )
+    options.add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=options.positive, default=1000, metavar="S", help="steps of each method (default %(default)s)"
     )
+    options.add_import(parser)
     options.add_overrides(parser)
     options.add_runs(parser)
 

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="learning rates, of which the best is chosen for each task and encoding on the validation split (default: the "
         "grid of the size, docs/suite.md); one alone is taken as it is",
     )
+    options.add_import(parser)
     options.add_runs(parser)
 
 

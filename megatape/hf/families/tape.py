@@ -44,6 +44,7 @@ class Tape(Family):
         "PyTorch and transformers > 5.3 and nothing else. Flash and flex attention are not supported."
     )
     remote_code = True
+    undeclared = frozenset({"imports"})
 
     model_class = TapeForCausalLM
 
@@ -64,6 +65,8 @@ class Tape(Family):
                 "AutoModelForCausalLM": f"{MODEL}.TapeForCausalLM",
             },
         }
+        if config.run.imports:
+            own["imports"] = list(config.run.imports)
         return TapeConfig(**llama_fields(config, special) | own, architectures=["TapeForCausalLM"])
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:

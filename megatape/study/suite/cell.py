@@ -10,6 +10,7 @@ from megatape.data.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.files import write_atomically
+from megatape.imports import arguments
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.study.runs import Machine, Run
@@ -126,6 +127,7 @@ class Cell:
         if most is not None and most < max(map(self.folder.task.tokens, self.folder.task.splits)) - 1:
             settings.append(f"model.max_positions={most}")  # scores of longer splits say why there are none
         config, train = load_config(file, settings), machine.pretrain(file, settings)
-        measure = [sys.executable, "-m", "megatape.study.suite.measure", str(folder.directory), ",".join(splits), str(count)]
+        words = [str(folder.directory), ",".join(splits), str(count)]
+        measure = [sys.executable, "-m", "megatape.study.suite.measure", *arguments(), *words]
         name = f"{self.name}, rate {rate:g}, seed {seed}"
         return Run(name, config, train, {folder.directory / SCORES: measure}, Scores.read)

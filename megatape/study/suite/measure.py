@@ -20,6 +20,7 @@ from megatape.data.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import UserError
+from megatape.imports import import_leading
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder, read_metrics
@@ -122,4 +123,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(import_leading(sys.argv[1:])))

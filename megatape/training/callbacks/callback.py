@@ -1,20 +1,23 @@
 """Callbacks, which follow a run, and sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from megatape.config import Config
 from megatape.errors import LeaseLost
-from megatape.run_folder import RunFolder
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.topology import Topology
-from megatape.training.evaluation import Validation
-from megatape.training.speed import Speed
-from megatape.training.step import StepMetrics
-from megatape.zero.engine import Engine
+
+if TYPE_CHECKING:  # a user's file that imports this one is read by commands that need no model, such as `megatape plan`
+    from megatape.config import Config
+    from megatape.run_folder import RunFolder
+    from megatape.runtime.run_log import RunLog
+    from megatape.runtime.topology import Topology
+    from megatape.training.evaluation import Validation
+    from megatape.training.speed import Speed
+    from megatape.training.step import StepMetrics
+    from megatape.zero.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,12 @@ class RunContext:
         profiled_steps: steps to trace, 0 for none.
     """
 
-    config: Config
-    folder: RunFolder
-    topology: Topology
-    engine: Engine
-    log: RunLog
-    speed: Speed
+    config: "Config"
+    folder: "RunFolder"
+    topology: "Topology"
+    engine: "Engine"
+    log: "RunLog"
+    speed: "Speed"
     unigram_entropy: float
     profiled_steps: int = 0
 
@@ -57,10 +60,10 @@ class Callback:
     def before_step(self, step: int) -> None:
         """This step, counted from 1, begins."""
 
-    def on_step(self, metrics: StepMetrics) -> None:
+    def on_step(self, metrics: "StepMetrics") -> None:
         """A step was made, and evaluated if it was due. A step that a rollback undoes is not seen here."""
 
-    def on_evaluate(self, step: int, validation: Validation) -> None:
+    def on_evaluate(self, step: int, validation: "Validation") -> None:
         """The step was evaluated, before on_step."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
@@ -86,7 +89,7 @@ class Callback:
 class Callbacks:
     """Several callbacks as one, each by the name of its registry entry. Context manager around training."""
 
-    def __init__(self, members: dict[str, Callback], log: RunLog) -> None:
+    def __init__(self, members: dict[str, Callback], log: "RunLog") -> None:
         self._members, self._log = members, log
 
     def __enter__(self) -> Self:
@@ -94,10 +97,12 @@ class Callbacks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if error is not None:
-                self._log.record("failed", str(error) or type(error).__name__)
-                self._each(lambda callback: callback.on_error(error))
-            self._each(lambda callback: callback.close())
+            with ExitStack() as closing:
+                for callback in reversed(self._members.values()):
+                    closing.callback(callback.close)  # of each, whatever another one raises
+                if error is not None:
+                    self._log.record("failed", str(error) or type(error).__name__)
+                    self._each(lambda callback: callback.on_error(error))
         except LeaseLost:  # then the folder is another run's
             if error is None:
                 raise
@@ -110,7 +115,7 @@ class Callbacks:
         """See Callback."""
         self._each(lambda callback: callback.before_step(step))
 
-    def on_step(self, metrics: StepMetrics) -> None:
+    def on_step(self, metrics: "StepMetrics") -> None:
         """See Callback."""
         if metrics.validation is not None:
             validation = metrics.validation
@@ -141,7 +146,7 @@ class Callbacks:
 
 
 class Sink:
-    """Receives the metrics of steps on the main rank, in order.
+    """Receives the metrics of steps on the main rank, in order. `close` is called at every end.
 
     Attributes:
         every_step: whether it takes every step, or those of logging.interval, the first, and those with a validation.
@@ -155,8 +160,8 @@ class Sink:
     def start(self, step: int) -> None:
         """Training continues after `step`: what was written of later steps is out of date. Called again after a rollback."""
 
-    def write(self, metrics: StepMetrics) -> None:
-        """Take the metrics of a step. An OSError costs a warning and never the run."""
+    def write(self, metrics: "StepMetrics") -> None:
+        """Take the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
         raise NotImplementedError
 
     def flush(self) -> None:

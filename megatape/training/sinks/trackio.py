@@ -3,26 +3,20 @@
 import os
 from typing import Any
 
-from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.step import StepMetrics
+from megatape.training.sinks.tracker import Tracker
 
 
-class Trackio(Sink):
-    """A run by the name of the run's folder, which a resumed run continues. Its project comes from TRACKIO_PROJECT."""
+class Trackio(Tracker):
+    """A run of Trackio, by the name of the run's folder and an id. Its project comes from TRACKIO_PROJECT."""
 
-    def __init__(self, run: RunContext) -> None:
-        super().__init__(run)
-        import trackio  # here, because only who asks for it needs the package
+    name = "trackio"
 
-        self._run: Any = trackio.init(
+    def open(self, record_id: str) -> Any:
+        import trackio  # here, because only a run that asks for it needs the package
+
+        return trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", "megatape"),
-            name=run.folder.directory.absolute().name,
+            name=f"{self.run.folder.directory.absolute().name}-{record_id}",
             resume="allow",
-            config=run.config.model_dump(),
+            config=self.run.config.model_dump(mode="json"),
         )
-
-    def write(self, metrics: StepMetrics) -> None:
-        self._run.log(metrics.values(), step=metrics.step)
-
-    def close(self) -> None:
-        self._run.finish()

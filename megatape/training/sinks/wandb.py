@@ -1,30 +1,24 @@
 """Weights & Biases (https://docs.wandb.ai). Project and mode come from its own variables, such as WANDB_MODE=offline."""
 
-import hashlib
 from typing import Any
 
-from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.step import StepMetrics
+from megatape.training.sinks.tracker import Tracker
 
 
-class WeightsAndBiases(Sink):
-    """A run of its own for each folder, which a resumed run continues."""
+class WeightsAndBiases(Tracker):
+    """A run of W&B, by the name of the run's folder."""
 
-    def __init__(self, run: RunContext) -> None:
-        super().__init__(run)
-        import wandb  # here, because only who asks for it needs the package
+    name = "wandb"
 
-        directory = run.folder.directory.absolute()
-        self._run: Any = wandb.init(
+    def open(self, record_id: str) -> Any:
+        import wandb  # here, because only a run that asks for it needs the package
+
+        directory = self.run.folder.directory.absolute()
+        return wandb.init(
             name=directory.name,
-            id=hashlib.sha256(str(directory).encode()).hexdigest()[:16],
+            id=record_id,
             resume="allow",
             dir=str(directory),
-            config=run.config.model_dump(),
+            config=self.run.config.model_dump(mode="json"),
+            settings=wandb.Settings(console="off"),  # the run's own lines stay as they are
         )
-
-    def write(self, metrics: StepMetrics) -> None:
-        self._run.log(metrics.values(), step=metrics.step)
-
-    def close(self) -> None:
-        self._run.finish()

@@ -1,0 +1,178 @@
+"""Sinks that write to trackers: with the real packages offline (make trackers), and their faults, which never end a run."""
+
+import json
+import shutil
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from megatape.config import parse_config
+from megatape.registry import SINKS, SinkEntry
+from megatape.run_folder import RunFolder
+from megatape.training.agreement import check_packages
+from megatape.training.callbacks.callback import RunContext, Sink
+from megatape.training.callbacks.metrics import Metrics
+from megatape.training.sinks.tracker import Tracker
+from megatape.training.step import StepMetrics
+from tests.training.context import make_callbacks, make_context
+from tests.workers import Workers
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of an offline run: 7 bytes, then blocks of 32 KiB with parts of records, as in LevelDB's log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, record = file.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 2**15 - place % 2**15 < 7:  # the rest of a block is padding
+            place += 2**15 - place % 2**15
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # a whole record, or its last part
+            yield Record.FromString(record)
+            record = b""
+
+
+@pytest.mark.slow
+@pytest.mark.trackers
+def test_real_packages_offline(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 4 steps, continued to 6 from step 2, is one record of 6 steps with losses and configuration."""
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_PROJECT": "tests",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "TRACKIO_PROJECT": "tests",
+        "HF_HUB_OFFLINE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    raw_config["logging"]["sinks"] = ["jsonl", "wandb", "trackio"]
+    raw_config["checkpoint"] = {"interval": 2, "keep": 5}
+    raw_config["schedule"] = {"kind": "constant"}
+    path, run = tmp_path / "config.json", tmp_path / "run"
+    path.write_text(json.dumps(raw_config))
+    for number, steps in enumerate([4, 6]):
+        words = ["pretrain", "--config", str(path), "--resume", "auto", "--set", f"training.steps={steps}"]
+        with Workers(words, 2, tmp_path / f"start{number}") as workers:
+            assert workers.statuses(180) == [0, 0], workers.logs()
+            assert "warning: sink" not in workers.logs(), workers.logs()
+        shutil.rmtree(run / "checkpoints" / "step-00000004")  # steps 3 and 4 are made again
+    losses = {entry["step"]: entry["loss"] for entry in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    assert [*losses] == [1, 2, 3, 4, 5, 6]
+
+    files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
+    records = [record for file in files for record in wandb_records(file)]
+    begun = [record.run for record in records if record.HasField("run")]
+    assert len(files) == 2 and len({one.run_id for one in begun}) == 1 and begun[0].project == "tests"
+    config = {item.key: json.loads(item.value_json) for item in begun[0].config.update}
+    assert config["training"]["global_batch_size"] == 8 and config["run"]["directory"] == str(run)
+    rows = [
+        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.HasField("history")
+    ]
+    assert {row["_step"]: row["loss/train"] for row in rows} == pytest.approx(losses) and len(rows) == 6
+    assert sum(record.HasField("exit") for record in records) == 2
+
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (name,) = SQLiteStorage.get_runs("tests")
+    logs = SQLiteStorage.get_logs("tests", name)
+    assert {row["step"]: row["loss/train"] for row in logs} == pytest.approx(losses) and len(logs) == 6
+    assert SQLiteStorage.get_run_config("tests", name)["training"]["global_batch_size"] == 8
+
+
+def make_metrics(step: int) -> StepMetrics:
+    return StepMetrics(step, 1.0 / step, 1.0, 0.1, 32 * step, step, 0.1, 1000, None)
+
+
+class Kept(Tracker):
+    """A tracker in memory: record id -> steps."""
+
+    name = "kept"
+    records: ClassVar[dict[str, list[int]]] = {}
+    finished = 0
+
+    def open(self, record_id: str) -> Any:
+        steps = self.records.setdefault(record_id, [])
+
+        def finish() -> None:
+            type(self).finished += 1
+
+        return SimpleNamespace(log=lambda values, step: steps.append(step), finish=finish)
+
+
+class Failing(Sink):
+    """Fails at everything, as a service that is away."""
+
+    def start(self, step: int) -> None:
+        raise RuntimeError("no route to the service")
+
+    def write(self, metrics: StepMetrics) -> None:
+        raise RuntimeError(f"step {metrics.step} was not taken")
+
+    def close(self) -> None:
+        raise RuntimeError("not finished")
+
+
+@pytest.fixture
+def context(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
+    monkeypatch.setitem(SINKS, "kept", SinkEntry(f"{__name__}:Kept", "in memory"))
+    monkeypatch.setitem(SINKS, "failing", SinkEntry(f"{__name__}:Failing", "fails"))
+    monkeypatch.setattr(Kept, "records", {})
+    monkeypatch.setattr(Kept, "finished", 0)
+    raw_config["logging"]["sinks"] = ["jsonl", "failing", "kept", "kept"]
+    (tmp_path / "run").mkdir()
+    return make_context(parse_config(raw_config, "test"), RunFolder(tmp_path / "run"))
+
+
+def test_one_record_without_duplicates(context: RunContext) -> None:
+    """Steps that a resumed run or a rollback makes again are in the record once."""
+    for start, end in ((0, 4), (2, 6)):
+        with make_callbacks(context) as callbacks:
+            callbacks.on_start(start)
+            for step in range(start + 1, end + 1):
+                callbacks.on_step(make_metrics(step))
+            callbacks.on_start(3)
+            callbacks.on_step(make_metrics(4))
+    assert list(Kept.records.values()) == [[1, 2, 3, 4, 5, 6]]
+    assert Kept.finished == 2
+    other = make_context(context.config, RunFolder(context.folder.directory / "other"))
+    other.folder.directory.mkdir()
+    Metrics(other).on_start(0)
+    assert len(Kept.records) == 2
+
+
+def test_faults_of_a_sink_cost_a_warning(context: RunContext, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), make_callbacks(context) as callbacks:
+        callbacks.on_start(0)
+        callbacks.on_start(0)
+        callbacks.on_step(make_metrics(1))
+        raise ZeroDivisionError
+    told = capsys.readouterr().err
+    for fault in ("no route to the service", "step 1 was not taken", "not finished"):
+        assert told.count(f"warning: sink failing: RuntimeError: {fault}; training continues") == 1
+    assert list(Kept.records.values()) == [[1]] and Kept.finished == 1
+    assert json.loads(context.folder.metrics.read_text())["step"] == 1
+
+
+def test_faults_of_the_record_end_the_run(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SINKS, "jsonl", SinkEntry(f"{__name__}:Failing", "fails"))
+    with pytest.raises(RuntimeError, match="no route to the service"):
+        make_callbacks(context).on_start(0)
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_missing_package(name: str, raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    raw_config["logging"]["sinks"] = ["jsonl", name]
+    with pytest.raises(ValueError, match=rf"logging.sinks has {name}, .* -e .\[{name}\], or remove {name}"):
+        check_packages(parse_config(raw_config, "test"))
