@@ -53,7 +53,7 @@ class Attention(nn.Module):
         delta = tokens_to_channels(positions.delta, self.axis)  # overlaps with the products
         q, k, v = self.heads(h)
         del h  # all tokens, which only the products need
-        positions = positions._replace(delta=delta.wait())
+        positions = PositionState(positions.initial, delta.wait())
         q, k = self.encoding.rotate_qk(q, k, positions.initial)
         attend = self.sparse if self.sparse is not None and self.training else self.attend
         content, attended_positions = attend(

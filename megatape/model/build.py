@@ -1,13 +1,16 @@
 """Builds a model, and applies to it from outside all that is not in its equations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
 from megatape.attention.operation import Backends, attend, get_backend
+from megatape.attention.rotation import PositionState
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.model.attention import Attention
-from megatape.model.block import Block
+from megatape.model.block import Block, Streams
 from megatape.model.compiled import compile_blocks
 from megatape.model.encodings.encoding import StateUpdate
 from megatape.model.lora import add_adapters
@@ -16,7 +19,7 @@ from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from megatape.parallel.linear import Linear, Product
 from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.remat import add, rebuild_output, recompute_calls, remat
+from megatape.parallel.remat import add, rebuild_output, recompute, remat
 
 
 def build_model(
@@ -104,6 +107,22 @@ def shift_groups(model: Transformer, num_groups: int) -> None:
             module.sparse = ShiftedSparse(num_groups, num_unshifted, module.attend)
 
 
+class RecomputedBlock(Block):
+    """A block of which autograd keeps only the streams before it: in training its calls, hooks included, run again."""
+
+    def __call__(self, streams: Streams, mask: Tensor | None = None) -> Streams:
+        call: Callable[..., Streams] = super().__call__
+        if not self.training:
+            return call(streams, mask)
+
+        def run(x: Tensor, initial: Tensor | None, delta: Tensor | None, mask: Tensor | None) -> Streams:
+            return call(Streams(x, PositionState(initial, delta)), mask)
+
+        x, positions = streams  # autograd keeps arguments that are tensors, but not those inside of tuples
+        found: Streams = recompute(run, x, *positions, mask)
+        return found
+
+
 def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) -> None:
     """Choose what autograd keeps of a block in training.
 
@@ -120,4 +139,4 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
             rebuild_output(block.mlp_norm)
             block.mlp.activation = partial(remat, swiglu)
         elif mode == "full":
-            recompute_calls(block)
+            block.__class__ = RecomputedBlock

@@ -51,7 +51,7 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
 
 
 def _keep_remat(x: Tensor) -> AbstractContextManager[Any]:
-    """Let autograd keep inside the block what x is rebuilt from in the place of x."""
+    """Let autograd keep inside the block what x is rebuilt from in place of x."""
     source = remat_of(x)
     if source is None:
         return nullcontext()

@@ -24,7 +24,7 @@ class Linear(nn.Module):
     """y = x W^T (+ b), of which each tensor-parallel rank computes a share.
 
     Attributes:
-        product: What computes it in training.
+        product: What computes it in training; model/build.py chooses it.
     """
 
     weight: nn.Parameter
@@ -34,10 +34,6 @@ class Linear(nn.Module):
         super().__init__()
         self.axis, self.in_features, self.out_features = axis, in_features, out_features
         self.product: Product = linear
-
-    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """This rank's product."""
-        return (self.product if self.training else linear)(x, self.weight, bias)
 
 
 class ColumnLinear(Linear):
@@ -52,7 +48,7 @@ class ColumnLinear(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: from overlap.begin_gather."""
-        return self.multiply(x, self.bias)
+        return (self.product if self.training else linear)(x, self.weight, self.bias)
 
 
 class RowLinear(Linear):
@@ -71,7 +67,7 @@ class RowLinear(Linear):
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum of all ranks' products."""
-        return scatter_sum_tokens(self.multiply(x), self.axis)
+        return scatter_sum_tokens((self.product if self.training else linear)(x, self.weight, None), self.axis)
 
 
 class VocabularyEmbedding(nn.Module):

@@ -2,21 +2,21 @@
 
 `recompute` does so for a function: autograd keeps its arguments alone (activation checkpointing).
 
-A `Remat` does so for a tensor that several operations keep, each for its own gradient. It is noted on the tensor's memory, so
-it needs no place in a signature and survives hooks that wrap tensors, such as those of ZeRO stage 3. The operations that know
-of it (`linear`, RMSNorm) then keep its arguments instead of the tensor. Those are kept by something else anyway.
+A `Remat` does so for a tensor that several operations keep, each for its own gradient. It is attached to the tensor's memory,
+so it needs no place in a signature, lives as long as the memory, and survives hooks that wrap tensors, such as those of ZeRO
+stage 3. The operations that look for it (`linear` and RMSNorm) keep its arguments in place of the tensor: something else keeps
+them anyway. All other operations see a plain tensor.
 """
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 Rebuild = Callable[..., Tensor]  # what a tensor is kept as -> the tensor
@@ -41,25 +41,6 @@ def recomputed() -> bool:
     There tensors live only from the second run to the backward pass right after it: keeping a gathered input is cheap,
     while gathering it a third time is not."""
     return _inside.get()
-
-
-def recompute_calls(module: nn.Module) -> None:
-    """Let each call of a module in training, hooks included, run inside `recompute`."""
-    module.__class__ = _recomputed_class(type(module))  # type: ignore[arg-type]
-
-
-@cache
-def _recomputed_class(plain: Any) -> Any:
-    class Recomputed(plain):  # type: ignore[misc]
-        def __call__(self, *args: Any) -> Any:
-            call = super().__call__
-            if not self.training:
-                return call(*args)
-            leaves, structure = tree_flatten(args)  # autograd keeps arguments that are tensors, but not those inside of tuples
-            return recompute(lambda *leaves: call(*tree_unflatten(leaves, structure)), *leaves)
-
-    Recomputed.__name__ = Recomputed.__qualname__ = plain.__name__
-    return Recomputed
 
 
 class Remat:
@@ -126,8 +107,8 @@ def remat_of(x: Tensor) -> Remat | None:
     """The remat that was attached to x, unless x is another view of the same memory or was changed since."""
     if torch.compiler.is_compiling():
         return None
-    remat, *attached = getattr(x.untyped_storage(), "remat", (None,))
-    return remat if remat is not None and attached == [x.shape, _version(x)] else None
+    attached = getattr(x.untyped_storage(), "remat", None)
+    return attached[0] if attached is not None and attached[1:] == (x.shape, _version(x)) else None
 
 
 def _version(x: Tensor) -> int:
@@ -154,7 +135,7 @@ def remat(function: Rebuild, *args: Tensor) -> Tensor:
 
 
 def rebuild_output(module: nn.Module) -> None:
-    """Let operations on the output of a module keep its input in the place of the output."""
+    """Let operations on the output of a module keep its input in place of the output."""
     module.register_forward_hook(_attach_to_output)
 
 
@@ -190,7 +171,7 @@ class _Linear(torch.autograd.Function):
         weight, *args = ctx.saved_tensors
         needs_weight, needs_bias = ctx.needs_input_grad[1:3]
         if needs_weight:
-            ctx.rebuilt.begin(args)  # what it gathers arrives beside the product for the input
+            ctx.rebuilt.begin(args)  # what it gathers overlaps with the product for the input
         grad_x = grad @ weight
         grad_weight = grad.flatten(0, 1).T @ ctx.rebuilt.finish().flatten(0, 1) if needs_weight else None
         grad_bias = grad.sum((0, 1)) if needs_bias else None

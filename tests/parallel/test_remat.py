@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from megatape.model.accounting import record_saved
-from megatape.parallel.remat import add, linear, rebuild_output, recompute, recompute_calls, remat, remat_of
+from megatape.parallel.remat import add, linear, rebuild_output, recompute, remat, remat_of
 
 
 class Wrapper(torch.autograd.Function):
@@ -84,25 +84,3 @@ def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
     (grad,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(grad, 18 * x.detach())
     assert factor.get() == 5.0
-
-
-def test_calls_are_recomputed_in_training() -> None:
-    """With tensors inside of tuples, of which nothing else is kept; in evaluation they are plain."""
-
-    class Double(nn.Module):
-        runs = 0
-
-        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-            self.runs += 1
-            return (pair[0] * pair[1]).exp().sin()
-
-    module, pair = Double(), (draw(3) * 1, draw(3) * 1)
-    recompute_calls(module)
-    assert isinstance(module, Double) and type(module).__name__ == "Double"
-    with record_saved(exclude=[]) as saved:
-        out = module(pair)
-    assert saved.bytes == sum(tensor.nbytes for tensor in pair)
-    out.sum().backward()
-    assert module.runs == 2
-    module.eval()((draw(3), draw(3))).sum().backward()
-    assert module.runs == 3

@@ -81,7 +81,7 @@ class TapeUpdate(StateUpdate):
             delta = self._both_by_kernel(initial, delta, attended_positions, m)
         else:
             delta = recompute(self._both, initial, delta, attended_positions, m)
-        return positions._replace(delta=delta)
+        return PositionState(positions.initial, delta)
 
     def has_kernel(self, device: torch.device) -> bool:
         """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
