@@ -66,7 +66,7 @@ COMMANDS = {
     "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
-# Of setup.py, by the package that needs one.
+# Of pyproject.toml, by the package that needs one.
 EXTRAS = {
     "gigatoken": "fast",
     "matplotlib": "plots",
