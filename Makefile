@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow fp8 cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow fp8 lowest cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,9 @@ build/torchao: constraints.txt # not in .venv, where it slows every import of tr
 fp8: build/torchao ## tests of products in FP8, emulated
 	PYTHONPATH=build/torchao $(PYTEST) tests/parallel/test_fp8.py tests/model/test_fp8.py tests/training/test_fp8.py \
 		tests/plan/test_memory.py tests/benchmark/test_parts.py -m fp8
+
+lowest: ## a smoke run with the lowest versions of dependencies
+	PATH=$(abspath $(BIN)):$$PATH .ci/lowest
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster
