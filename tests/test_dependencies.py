@@ -32,8 +32,8 @@ def test_what_is_imported_is_declared() -> None:
     for path in (ROOT / "megatape").rglob("*.py"):
         imported = set(re.findall(r"^ *(?:from|import) (\w+)(?=$|[\w.]* import | as )", path.read_text(), re.MULTILINE))
         for name in imported - sys.stdlib_module_names - {"compression"}:  # which Python 3.14 has
-            packages = {canonicalize_name(package) for package in distributions.get(name, [name])}
-            packages = {BROUGHT.get(package, package) for package in packages} - NOT_OURS
+            found = map(canonicalize_name, distributions.get(name, [name]))
+            packages = {BROUGHT.get(package, package) for package in found} - NOT_OURS
             assert not packages or packages & (declared | {PROJECT["name"]}), f"{path} imports {name}"
 
 
