@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow fp8 trackers cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow fp8 trackers lowest cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +47,9 @@ build/trackers: tests/trackers.txt # not in .venv, where they bring a web server
 
 trackers: build/trackers ## tests of sinks with their real packages, offline
 	PYTHONPATH=build/trackers $(PYTEST) tests/training/test_trackers.py -m trackers
+
+lowest: ## a smoke run with the lowest versions of dependencies
+	PATH=$(abspath $(BIN)):$$PATH .ci/lowest
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster

@@ -53,8 +53,8 @@ def main() -> int:
 
 
 def install() -> None:
-    """Create .venv with the tested versions, again whenever setup.py or constraints.txt changes."""
-    wanted = hashlib.sha256((ROOT / "setup.py").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
+    """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes."""
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
     done = ENVIRONMENT / "installed"
     if done.exists() and done.read_text() == wanted:
         return

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_links_exist() -> None:
 
 def test_make_targets_and_extras_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    extras = set(re.findall(r'^        "([\w-]+)": \[', (ROOT / "setup.py").read_text(), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for command in COMMANDS:
         if command.words[0] == "make" and len(command.words) > 1:
             assert command.words[1] in targets, command

