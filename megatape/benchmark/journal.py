@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import UserError
 from megatape.run_folder import read_lines
 
 RESULTS = "results.jsonl"
@@ -18,12 +19,12 @@ class Journal:
     """The results of a benchmark, of which the file is always complete: each line is on disk before the next measurement."""
 
     def __init__(self, path: Path, results: dict[str, Result]) -> None:
-        """results: of earlier, which are written first. Raises FileExistsError if the file exists."""
+        """results: of earlier, which are written first. Raises UserError if the file exists."""
         self.results: dict[str, Result] = {}
         try:
             self._file = path.open("x", encoding="utf-8")
         except FileExistsError:
-            raise FileExistsError(f"{path} exists: choose another --out, or continue it by --done {path}") from None
+            raise UserError(f"{path} exists: choose another `out`, or continue it by `done` {path}") from None
         for key, result in results.items():
             self.add(key, result)
 

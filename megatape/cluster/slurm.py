@@ -19,7 +19,7 @@ from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import Config, load_config
 from megatape.data.splits import open_data
-from megatape.errors import ExitStatus, check_line
+from megatape.errors import ExitStatus, UserError, check_line
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 
@@ -74,7 +74,7 @@ class Study:
     is_array: bool
 
 
-def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
+def plan_study(path: str, overrides: Sequence[str], changes: Path | None) -> Study:
     """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
     Run i of several writes to run.directory/i. Raises ValueError or FileNotFoundError."""
@@ -103,11 +103,11 @@ def check(study: Study, job: Job, resume: bool) -> None:
         if not resume:
             folder.check_new()
     if job.restarts < 0:
-        raise ValueError(f"--restarts {job.restarts}: give how often a run may be started again, 0 for never")
+        raise UserError(f"restarts {job.restarts}: give how often a run may be started again, 0 for never")
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
-        raise ValueError(
-            f"--time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
-            "before the time limit (--checkpoint-seconds)"
+        raise UserError(
+            f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
+            "before the time limit (`checkpoint_seconds`)"
         )
 
 

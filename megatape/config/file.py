@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
+from megatape.errors import UserError
 from megatape.files import parse_json, read_json
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -25,7 +27,7 @@ UNSUPPORTED = {
 Parsed = TypeVar("Parsed", bound=Section)
 
 
-def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 
     A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ValueError that says what is wrong, where,
@@ -83,18 +85,18 @@ def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):
-        raise ValueError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
+        raise UserError(f"set {item!r}: write section.key=value, for example training.steps=100")
     try:
         value = parse_json(text)
     except json.JSONDecodeError:
         value = text
     except ValueError as error:
-        raise ValueError(f"--set {key}: {error}") from None
+        raise UserError(f"set {key}: {error}") from None
     target = raw
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise ValueError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+            raise UserError(f"set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
 
 

@@ -9,6 +9,7 @@ from megatape.data.index import SPLITS, Index, TokenizerEntry, save_index, token
 from megatape.data.sources.source import Document
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.writer import SplitWriter
+from megatape.errors import UserError
 
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
@@ -72,7 +73,7 @@ def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
 def check_share(validation_share: float) -> None:
     """Raise ValueError if the fraction leaves a split without documents."""
     if not 0 < validation_share < 1:
-        raise ValueError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+        raise UserError(f"validation_share is {validation_share}: give a share between 0 and 1, such as 0.02")
 
 
 def batches(documents: Iterable[tuple[str, Document]]) -> Iterator[list[tuple[str, Document]]]:

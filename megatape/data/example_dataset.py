@@ -43,9 +43,9 @@ class ExampleDataset(Dataset):
                 "prepare finetuning`, or set data.samples to packed"
             )
         if entry.longest > sequence_length + 1:
-            raise ValueError(
+            raise UserError(
                 f"sequence length is {sequence_length}, so an example of {self._name} may have one token more, but the longest "
-                f"has {entry.longest}: raise data.sequence_length, or prepare with a lower --sequence-length"
+                f"has {entry.longest}: raise data.sequence_length, or prepare with a lower `sequence_length`"
             )
         self._folder.fetch(entry.file)
         answers = patiently(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))

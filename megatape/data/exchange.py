@@ -15,6 +15,7 @@ from megatape.data.reader import SplitReader
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.data.writer import SplitWriter
+from megatape.errors import UserError
 from megatape.files import new_folder
 from megatape.registry import TOKEN_FORMATS
 
@@ -45,7 +46,7 @@ class Foreign:
         if not self.validation:
             check_share(self.validation_share)
         if self.append_eos and self.reader.piece == "block":
-            raise ValueError(f"--append-eos: files of format {self.format} do not say where documents end: leave it out")
+            raise UserError(f"append_eos: files of format {self.format} do not say where documents end: leave it out")
 
     @property
     def reader(self) -> TokenFormat:
@@ -86,9 +87,9 @@ def import_data(
         splits = {split: writer.close() for split, writer in writers.items()}
         for split, content in splits.items():
             if not content.tokens:
-                raise ValueError(
+                raise UserError(
                     f"the {split} split got none of the {found.documents:,} documents: "
-                    + ("its files are empty" if foreign.validation else "change --validation-share, or give --validation")
+                    + ("its files are empty" if foreign.validation else "change `validation_share`, or give `validation`")
                 )
         source: dict[str, Any] = {"kind": KIND, "format": foreign.format, "inputs": [str(path) for path in foreign.inputs]}
         if foreign.validation:
@@ -162,9 +163,9 @@ def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) ->
     for number, ids in enumerate(documents):
         ends = np.flatnonzero(ids == tokenizer.eos_id)
         if ids.size and not ends.size:
-            raise ValueError(
+            raise UserError(
                 f"{path}: document {number:,} does not end with the end token of {tokenizer.origin}, {tokenizer.eos_id}: give "
-                "the tokenizer that made it, or --append-eos if it was made without end tokens"
+                "the tokenizer that made it, or `append_eos` if it was made without end tokens"
             )
         if ids.size and ends[0] < ids.size - 1:
             raise ValueError(
@@ -191,8 +192,8 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator
         if size > MAX_TOKENS:
             break
     if begun and (size > MAX_TOKENS or not ended):
-        raise ValueError(
-            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or --append-eos if "
+        raise UserError(
+            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or `append_eos` if "
             "documents (samples of mds) were made without"
         )
     if begun:

@@ -79,23 +79,23 @@ def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileStat
 
 
 def find_files(
-    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "--input", retries: Retries = USUAL
+    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", retries: Retries = USUAL
 ) -> list[str]:
     """The given files, and those in the given folders that match, sorted by path within each.
 
     Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
     ends with a slash.
-    Raises FileNotFoundError, or ValueError for a folder without a match or an unknown protocol, ModuleNotFoundError for
-    one whose package is not installed. option: which one gave the inputs."""
+    Raises UserError for what is missing, a folder without a match or an unknown protocol, ModuleNotFoundError for one whose
+    package is not installed. option: which one gave the inputs."""
     files: list[str] = []
     for name in (name for given in inputs for name in _expanded(given)):
         path = _local(name)
         found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive, retries)
         if found is None:
-            raise FileNotFoundError(f"{option} {name}: no such file or directory")
+            raise UserError(f"{option} {name}: no such file or directory")
         if not found:
             wanted = " or ".join(patterns[:4]) + (" or the like" if len(patterns) > 4 else "")
-            raise ValueError(f"{option} {name}: no file named {wanted} in this directory")
+            raise UserError(f"{option} {name}: no file named {wanted} in this directory")
         files += found
     return files
 

@@ -12,6 +12,7 @@ import numpy as np
 from megatape.data.index import DocumentTable, Split
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.writer import entropy
+from megatape.errors import UserError
 from megatape.files import as_type, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
@@ -86,9 +87,9 @@ def check_filled(splits: dict[str, Split], counts: CorpusCounts, validation_shar
     """Raise ValueError if a split has no tokens."""
     for name, split in splits.items():
         if split.tokens == 0:
-            raise ValueError(
-                f"the {name} split got none of the {counts.documents} documents at --validation-share {validation_share}: "
+            raise UserError(
+                f"the {name} split got none of the {counts.documents} documents at `validation_share` {validation_share}: "
                 "change the share or give more documents"
                 if validation_share
-                else f"the {name} split got no documents of its own: give other --input or --validation-input"
+                else f"the {name} split got no documents of its own: give other `input` or `validation_input`"
             )

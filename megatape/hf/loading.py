@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
+from megatape.errors import UserError
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
@@ -146,7 +147,7 @@ def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, tempor
         export(checkpoint, exported)
         return exported
     if base is not None:
-        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
     if (folder / IMPORT).is_file():
         source = open_import(folder)
         source.verify()

@@ -10,6 +10,7 @@ from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
@@ -68,8 +69,8 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     adapter, or a precision that cannot hold a value."""
     config = checkpoint.config
     if config.model.lora is None:
-        raise ValueError(
-            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without --adapter"
+        raise UserError(
+            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
         )
     shapes = check_parameters(checkpoint)
     family = family_of(Plain(checkpoint, merge=False).config)
@@ -112,9 +113,9 @@ def _saved_modules(config: Config, family: Family) -> dict[str, str]:
         module = name.rpartition(".")[0]
         if parameter.requires_grad and not in_adapter(name):
             if f"{module}.adapter.a" in parameters:
-                raise ValueError(
+                raise UserError(
                     f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
-                    "export without --adapter"
+                    "export without `adapter`"
                 )
             saved[module] = family.parameter_name(name).rpartition(".")[0]
     return saved

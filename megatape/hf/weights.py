@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.tensors import save_tensors
+from megatape.errors import UserError
 
 SHARD_BYTES = 2 * 2**30  # what the exporting process holds at once
 
@@ -60,7 +61,7 @@ def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) ->
         )
     stored = tensor.to(dtype).contiguous()
     if not stored.isfinite().all():
-        raise ValueError(f"{name} has values that {dtype} cannot hold: export with another --dtype")
+        raise UserError(f"{name} has values that {dtype} cannot hold: export with another `dtype`")
     return stored
 
 

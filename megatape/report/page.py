@@ -1,5 +1,6 @@
 """One page about runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatape.files import new_folder
@@ -8,7 +9,7 @@ from megatape.report.load import load_runs
 from megatape.report.template import PAGE, fill
 
 
-def write_report(directories: list[Path], evaluated: list[Path], output: Path) -> tuple[Path, list[str]]:
+def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output: Path) -> tuple[Path, list[str]]:
     """Write index.html into the new folder `output`; returns its path, and what could not be shown.
 
     evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
@@ -19,7 +20,7 @@ def write_report(directories: list[Path], evaluated: list[Path], output: Path) -
     return output / PAGE, notes
 
 
-def render(directories: list[Path], evaluated: list[Path]) -> tuple[str, list[str]]:
+def render(directories: Sequence[Path], evaluated: Sequence[Path]) -> tuple[str, list[str]]:
     """The page, and what could not be shown."""
     notes: list[str] = []
     loaded = load_runs(directories)

@@ -13,6 +13,7 @@ from megatape.config import Config
 from megatape.data.dataset import TokenDataset
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.adopt.record import IMPORT, open_import, read_record
@@ -41,8 +42,8 @@ class Base:
         """Raise ValueError if the model cannot be trained on samples of `length` tokens of the data."""
         window = self.found.window
         if window is not None and length > window:
-            raise ValueError(
-                f"--length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
+            raise UserError(
+                f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
                 "not supported for longer samples: choose another base"
             )
         theirs, dataset = load_tokenizer(self.source), TokenDataset(data, "validation", 1)
@@ -50,8 +51,8 @@ class Base:
         tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).tokens(0)
         text = ours.decode(tokens.tolist())
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
-            raise ValueError(
-                f"--data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
+            raise UserError(
+                f"data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
                 f"it with megatape prepare corpus --tokenizer {self.source}"
             )
 
@@ -65,7 +66,7 @@ class Base:
             return folder
         directory = self.given or folder
         if (source := Path(read_record(directory).source)) != self.source:
-            raise ValueError(f"{directory} is an import of {source}, not of {self.source}: choose another --out")
+            raise UserError(f"{directory} is an import of {source}, not of {self.source}: choose another `out`")
         open_import(directory).verify()
         return directory
 

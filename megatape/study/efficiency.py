@@ -182,9 +182,6 @@ def study(
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study efficiency`.
 
     Raises FileNotFoundError or ValueError for bad arguments."""
-    for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}: give at least 1")
     config = paper_config()
     if file is not None:
         loaded = load_config(file)

@@ -20,6 +20,7 @@ from megatape.data.best_fit_dataset import BestFitDataset
 from megatape.data.dataset import Dataset, TokenDataset
 from megatape.data.index import load_index
 from megatape.data.loader import Loader
+from megatape.errors import UserError
 from megatape.tables import markdown
 
 BATCH, SEED = 32, 0  # samples
@@ -36,9 +37,7 @@ def report(directory: Path, length: int) -> Iterator[str]:
     verified = TokenDataset(directory, "train", length)
     steps = verified.num_samples // BATCH
     if steps < 2:
-        raise ValueError(
-            f"--data {directory} has {verified.num_samples} samples of --length {length}: give {2 * BATCH} or more"
-        )
+        raise UserError(f"data {directory} has {verified.num_samples} samples of `length` {length}: give {2 * BATCH} or more")
     for index in range(verified.num_samples):
         verified.sample(index)
     dtype = np.dtype(load_index(directory).dtype)

@@ -4,7 +4,7 @@ B batch, N tokens of the prompt.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from megatape.config import ModelConfig, load_config
+from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
@@ -73,9 +74,9 @@ def study(
     file: str | None,
     layers: int | None,
     encodings: str,
-    lengths: list[int],
-    batches: list[int],
-    paddings: list[str],
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    paddings: Sequence[str],
     dtype: str,
     threads: int,
     rounds: int,
@@ -87,7 +88,7 @@ def study(
     config = ModelConfig.model_validate(config.model_dump() | {"num_layers": layers or config.num_layers})
     names = parse_encodings(encodings)
     if BASELINE_ENCODING in names:
-        raise ValueError(f"--encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
+        raise UserError(f"encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
     cells = [Cell(batch, padding, length) for batch in batches for padding in paddings for length in lengths]
     torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

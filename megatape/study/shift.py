@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatape.errors import UserError
 from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.study.probe import LayerInputs, dot_products, probabilities, run
 from megatape.study.subjects import Subject
@@ -70,7 +71,7 @@ def changes(subject: Subject, shift: int) -> dict[str, Change]:
     Raises ValueError unless the shift is in 1 .. length - 1."""
     length = subject.tokens.shape[1]
     if not 1 <= shift < length:
-        raise ValueError(f"--shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
+        raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = subject.positions(length)
     added = torch.full((1, shift), subject.bos)
     found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}

@@ -19,6 +19,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.record import IMPORT, open_import, read_record
 from megatape.hf.adopt.weights import find_weights
@@ -115,12 +116,12 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
     drawn."""
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         if getattr(model, field) % num_ranks:
-            raise ValueError(
-                f"--tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
+            raise UserError(
+                f"tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
                 "divisor"
             )
     if model.encoding == "randpe":
-        raise ValueError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out --tp")
+        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out `tp`")
 
 
 def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Tokenizer]:
@@ -128,7 +129,7 @@ def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Token
         checkpoint = CheckpointWeights(folder, base)
         return checkpoint, stored_dtype(checkpoint.config), checkpoint.tokenizer()
     if base is not None:
-        raise ValueError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
     if (folder / IMPORT).is_file():
         weights = open_import(folder)
         return weights, getattr(torch, read_record(folder).dtype), load_tokenizer(weights.directory)

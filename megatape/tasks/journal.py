@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from megatape.errors import UserError
 from megatape.files import parse_json, read_json, write_atomically
 from megatape.run_folder import read_lines
 from megatape.tasks.task import Sample
@@ -33,18 +34,18 @@ class Journal:
     def open(self, settings: dict[str, Any]) -> None:
         """Create the folder, or check that it belongs to an evaluation with these settings. For one process.
 
-        Raises FileExistsError if it belongs to another one or to none, naming the first setting that differs."""
+        Raises UserError if it belongs to another one or to none, naming the first setting that differs."""
         path, text = self.folder / "settings.json", json.dumps(settings, default=str, indent=2)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:
                 known = read_json(path)
             except (OSError, ValueError):
-                raise FileExistsError(
-                    f"{self.folder} exists, but {path.name} there says of no evaluation what it is: choose another --output"
+                raise UserError(
+                    f"{self.folder} exists, but {path.name} there says of no evaluation what it is: choose another `output`"
                 ) from None
             if difference := _difference(known, parse_json(text)):
-                raise FileExistsError(
-                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another --output, or "
+                raise UserError(
+                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another `output`, or "
                     "remove it to start again"
                 )
             return

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from megatape.errors import UserError
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.launchers import discover
@@ -79,8 +80,8 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     Raises ValueError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
-        raise ValueError(
-            f"--tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
+        raise UserError(
+            f"tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
             f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
         )
     if topology.world_size == 1:

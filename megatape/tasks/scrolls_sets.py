@@ -17,6 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import orjson
 
 from megatape.data.finetuning.format import text_of
+from megatape.errors import UserError
 from megatape.tasks.text_scores import METRICS, Metric
 
 NUM_SHOWN = 3  # ids in an error
@@ -75,7 +76,7 @@ def read_set(
 ) -> list[Question]:
     """The questions of a split in the order of their first lines. encode: an input to its prompt.
 
-    Raises FileNotFoundError if `data` has not the layout, and ValueError for a line that is not of a set, an id with two
+    Raises UserError if `data` has not the layout, and ValueError for a line that is not of a set, an id with two
     inputs, questions without reference, and an empty set."""
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
@@ -131,15 +132,15 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
         except BadZipFile as error:
             raise ValueError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
-        raise FileNotFoundError(f"--scrolls {data}: no such folder")
+        raise UserError(f"scrolls {data}: no such folder")
     found = {
         str(data): sorted(path.name for path in data.iterdir()),
         str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
         str(packed): inside,
     }
     listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in found.items() if names) or "it is empty"
-    raise FileNotFoundError(
-        f"--scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
+    raise UserError(
+        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
         f"{listed}"
     )
 

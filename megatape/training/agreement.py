@@ -27,8 +27,8 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
     found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
     try:
         config.accumulation(topology.world_size)
-        if arguments["--resume"] not in (None, "auto"):
-            load_manifest(Path(arguments["--resume"]))
+        if arguments["resume"] not in (None, "auto"):
+            load_manifest(Path(arguments["resume"]))
         data = open_data(config)
         found |= {f"the hash of the {name}": value[:12] for name, value in data.fingerprints.items()}
         found |= {

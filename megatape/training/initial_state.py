@@ -15,6 +15,7 @@ from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import load_tokenizer
+from megatape.errors import UserError
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.weights import find_weights
 from megatape.model.accounting import meta_model
@@ -112,7 +113,7 @@ def initial_state(
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if base is not None:
-            raise ValueError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
+            raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
         return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)

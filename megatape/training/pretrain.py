@@ -92,10 +92,10 @@ def pretrain(config: Config, start: Start | None = None, limits: Limits | None =
 def start_arguments(start: Start) -> dict[str, Any]:
     """What all ranks must be given alike beside the configuration, by option."""
     return {
-        "--resume": start.resume,
-        "--base": str(start.base) if start.base else None,
-        "--profile": start.profiled_steps,
-        "--allow-changes": start.allow_changes,
+        "resume": start.resume,
+        "base": str(start.base) if start.base else None,
+        "profile": start.profiled_steps,
+        "allow_changes": start.allow_changes,
     }
 
 

@@ -12,6 +12,7 @@ from megatape.data.remote import copy_file, open_file
 from megatape.data.remote_file import Retries
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Source
+from megatape.errors import UserError
 
 pytestmark = pytest.mark.slow
 TEXTS = [f"Document {number}" for number in range(300)]
@@ -59,5 +60,5 @@ def test_sources_in_a_bucket(bucket: str, tmp_path: Path) -> None:
         file.seek(15_000_000)
         with pytest.raises(OSError, match=f"{bucket}/large: has changed since it was opened"):
             file.read(10)
-    with pytest.raises(FileNotFoundError, match="--input s3://bucket/none: no such file or directory"):
+    with pytest.raises(UserError, match="input s3://bucket/none: no such file or directory"):
         next(read_documents(Source("jsonl", (f"{bucket}/none",)), CorpusCounts()))

@@ -8,6 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from megatape.errors import UserError
 from megatape.tasks.scrolls_sets import SETS, parse_set, read_set
 from megatape.tasks.text_scores import mean_scores, normalize, score
 from tests.conftest import Command
@@ -112,13 +113,13 @@ def test_layouts(tmp_path: Path) -> None:
         assert read(tmp_path / layout) == expected
     assert read(tmp_path / "folder", max_questions=2) == expected[:2]
     with pytest.raises(
-        FileNotFoundError, match=r"expected qasper/train.jsonl in it, or qasper.zip .*/qasper.zip holds validation.jsonl"
+        UserError, match=r"expected qasper/train.jsonl in it, or qasper.zip .*/qasper.zip holds validation.jsonl"
     ):
         read(tmp_path / "flat", "train")
-    with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl .* holds validation.jsonl"):
+    with pytest.raises(UserError, match=r"folder/qasper: expected qasper/validation.jsonl .* holds validation.jsonl"):
         read(tmp_path / "folder" / "qasper")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="SCROLLS publishes its sets; it is empty"):
+    with pytest.raises(UserError, match="SCROLLS publishes its sets; it is empty"):
         read(tmp_path / "empty")
     (tmp_path / "flat" / "qasper.zip").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"qasper.zip: corrupted .*: download it again"):

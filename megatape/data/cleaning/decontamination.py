@@ -13,6 +13,7 @@ from pydantic import Field
 from megatape.data.cleaning.rule import Dropped, TextRule
 from megatape.data.cleaning.word_runs import WORD, hash_runs
 from megatape.data.records import RecordCounts, read_records
+from megatape.errors import UserError
 
 MAX_RECORD_BYTES = 2**26
 
@@ -42,8 +43,8 @@ class Decontaminate(TextRule):
             texts = (text for text in _texts(name) if len(WORD.findall(text)) >= self.words)
             hashes = [hash_runs(text, self.words) for text in texts]
             if not hashes:
-                raise ValueError(
-                    f"--rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
+                raise UserError(
+                    f"rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
                 )
             runs.append((name, np.unique(np.concatenate(hashes))))
         return runs
@@ -60,7 +61,7 @@ class Decontaminate(TextRule):
 def _read(name: str) -> bytes:
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"--rule decontaminate: {name}: no such file: check the path")
+        raise UserError(f"rule decontaminate: {name}: no such file: check the path")
     return path.read_bytes()
 
 
@@ -74,7 +75,7 @@ def _texts(name: str) -> Iterator[str]:
     for _, record in read_records(name, MAX_RECORD_BYTES, counts):
         yield from _strings(record)
     if counts.skipped:
-        raise ValueError(f"--rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
+        raise UserError(f"rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.errors import UserError
 
 ROLES = ("system", "user", "assistant")
 
@@ -21,12 +22,12 @@ class Chat(Format):
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
         for option, value in (
-            ("--max-prompt-tokens", limits.max_prompt),
-            ("--max-answer-tokens", limits.max_answer),
-            ("--truncation", limits.truncation),
+            ("max_prompt_tokens", limits.max_prompt),
+            ("max_answer_tokens", limits.max_answer),
+            ("truncation", limits.truncation),
         ):
             if value is not None:
-                raise ValueError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
+                raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
         self._template = None
         if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
             self._template = ChatTemplate(tokenizer, tokenizer.chat_template)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from megatape.data.tokenizer import Tokenizer
+from megatape.errors import UserError
 
 Truncation = Literal["end", "middle"]
 
@@ -47,12 +48,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         for option, value in (
-            ("--sequence-length", self.sequence_length),
-            ("--max-prompt-tokens", self.max_prompt),
-            ("--max-answer-tokens", self.max_answer),
+            ("sequence_length", self.sequence_length),
+            ("max_prompt_tokens", self.max_prompt),
+            ("max_answer_tokens", self.max_answer),
         ):
             if value is not None and value < 1:
-                raise ValueError(f"{option} is {value}: give at least 1")
+                raise UserError(f"{option} is {value}: give at least 1")
 
 
 class Format(ABC):

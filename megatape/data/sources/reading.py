@@ -8,6 +8,7 @@ from megatape.data.cleaning.rule import Dropped
 from megatape.data.index import Tally
 from megatape.data.records import FEW_BAD, printable
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit
+from megatape.errors import UserError
 
 
 def read_unit(
@@ -59,10 +60,10 @@ def check_bad(source: Source, counts: CorpusCounts) -> None:
     read = sum(tally.read for tally in counts.inputs.values())
     if counts.skipped > max(FEW_BAD, source.max_bad_fraction * read):
         first = counts.bad_examples[0] if counts.bad else f"{counts.first_too_long}: too long"
-        raise ValueError(
-            f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than --max-record-bytes, more than "
-            f"--max-bad-fraction {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
-            "the options, or raise --max-bad-fraction, and give the same command again"
+        raise UserError(
+            f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
+            f"`max_bad_fraction` {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
+            "the options, or raise `max_bad_fraction`, and give the same command again"
         )
 
 
@@ -70,8 +71,8 @@ def check_found(source: Source, counts: CorpusCounts) -> None:
     """Raise ValueError if a pass over all of a source has found no document."""
     if counts.documents == 0:
         left_out = sum(counts.dropped.values())
-        raise ValueError(
-            f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
-            f"longer than --max-record-bytes {source.max_record_bytes:,}, {left_out} left out, {counts.bad} bad"
-            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"
+        raise UserError(
+            f"source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
+            f"longer than `max_record_bytes` {source.max_record_bytes:,}, {left_out} left out, {counts.bad} bad"
+            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check `source` and `input`"
         )

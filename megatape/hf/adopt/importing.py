@@ -7,6 +7,7 @@ from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizer import FILES
+from megatape.errors import UserError
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
@@ -53,9 +54,9 @@ def starting_config(
     longest = min(found.model.max_positions, found.window or found.model.max_positions)
     length = length or min(longest, LENGTH)
     if found.window is not None and found.window < length:
-        raise ValueError(
+        raise UserError(
             f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention "
-            f"to the last tokens only is not supported, give --length {found.window} or less"
+            f"to the last tokens only is not supported, give `length` {found.window} or less"
         )
     model = _section(found.model) | {"encoding": encoding, "max_positions": max(longest, length)}
     if encoding == found.model.encoding:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatape.data.synthetic.task import SyntheticTask
+from megatape.errors import UserError
 from megatape.study.suite.plan import Plan
 from megatape.study.suite.sizes import SIZES
 
@@ -51,9 +52,9 @@ def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, lis
     core = len(CORE_TASKS), len(CORE_ENCODINGS), min(asked.seeds, CORE_SEEDS)
     plan = Plan(asked.size, tuple(tasks[: core[0]]), tuple(encodings[: core[1]]), core[2], (rate,))
     if minutes_of(plan) > minutes:
-        raise ValueError(
-            f"--budget is {minutes:g} minutes, but the core takes about {minutes_of(plan):.0f}: {_described(plan)}. Give more "
-            "minutes, or fewer --tasks, --encodings or --seeds"
+        raise UserError(
+            f"budget is {minutes:g} minutes, but the core takes about {minutes_of(plan):.0f}: {_described(plan)}. Give more "
+            "minutes, or fewer `tasks`, `encodings` or `seeds`"
         )
     further: list[tuple[str, str, Any]] = [
         *([("the choice of learning rates", "rates", asked.rates)] if len(asked.rates) > 1 else []),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from megatape.data.splits import open_data
+from megatape.errors import UserError
 from megatape.study.children import interruptible, locked
 from megatape.study.runs import Machine, Run, check_all
 from megatape.study.suite.budget import fit
@@ -57,7 +58,7 @@ def suite(
     for task in plan.tasks:
         TaskFolder(out, task).check()
     if only is not None and not 0 <= only < len(plan.pairs):
-        raise ValueError(f"--cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
+        raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
     place = out if only is None else Cell(TaskFolder(out, plan.pairs[only][0]), plan.pairs[only][1], plan.rates).directory
 
     with interruptible(), locked(place) as lock:
