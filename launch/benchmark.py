@@ -1,4 +1,4 @@
-"""`megatape study` from a clone: python launch/benchmark.py"""
+"""`megatape benchmark` from a clone: python launch/benchmark.py"""
 
 import sys
 from pathlib import Path
@@ -8,4 +8,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 from megatape.commands.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(["study", *sys.argv[1:]]))
+    sys.exit(main(["benchmark", *sys.argv[1:]]))

@@ -15,19 +15,22 @@ import pytest
 from pydantic import BaseModel
 
 from megatape.commands import evaluate
+from megatape.commands.main import ALIASES, parser
 from megatape.commands.main import COMMANDS as NAMED
-from megatape.commands.main import parser
 from megatape.config import Config, load_config
 from megatape.config.section import sections_in
+from megatape.imports import import_given
+from megatape.options import read_options
 from tests.test_imports import MODULES, imports_of, room_of, stated_order
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-GENERATED = ROOT / "docs/config.md"  # tests/test_config.py compares it with the configuration
+# tests/test_config.py and tests/commands/test_options.py compare them with the code.
+GENERATED = (ROOT / "docs/config.md", ROOT / "docs/commands.md")
 # Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model
-NAMES = {word for name in NAMED for word in name.split()}
+NAMES = {word for name in NAMED for word in name.split()} | {alias for names in ALIASES.values() for alias in names}
 WIDTH = 100
 
 
@@ -102,8 +105,12 @@ def test_command_parses(commands: argparse.ArgumentParser, command: Command, wor
     except SystemExit as end:
         assert end.code == 0, f"{command} is refused"  # --help
         return
-    if rest := getattr(args, "rest", None):  # what follows the tasks of evaluate
-        evaluate.arguments(args.tasks).parse_args(rest)
+    kind, run = args.run.args
+    for text in getattr(args, "imports", ()):
+        import_given(text)
+    options = read_options(kind, vars(args))
+    if run is evaluate.run:
+        evaluate.parse_rest(options)
     config = getattr(args, "config", None)
     if config is not None:
         load_config(ROOT / config, getattr(args, "set", []))
@@ -161,7 +168,9 @@ def test_make_targets_and_extras_exist() -> None:
                 assert next(filter(None, extra)) in extras, command
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: os.path.relpath(page, ROOT))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in GENERATED], ids=lambda page: os.path.relpath(page, ROOT)
+)
 def test_prose_is_wrapped(page: Path) -> None:
     """Except for tables, code and words that cannot be broken."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -19,12 +19,12 @@ class Journal:
     """The results of a benchmark, of which the file is always complete: each line is on disk before the next measurement."""
 
     def __init__(self, path: Path, results: dict[str, Result]) -> None:
-        """results: of earlier, which are written first. Raises FileExistsError if the file exists."""
+        """results: of earlier, which are written first. Raises UserError if the file exists."""
         self.results: dict[str, Result] = {}
         try:
             self._file = path.open("x", encoding="utf-8")
         except FileExistsError:
-            raise ExistingPath(f"{path} exists: choose another --out, or continue it by --done {path}") from None
+            raise ExistingPath(f"{path} exists: choose another `out`, or continue it by `done` {path}") from None
         for key, result in results.items():
             self.add(key, result)
 

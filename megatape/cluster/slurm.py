@@ -76,7 +76,7 @@ class Study:
 
 
 @path_errors()
-def plan_study(path: str, overrides: list[str], changes: Path | None) -> Study:
+def plan_study(path: str, overrides: Sequence[str], changes: Path | None) -> Study:
     """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
     Run i of several writes to run.directory/i. Raises UserError or FileNotFoundError."""
@@ -105,11 +105,11 @@ def check(study: Study, job: Job, resume: bool) -> None:
         if not resume:
             folder.check_new()
     if job.restarts < 0:
-        raise UserError(f"--restarts {job.restarts}: give how often a run may be started again, 0 for never")
+        raise UserError(f"restarts {job.restarts}: give how often a run may be started again, 0 for never")
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
-            f"--time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
-            "before the time limit (--checkpoint-seconds)"
+            f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
+            "before the time limit (`checkpoint_seconds`)"
         )
 
 

@@ -1,62 +1,81 @@
 """megatape evaluate: megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated"""
 
 import argparse
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
-from megatape.commands.options import add_adapter, add_base, add_import, add_local_rank, add_trust, prepare_deepspeed
+from pydantic import AfterValidator, create_model
+
+from megatape.commands.options import ImportOptions, LocalRankOptions, ModelOptions, describe, prepare_deepspeed
+from megatape.commands.parser import add_options, run_command
+from megatape.errors import UserError
+from megatape.options import Count, Listed, option
 from megatape.registry import TASKS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the tasks; the other arguments depend on them."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join(["tasks:", *(f"  {name:<14}{entry.description}" for name, entry in TASKS.items())])
-    add_local_rank(parser)
-    add_import(parser)
-    parser.add_argument("tasks", type=_tasks, metavar="TASK[,TASK]", help="what to evaluate; add --help for its options")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="MODEL_DIR [MODEL_DIR ...] --output FOLDER [options]")
+def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in TASKS or names.count(name) > 1:
+            fault = "is given twice" if name in TASKS else "is not a task"
+            raise UserError(f"{name!r} {fault}: give some of {', '.join(TASKS)}, such as perplexity,passkey")
+    return names
 
 
-def arguments(tasks: list[str]) -> argparse.ArgumentParser:
-    """The parser of what follows the tasks. An option of several tasks is declared once, and all of them get it."""
-    parents = []
-    for name in tasks:
-        parent = argparse.ArgumentParser(add_help=False)
-        TASKS[name].load().add_arguments(parent)
-        parents.append(parent)
-    parser = argparse.ArgumentParser(prog=f"megatape evaluate {','.join(tasks)}", parents=parents, conflict_handler="resolve")
-    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL_DIR", help="checkpoint or exported model")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="folder for the results; an evaluation that was stopped goes on in the same",
+class Options(LocalRankOptions, ImportOptions):
+    """The tasks, on which the other options depend."""
+
+    tasks: Annotated[Listed[str], AfterValidator(_check_tasks)] = option(
+        f"tasks to evaluate; add --help for their options. {describe(TASKS)}", positional=True, metavar="TASK[,TASK]"
     )
-    add_adapter(parser)
-    add_base(parser)
-    add_trust(parser)
-    add_import(parser)
-    parser.add_argument(
-        "--training-code",
-        action="store_true",
-        help="run the model by the code that trains it, without an export and without a cache: slow where texts are generated",
+    rest: tuple[str, ...] = option(
+        "models and options of the tasks",
+        (),
+        positional=True,
+        nargs=argparse.REMAINDER,
+        metavar="MODEL_DIR [MODEL_DIR ...] --output FOLDER [options]",
     )
-    parser.add_argument(
-        "--tp",
-        type=int,
-        default=1,
-        metavar="T",
-        help="processes that divide one model, which the training code then runs (default %(default)s)",
+
+
+class EvaluationOptions(ModelOptions):
+    """Models, and how they are run: options beside those of the tasks."""
+
+    models: tuple[Path, ...] = option("checkpoint or exported model", positional=True, metavar="MODEL_DIR")
+    output: Path = option("folder for the results; a stopped evaluation resumes in the same", metavar="FOLDER")
+    training_code: bool = option(
+        "run the model by the code that trains it, without an export and without a cache: slow where texts are generated",
+        False,
     )
-    return parser
+    tp: Count = option("processes that divide one model, which the training code then runs", 1, metavar="T")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Evaluate, write the results, print a summary."""
-    given = arguments(args.tasks).parse_args(args.rest)
+def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
+    """The options that follow the tasks. Tasks with an option of the same name all get its value."""
+    declared: dict[str, Any] = {}
+    for task in (TASKS[name].load() for name in tasks):
+        hints = get_type_hints(task, include_extras=True)
+        for field in fields(task):
+            declared[field.name] = (hints[field.name], ... if field.default is MISSING else field.default)
+    return create_model("TaskOptions", __base__=EvaluationOptions, **declared)
 
+
+def run(options: Options) -> int:
+    """Parse the options of the tasks, evaluate, write the results, print a summary."""
+    kind, args = parse_rest(options)
+    return run_command(kind, partial(_evaluate, options.tasks), args)
+
+
+def parse_rest(options: Options) -> tuple[type[EvaluationOptions], argparse.Namespace]:
+    """The type of the options that follow the tasks, and the parsed arguments."""
+    kind = options_of(options.tasks)
+    parser = argparse.ArgumentParser(prog=f"megatape evaluate {','.join(options.tasks)}")
+    add_options(parser, kind)
+    return kind, parser.parse_args(options.rest)
+
+
+def _evaluate(names: Sequence[str], options: EvaluationOptions) -> int:
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from megatape.tasks.models import evaluate_models
@@ -65,23 +84,21 @@ def run(args: argparse.Namespace) -> int:
     prepare_deepspeed()
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
-    kinds = {name: TASKS[name].load() for name in args.tasks}
-    tasks = {name: kind(**{field.name: getattr(given, field.name) for field in fields(kind)}) for name, kind in kinds.items()}
+    tasks = {name: options.fill(TASKS[name].load()) for name in names}
     try:
-        with launched_ranks(given.tp) as ranks:
-            how = (given.trust_remote_code, given.base, given.adapter, given.training_code or given.tp > 1)
-            text = evaluate_models(tasks, given.models, given.output, ranks, *how)
+        with launched_ranks(options.tp) as ranks:
+            text = evaluate_models(
+                tasks,
+                options.models,
+                options.output,
+                ranks,
+                trust_remote_code=options.trust_remote_code,
+                base=options.base,
+                adapter=options.adapter,
+                training_code=options.training_code or options.tp > 1,
+            )
             if ranks.is_main:
                 print(text)
     except FailedElsewhere:
         return 2
     return 0
-
-
-def _tasks(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in TASKS or names.count(name) > 1:
-            fault = "is given twice" if name in TASKS else "is no task"
-            raise argparse.ArgumentTypeError(f"{name!r} {fault}: give some of {', '.join(TASKS)}, such as perplexity,passkey")
-    return names

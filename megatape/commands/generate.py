@@ -1,6 +1,5 @@
 """megatape generate: megatape generate exported --prompt "Once upon a time" """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -9,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.commands.options import add_adapter, add_base, add_import, add_trust
+from megatape.commands.options import ModelOptions
 from megatape.errors import ExistingPath, UserError, path_errors
 from megatape.files import parse_json
+from megatape.options import option
 
 if TYPE_CHECKING:
     from megatape.hf.generation import Sampling
@@ -20,44 +20,31 @@ if TYPE_CHECKING:
 BATCH_TOKENS = 2**14  # of prompts and continuations that are generated together
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "folder", type=Path, metavar="MODEL_DIR", help="exported model, checkpoint, import, or pretrained model of transformers"
+class Options(ModelOptions):
+    """A model, texts for it to continue, and how it samples (megatape.hf.generation.Sampling)."""
+
+    exactly_one = (("prompt", "prompts", "interactive"),)
+
+    folder: Path = option(
+        "exported model, checkpoint, import, or pretrained model of transformers", positional=True, metavar="MODEL_DIR"
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", help="text to continue")
-    source.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="texts to continue: one per line of a .txt, or `prompt` in a line of a .jsonl",
+    prompt: str | None = option("text to continue", None)
+    prompts: Path | None = option(
+        "texts to continue: one per line of a .txt, or `prompt` in a line of a .jsonl", None, metavar="FILE"
     )
-    source.add_argument("--interactive", action="store_true", help="read texts to continue from the terminal, one per line")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="with --prompts: JSON lines to write (default: standard output)"
-    )
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="maximum number of new tokens (default %(default)s)"
-    )
-    parser.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature; 0 is greedy (default 0)"
-    )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
-    parser.add_argument("--top-p", type=float, metavar="P", help="sample from the fewest tokens of probability P together")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end a text in front of this string; repeatable"
-    )
-    parser.add_argument("--samples", type=int, default=1, metavar="K", help="samples of each prompt (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default %(default)s)")
-    add_adapter(parser)
-    add_base(parser)
-    add_trust(parser)
-    add_import(parser)
+    interactive: bool = option("read texts to continue from the terminal, one per line", False)
+    output: Path | None = option("with --prompts: JSON lines to write (default: standard output)", None, metavar="FILE")
+    max_new_tokens: int = option("maximum number of new tokens", 64, metavar="N")
+    temperature: float = option("sampling temperature; 0 is greedy", 0.0, metavar="T")
+    top_k: int | None = option("sample from the K likeliest tokens", None, metavar="K")
+    top_p: float | None = option("sample from the fewest tokens of probability P together", None, metavar="P")
+    stop: tuple[str, ...] = option("end a text before this string; repeatable", (), metavar="TEXT", repeatable=True)
+    samples: int = option("samples of each prompt", 1, metavar="K")
+    seed: int = option("seed of sampling", 0)
 
 
 @path_errors()
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the prompt and its continuation as it comes, answer line by line, or write a file."""
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -66,21 +53,21 @@ def run(args: argparse.Namespace) -> int:
     from megatape.hf.loading import load_trained
 
     disable_progress_bar()
-    sampling = Sampling(
-        args.max_new_tokens, args.temperature, args.top_k, args.top_p, tuple(args.stop), args.samples, args.seed
-    )
-    if args.output is not None and args.prompts is None:
-        raise UserError("--output is for the texts of --prompts: give --prompts, or leave it out")
-    if args.output is not None and args.output.exists():
-        raise ExistingPath(f"--output {args.output} exists: remove it or choose another name")
-    if args.prompt is not None:
-        check_text(args.prompt, "--prompt")
-    records = [] if args.prompts is None else read_prompts(args.prompts)
-    with load_trained(args.folder, trust_remote_code=args.trust_remote_code, base=args.base, adapter=args.adapter) as loaded:
+    sampling = options.fill(Sampling)
+    if options.output is not None and options.prompts is None:
+        raise UserError("output is for texts of `prompts`: give `prompts`, or leave it out")
+    if options.output is not None and options.output.exists():
+        raise ExistingPath(f"output {options.output} exists: remove it or choose another name")
+    if options.prompt is not None:
+        check_text(options.prompt, "prompt")
+    records = [] if options.prompts is None else read_prompts(options.prompts)
+    with load_trained(
+        options.folder, trust_remote_code=options.trust_remote_code, base=options.base, adapter=options.adapter
+    ) as loaded:
         torch.manual_seed(sampling.seed)
-        if args.prompts is not None:
-            _write(loaded, records, sampling, args.output)
-        elif args.interactive:
+        if options.prompts is not None:
+            _write(loaded, records, sampling, options.output)
+        elif options.interactive:
             for line in _typed_lines():
                 try:
                     check_text(line, "a line")
@@ -89,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
                     continue
                 _print(loaded, line, sampling, repeat=False)
         else:
-            _print(loaded, args.prompt, sampling, repeat=True)
+            assert options.prompt is not None
+            _print(loaded, options.prompt, sampling, repeat=True)
     return 0
 
 
@@ -100,16 +88,16 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     from megatape.hf.generation import check_text
 
     if path.suffix not in (".jsonl", ".txt"):
-        raise UserError(f"--prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+        raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
     try:
         text = path.read_text(encoding="utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"--prompts {path} is not UTF-8 text ({error}): convert it") from None
+        raise UserError(f"prompts {path} is not UTF-8 text ({error}): convert it") from None
     if not text:
-        raise UserError(f"--prompts {path} is empty: give at least one prompt")
+        raise UserError(f"prompts {path} is empty: give at least one prompt")
     records = []
     for number, line in enumerate(text.split("\n"), start=1):
-        place = f"--prompts {path}:{number}"
+        place = f"prompts {path}:{number}"
         try:
             record = {"prompt": line} if path.suffix == ".txt" else parse_json(line)
         except ValueError as error:

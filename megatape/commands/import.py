@@ -1,41 +1,35 @@
 """megatape import: megatape import Llama-3.2-1B runs/llama --encoding tape"""  # noqa: N999 (the command's name)
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from megatape.commands.options import positive
+from pydantic import AfterValidator
+
+from megatape.config.section import Registered
+from megatape.options import CommandOptions, Count, option
 from megatape.registry import ENCODINGS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="model of transformers: config.json and safetensors files")
-    parser.add_argument(
-        "out", type=Path, metavar="OUT", help="folder to write; must not exist. The weights stay where they are"
-    )
-    parser.add_argument(
-        "--encoding",
-        default="rope",
-        choices=list(ENCODINGS),
-        metavar="E",
-        help="encoding to train it with (default %(default)s)",
-    )
-    parser.add_argument(
-        "--length", type=positive, metavar="N", help="tokens per sample (default: those the model is made for, at most 4096)"
-    )
+class Options(CommandOptions):
+    """A model of transformers, and how it is trained."""
+
+    folder: Path = option("model of transformers: config.json and safetensors files", positional=True, metavar="FOLDER")
+    out: Path = option("folder to write; must not exist. The weights stay where they are", positional=True, metavar="OUT")
+    encoding: Annotated[str, AfterValidator(Registered(ENCODINGS))] = option("encoding to train it with", "rope", metavar="E")
+    length: Count | None = option("tokens per sample (default: the model's context, at most 4096)", None, metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Check the model, compare it with transformers' own, write the folder, and print what to type next."""
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.hf.adopt.importing import import_model
 
     disable_progress_bar()
-    record = import_model(args.folder, args.out, args.encoding, args.length)
+    record = import_model(options.folder, options.out, options.encoding, options.length)
     print(f"{record.family}: logits differ from transformers' own by {record.difference:.1e} of the largest")
-    print(f"wrote {args.out}, which refers to the weights in {record.source}; now, for example:")
+    print(f"wrote {options.out}, which refers to the weights in {record.source}; now, for example:")
     if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):
-        print(f"  megatape prepare corpus --source text --input TEXTS --output DATA --tokenizer {args.folder}")
-    print(f"  deepspeed launch/pretrain.py --config {args.out}/config.json --set data.path=DATA --set training.steps=1000")
+        print(f"  megatape prepare corpus --source text --input TEXTS --output DATA --tokenizer {options.folder}")
+    print(f"  deepspeed launch/pretrain.py --config {options.out}/config.json --set data.path=DATA --set training.steps=1000")
     return 0

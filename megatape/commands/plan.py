@@ -1,30 +1,28 @@
 """megatape plan: megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200"""
 
-import argparse
 from pathlib import Path
 
-from megatape.commands import options
+from megatape.commands.options import ConfigOptions
+from megatape.config import load_config
+from megatape.options import option
+from megatape.plan.gpus import GPUS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    from megatape.plan.gpus import GPUS
+class Options(ConfigOptions):
+    """What is planned, and for which cluster."""
 
-    options.add_config(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: cluster.nodes)")
-    parser.add_argument("--gpus-per-node", type=int, metavar="G", help="GPUs per node (default: cluster.gpus_per_node)")
-    parser.add_argument("--gpu", metavar="NAME|FILE", help=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)")
-    parser.add_argument(
-        "--measured", type=Path, metavar="FILE", help="results.jsonl of megatape benchmark gpu: correct the step time by it"
-    )
+    nodes: int | None = option("number of nodes (default: cluster.nodes)", None, metavar="N")
+    gpus_per_node: int | None = option("GPUs per node (default: cluster.gpus_per_node)", None, metavar="G")
+    gpu: str | None = option(f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)", None, metavar="NAME|FILE")
+    measured: Path | None = option("results.jsonl of megatape benchmark gpu: correct the step time by it", None, metavar="FILE")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the plan."""
-    stated = {"nodes": args.nodes, "gpus_per_node": args.gpus_per_node, "gpu": args.gpu}
-    args.set += [f"cluster.{key}={value}" for key, value in stated.items() if value is not None]
-    config = options.read_config(args)
+    cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu}
+    stated = [f"cluster.{key}={value}" for key, value in cluster.items() if value is not None]
+    config = load_config(options.config, [*options.set, *stated])
     from megatape.plan.report import report
 
-    print(report(config, args.measured))
+    print(report(config, options.measured))
     return 0

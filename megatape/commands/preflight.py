@@ -1,20 +1,16 @@
 """megatape preflight, launched the way the run will be: deepspeed --hostfile FILE launch/preflight.py --config FILE"""
 
-import argparse
-
-from megatape.commands import options
+from megatape.commands.options import ConfigOptions, LaunchedOptions, prepare_deepspeed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_config(parser)
-    options.add_launched(parser)
+class Options(LaunchedOptions, ConfigOptions):
+    """The run whose ranks are checked."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Check all ranks. Returns 2 if a check fails on any of them."""
-    config = options.read_config(args)
-    options.prepare_deepspeed(args.verbose)
+    config = options.load()
+    prepare_deepspeed(options.verbose)
     from megatape.cluster.preflight import preflight
 
     return preflight(config)

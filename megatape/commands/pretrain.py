@@ -1,44 +1,33 @@
 """megatape pretrain: deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json"""
 
-import argparse
-
-from megatape.commands import options
-from megatape.errors import UserError
+from megatape.commands.options import ConfigOptions, FrozenBaseOptions, LaunchedOptions, prepare_deepspeed
+from megatape.options import option
 from megatape.runtime.parent import stop_with_launcher
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_config(parser)
-    parser.add_argument(
-        "--resume", metavar="auto|FOLDER", help="resume from the run's newest valid checkpoint (auto) or from this checkpoint"
+class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):
+    """What a run trains, and where it begins."""
+
+    resume: str | None = option(
+        "resume from the run's newest valid checkpoint (auto) or from this checkpoint", None, metavar="auto|FOLDER"
     )
-    options.add_base(parser)
-    parser.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="resume although training.precision, training.fp8, optimizer.beta1 or beta2 changed",
-    )
-    parser.add_argument(
-        "--profile", type=int, default=0, metavar="K", help="profile K steps, save the traces and print a summary"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the report of `megatape plan` and exit")
-    options.add_launched(parser)
+    allow_changes: bool = option("resume although training.precision, training.fp8, optimizer.beta1 or beta2 changed", False)
+    profile: int = option("profile K steps, save the traces and print a summary", 0, ge=0, metavar="K")
+    dry_run: bool = option("print the report of `megatape plan` and exit", False)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Train. Returns the status of megatape.training.pretrain.pretrain."""
-    config = options.read_config(args)
-    if args.profile < 0:
-        raise UserError(f"--profile {args.profile}: give the number of steps to profile, 0 for none")
-    if args.dry_run:
+    config = options.load()
+    if options.dry_run:
         from megatape.plan.report import report
 
         print(report(config))
         return 0
     stop_with_launcher()  # before torch is imported, which takes long
-    options.prepare_deepspeed(args.verbose)
+    prepare_deepspeed(options.verbose)
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start
 
-    return pretrain(config, Start(args.resume, args.allow_changes, args.base, args.profile))
+    start = Start(resume=options.resume, allow_changes=options.allow_changes, base=options.base, profiled_steps=options.profile)
+    return pretrain(config, start)

@@ -1,32 +1,27 @@
 """megatape report: megatape report runs/tape_155m runs/rope_155m --output report"""
 
-import argparse
 import sys
 from pathlib import Path
 
-from megatape.commands.options import add_import
+from megatape.commands.options import ImportOptions
+from megatape.options import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, run.directory of its configuration")
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="new folder for index.html")
-    parser.add_argument(
-        "--evaluations",
-        nargs="+",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="folders with results of `megatape evaluate`, beside those below the runs",
+class Options(ImportOptions):
+    """Runs and evaluations, and where their page is written."""
+
+    runs: tuple[Path, ...] = option("folder of a run, run.directory of its configuration", positional=True, metavar="RUN")
+    output: Path = option("new folder for index.html", metavar="DIR")
+    evaluations: tuple[Path, ...] = option(
+        "folders with results of `megatape evaluate`, beside those below the runs", (), metavar="DIR"
     )
-    add_import(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Write the page."""
     from megatape.report.page import write_report
 
-    page, notes = write_report(args.runs, args.evaluations, args.output)
+    page, notes = write_report(options.runs, options.evaluations, options.output)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
     print(f"wrote {page}")

@@ -1,30 +1,27 @@
 """megatape supervise: megatape supervise --restarts 5 --config configs/tape_1b.json -- deepspeed launch/pretrain.py"""
 
-import argparse
+from pathlib import Path
 
-from megatape.commands import options
+from megatape.commands.options import ConfigOptions
 from megatape.imports import arguments
+from megatape.options import Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_config(parser)
-    parser.add_argument(
-        "--restarts", type=options.positive, required=True, metavar="N", help="start the run again at most N times"
+class Options(ConfigOptions):
+    """A run, and how it is started."""
+
+    restarts: Count = option("start the run again at most N times", metavar="N")
+    command: tuple[str, ...] = option(
+        "after --: what starts pretrain, to which the rest is added", positional=True, metavar="COMMAND"
     )
-    parser.add_argument(
-        "command", nargs="+", metavar="COMMAND", help="after --: what starts pretrain, to which the rest is added"
-    )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Run until the end. Returns the last status."""
-    from pathlib import Path
-
     from megatape.cluster.restarts import supervise
     from megatape.run_folder import RunFolder
 
-    folder = RunFolder(Path(options.read_config(args).run.directory))
-    overrides = [word for item in args.set for word in ("--set", item)]
-    command = [*args.command, *arguments(), "--config", args.config, *overrides, "--resume", "auto"]
-    return supervise(command, folder, args.restarts)
+    folder = RunFolder(Path(options.load().run.directory))
+    overrides = [word for item in options.set for word in ("--set", item)]
+    command = [*options.command, *arguments(), "--config", options.config, *overrides, "--resume", "auto"]
+    return supervise(command, folder, options.restarts)

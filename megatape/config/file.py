@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -28,7 +29,7 @@ Parsed = TypeVar("Parsed", bound=Section)
 
 
 @path_errors()
-def load_config(path: str | Path, overrides: list[str] | None = None) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 
     A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ConfigError that says what is wrong, where,
@@ -93,18 +94,18 @@ def _override(raw: dict[str, Any], item: str) -> None:
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):
-        raise ConfigError(f"--set {item!r}: write section.key=value, for example --set training.steps=100")
+        raise ConfigError(f"set {item!r}: write section.key=value, for example training.steps=100")
     try:
         value = parse_json(text)
     except json.JSONDecodeError:
         value = text
     except ValueError as error:
-        raise ConfigError(f"--set {key}: {error}") from None
+        raise ConfigError(f"set {key}: {error}") from None
     target = raw
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise ConfigError(f"--set {item!r}: {section} is {target!r} in the file, not a section")
+            raise ConfigError(f"set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
 
 

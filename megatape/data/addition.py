@@ -26,7 +26,7 @@ HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit
 TEST_PROBLEMS = 100  # at most, for each pair of lengths
 ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
 
-BOUNDS = {"--digits": (1, 1000), "--per-cell": (1, 10**9), "--seed": (0, 2**63 - 1)}
+BOUNDS = {"digits": (1, 1000), "per_cell": (1, 10**9), "seed": (0, 2**63 - 1)}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class AdditionTask:
 
     def __post_init__(self) -> None:
         for option, (least, most) in BOUNDS.items():
-            value = getattr(self, option.strip("-").replace("-", "_"))
+            value = getattr(self, option)
             if type(value) is not int or not least <= value <= most:
                 bound = f"at most {most}" if type(value) is int and value > most else f"at least {least}"
                 raise UserError(f"{option} is {value!r}: give {bound}")
@@ -102,7 +102,7 @@ class AdditionTask:
             known = [problem for pair in pairs if self.held_out(problem := Problem(*pair))]
             if not known:
                 raise UserError(
-                    f"--seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
+                    f"seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
                 )
             return generator.sample(known, min(TEST_PROBLEMS, len(known)))
         problems: dict[Problem, None] = {}

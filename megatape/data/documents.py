@@ -73,7 +73,7 @@ def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
 def check_share(validation_share: float) -> None:
     """Raise UserError if the fraction leaves a split without documents."""
     if not 0 < validation_share < 1:
-        raise UserError(f"--validation-share is {validation_share}: give a share between 0 and 1, such as 0.02")
+        raise UserError(f"validation_share is {validation_share}: give a share between 0 and 1, such as 0.02")
 
 
 def batches(documents: Iterable[tuple[str, Document]]) -> Iterator[list[tuple[str, Document]]]:

@@ -45,7 +45,7 @@ class ExampleDataset(Dataset):
         if entry.longest > sequence_length + 1:
             raise UserError(
                 f"sequence length is {sequence_length}, so an example of {self._name} may have one token more, but the longest "
-                f"has {entry.longest}: raise data.sequence_length, or prepare with a lower --sequence-length"
+                f"has {entry.longest}: raise data.sequence_length, or prepare with a lower `sequence_length`"
             )
         self._folder.fetch(entry.file)
         answers = retry_transient_errors(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))

@@ -46,7 +46,7 @@ class Foreign:
         if not self.validation:
             check_share(self.validation_share)
         if self.append_eos and self.reader.piece == "block":
-            raise UserError(f"--append-eos: files of format {self.format} do not say where documents end: leave it out")
+            raise UserError(f"append_eos: files of format {self.format} do not say where documents end: leave it out")
 
     @property
     def reader(self) -> TokenFormat:
@@ -90,7 +90,7 @@ def import_data(
             if not content.tokens:
                 raise UserError(
                     f"the {split} split got none of the {found.documents:,} documents: "
-                    + ("its files are empty" if foreign.validation else "change --validation-share, or give --validation")
+                    + ("its files are empty" if foreign.validation else "change `validation_share`, or give `validation`")
                 )
         source: dict[str, Any] = {"kind": KIND, "format": foreign.format, "inputs": [str(path) for path in foreign.inputs]}
         if foreign.validation:
@@ -167,7 +167,7 @@ def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) ->
         if ids.size and not ends.size:
             raise UserError(
                 f"{path}: document {number:,} does not end with the end token of {tokenizer.origin}, {tokenizer.eos_id}: give "
-                "the tokenizer that made it, or --append-eos if it was made without end tokens"
+                "the tokenizer that made it, or `append_eos` if it was made without end tokens"
             )
         if ids.size and ends[0] < ids.size - 1:
             raise UserError(
@@ -195,7 +195,7 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator
             break
     if begun and (size > MAX_TOKENS or not ended):
         raise UserError(
-            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or --append-eos if "
+            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or `append_eos` if "
             "documents (samples of mds) were made without"
         )
     if begun:

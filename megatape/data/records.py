@@ -99,7 +99,7 @@ def corrupted(path: str, kind: str, error: Exception) -> UserError:
 def check_max_record_bytes(max_bytes: int) -> None:
     """Raise UserError for a limit on the size of records that is none."""
     if not 1 <= max_bytes <= LARGEST_RECORD_BYTES:
-        raise UserError(f"--max-record-bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
+        raise UserError(f"max_record_bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
 
 
 def is_packed(path: str) -> bool:

@@ -79,14 +79,14 @@ def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileStat
 
 
 def find_files(
-    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "--input", retries: Retries = USUAL
+    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", retries: Retries = USUAL
 ) -> list[str]:
     """The given files, and those in the given folders that match, sorted by path within each.
 
     Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
     ends with a slash.
-    Raises FileNotFoundError, or UserError for a folder without a match or an unknown protocol, ModuleNotFoundError for
-    one whose package is not installed. option: which one gave the inputs."""
+    Raises MissingPath, or UserError for a folder without a match or an unknown protocol, ModuleNotFoundError for one whose
+    package is not installed. option: which one gave the inputs."""
     files: list[str] = []
     for name in (name for given in inputs for name in _expanded(given)):
         path = _local(name)

@@ -88,8 +88,8 @@ def check_filled(splits: dict[str, Split], counts: CorpusCounts, validation_shar
     for name, split in splits.items():
         if split.tokens == 0:
             raise UserError(
-                f"the {name} split got none of the {counts.documents} documents at --validation-share {validation_share}: "
+                f"the {name} split got none of the {counts.documents} documents at `validation_share` {validation_share}: "
                 "change the share or give more documents"
                 if validation_share
-                else f"the {name} split got no documents of its own: give other --input or --validation-input"
+                else f"the {name} split got no documents of its own: give other `input` or `validation_input`"
             )

@@ -25,7 +25,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
     The same texts give the same bytes. Raises UserError if the texts do not suffice for `vocab_size` or need a larger one.
     """
     if vocab_size < 1:
-        raise UserError(f"--vocab-size is {vocab_size}: give the number of tokens, such as 4096")
+        raise UserError(f"vocab_size is {vocab_size}: give the number of tokens, such as 4096")
     lines = _training_lines(texts, max_training_bytes)
     model = io.BytesIO()
     try:
@@ -125,12 +125,12 @@ def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
 def _explain(message: str, vocab_size: int, lines: list[str]) -> str:
     if too_large := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         return (
-            f"--vocab-size is {vocab_size}, but the training text allows at most {too_large[1]}: "
+            f"vocab_size is {vocab_size}, but the training text allows at most {too_large[1]}: "
             f"ask for at most {too_large[1]} or give more text"
         )
     if too_small := re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message):
         return (
-            f"--vocab-size is {vocab_size}, but 256 bytes, 3 control tokens and the characters of the text need "
+            f"vocab_size is {vocab_size}, but 256 bytes, 3 control tokens and the characters of the text need "
             f"{too_small[1]}: ask for at least {too_small[1]}"
         )
     return f"SentencePiece could not train {vocab_size} tokens on {len(lines)} lines: {message}"

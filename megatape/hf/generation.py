@@ -34,26 +34,26 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
             bound = "at least 1" if self.max_new_tokens < 1 else f"at most {MAX_NEW_TOKENS}"
-            raise UserError(f"--max-new-tokens is {self.max_new_tokens}: give {bound}")
+            raise UserError(f"max_new_tokens is {self.max_new_tokens}: give {bound}")
         if self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
             raise UserError(
-                f"--temperature is {self.temperature}: give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to "
+                f"temperature is {self.temperature}: give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to "
                 f"{MAX_TEMPERATURE:g} to sample"
             )
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"--top-k is {self.top_k}: give at least 1")
+            raise UserError(f"top_k is {self.top_k}: give at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"--top-p is {self.top_p}: give a probability above 0, at most 1")
+            raise UserError(f"top_p is {self.top_p}: give a probability above 0, at most 1")
         if not 1 <= self.samples <= MAX_SAMPLES:
-            raise UserError(f"--samples is {self.samples}: give 1 to {MAX_SAMPLES:,}")
+            raise UserError(f"samples is {self.samples}: give 1 to {MAX_SAMPLES:,}")
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"--seed is {self.seed}: give 0 to {2**63 - 1}")
+            raise UserError(f"seed is {self.seed}: give 0 to {2**63 - 1}")
         for text in self.stop:
-            check_text(text, "--stop")
-        chosen = {"--top-k": self.top_k, "--top-p": self.top_p, "--samples": self.samples if self.samples > 1 else None}
+            check_text(text, "stop")
+        chosen = {"top_k": self.top_k, "top_p": self.top_p, "samples": self.samples if self.samples > 1 else None}
         for option, value in chosen.items():
             if value is not None and not self.temperature:
-                raise UserError(f"{option} {value} has no effect on the likeliest text: give --temperature above 0")
+                raise UserError(f"{option} {value} has no effect on the likeliest text: give `temperature` above 0")
 
     def options(self) -> dict[str, Any]:
         """The same for transformers' generate."""

@@ -148,7 +148,7 @@ def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, tempor
         export(checkpoint, exported)
         return exported
     if base is not None:
-        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
     if (folder / IMPORT).is_file():
         source = open_import(folder)
         source.verify()

@@ -71,7 +71,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     config = checkpoint.config
     if config.model.lora is None:
         raise UserError(
-            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without --adapter"
+            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
         )
     shapes = check_parameters(checkpoint)
     family = family_of(Plain(checkpoint, merge=False).config)
@@ -116,7 +116,7 @@ def _saved_modules(config: Config, family: Family) -> dict[str, str]:
             if f"{module}.adapter.a" in parameters:
                 raise UserError(
                     f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
-                    "export without --adapter"
+                    "export without `adapter`"
                 )
             saved[module] = family.parameter_name(name).rpartition(".")[0]
     return saved

@@ -61,7 +61,7 @@ def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) ->
         )
     stored = tensor.to(dtype).contiguous()
     if not stored.isfinite().all():
-        raise UserError(f"{name} has values that {dtype} cannot hold: export with another --dtype")
+        raise UserError(f"{name} has values that {dtype} cannot hold: export with another `dtype`")
     return stored
 
 

@@ -39,7 +39,7 @@ def report(config: Config, measured: Path | None = None) -> str:
         step = None if measured is None else nearest_step(measured, config)
         return _on_cluster(config, cluster, load_gpu(cluster.gpu), step)
     if measured is not None:
-        raise UserError("--measured corrects the time of a step on a cluster: add --nodes, --gpus-per-node and --gpu")
+        raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
     world_size = config.parallel.tp
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, run_pass(config), on_gpu=False)

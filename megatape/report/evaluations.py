@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +52,7 @@ class Comparison:
         return list(dict.fromkeys([*names, *(name for row in self.paper.values() for name in row)]))
 
 
-def find_results(folders: list[Path]) -> list[Path]:
+def find_results(folders: Sequence[Path]) -> list[Path]:
     """Every results.json below the folders, once. Raises FileNotFoundError if there is no such folder."""
     for folder in folders:
         if not folder.is_dir():

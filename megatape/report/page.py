@@ -1,5 +1,6 @@
 """One page about runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatape.errors import path_errors
@@ -10,7 +11,7 @@ from megatape.report.template import PAGE, fill
 
 
 @path_errors()
-def write_report(directories: list[Path], evaluated: list[Path], output: Path) -> tuple[Path, list[str]]:
+def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output: Path) -> tuple[Path, list[str]]:
     """Write index.html into the new folder `output`; returns its path, and what could not be shown.
 
     evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
@@ -21,7 +22,7 @@ def write_report(directories: list[Path], evaluated: list[Path], output: Path) -
     return output / PAGE, notes
 
 
-def render(directories: list[Path], evaluated: list[Path]) -> tuple[str, list[str]]:
+def render(directories: Sequence[Path], evaluated: Sequence[Path]) -> tuple[str, list[str]]:
     """The page, and what could not be shown."""
     notes: list[str] = []
     loaded = load_runs(directories)

@@ -43,7 +43,7 @@ class Base:
         window = self.found.window
         if window is not None and length > window:
             raise UserError(
-                f"--length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
+                f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
                 "not supported for longer samples: choose another base"
             )
         theirs, dataset = load_tokenizer(self.source), TokenDataset(data, "validation", 1)
@@ -52,7 +52,7 @@ class Base:
         text = ours.decode(tokens.tolist())
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
             raise UserError(
-                f"--data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
+                f"data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
                 f"it with megatape prepare corpus --tokenizer {self.source}"
             )
 
@@ -66,7 +66,7 @@ class Base:
             return folder
         directory = self.given or folder
         if (source := Path(read_record(directory).source)) != self.source:
-            raise UserError(f"{directory} is an import of {source}, not of {self.source}: choose another --out")
+            raise UserError(f"{directory} is an import of {source}, not of {self.source}: choose another `out`")
         open_import(directory).verify()
         return directory
 

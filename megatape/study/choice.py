@@ -12,14 +12,14 @@ def parse_encodings(text: str) -> list[str]:
     names = [known_encoding(name.strip()) for name in text.split(",")]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"--encodings: {name} is listed twice")
+            raise UserError(f"encodings: {name} is listed twice")
     return names
 
 
 def known_encoding(name: str) -> str:
     """Returns `name`. Raises UserError that lists all encodings if it is not one of them."""
     if name not in ENCODINGS:
-        raise UserError(f"--encodings: {name!r} is not an encoding: choose from {', '.join(ENCODINGS)}")
+        raise UserError(f"encodings: {name!r} is not an encoding: choose from {', '.join(ENCODINGS)}")
     return name
 
 

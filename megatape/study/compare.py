@@ -6,7 +6,7 @@ OUT/comparison.md, comparison.png
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from megatape.study.variants import Variant, parse_variants
 
 def compare(
     file: str,
-    settings: list[str],
+    settings: Sequence[str],
     encodings: str,
     seeds: int,
     out: Path,
@@ -44,8 +44,6 @@ def compare(
 
     Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
     failed."""
-    if seeds < 1:
-        raise UserError(f"--seeds is {seeds}: give at least 1")
     machine = Machine(jobs, launcher)
     base = load_config(file, settings)
     if base.model.scaling is not None:
@@ -67,7 +65,7 @@ def compare(
 
 
 def _runs(
-    file: str, settings: list[str], variants: list[Variant], seed_range: range, out: Path, machine: Machine
+    file: str, settings: Sequence[str], variants: list[Variant], seed_range: range, out: Path, machine: Machine
 ) -> list[Run[Outcome]]:
     """All runs, ordered by seed so that every encoding has results early. Raises UserError if two are the same model, or if
     one could not be measured."""
@@ -80,7 +78,7 @@ def _runs(
             config = load_config(file, own)
             same = models.setdefault(config.model.model_dump_json(), trained)
             if same != trained:
-                raise UserError(f"--encodings: {same} and {trained} are the same model: remove one of them")
+                raise UserError(f"encodings: {same} and {trained} are the same model: remove one of them")
             scalings = [variant.scaling for variant in variants if variant.trained == trained]
             for scaling in scalings:
                 check_measurable(config, scaling)

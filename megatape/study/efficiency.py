@@ -15,7 +15,6 @@ from torch import Tensor
 from megatape.attention.operation import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing, ModelConfig, load_config
-from megatape.errors import UserError
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
@@ -182,9 +181,6 @@ def study(
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study efficiency`.
 
     Raises FileNotFoundError or UserError for bad arguments."""
-    for name, value in (("--layers", layers), ("--length", length), ("--batch", batch), ("--rounds", rounds)):
-        if value is not None and value < 1:
-            raise UserError(f"{name} is {value}: give at least 1")
     config = paper_config()
     if file is not None:
         loaded = load_config(file)

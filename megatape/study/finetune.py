@@ -8,7 +8,7 @@ OUT/finetune.md, finetune.png
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatape.config import Config, load_config, save_config
@@ -31,7 +31,7 @@ def finetune(
     methods: str,
     length: int | None,
     steps: int,
-    settings: list[str],
+    settings: Sequence[str],
     out: Path,
     jobs: int,
     launcher: str | None,
@@ -56,7 +56,7 @@ def finetune(
     _check_free(settings, {key for each in changes.values() for key in each})
     base.check(data, length)
     if any(out.glob("*/seed-*")):
-        raise UserError(f"--out {out} holds runs of megatape study compare: choose another folder")
+        raise UserError(f"out {out} holds runs of megatape study compare: choose another folder")
 
     with interruptible(), locked(out) as lock:
         yield f"{base.source}, made for {base.length} tokens, to {length} tokens"
@@ -94,22 +94,22 @@ def parse_methods(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in (BASE, *METHODS):
-            raise UserError(f"--methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
+            raise UserError(f"methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
         if names.count(name) > 1:
-            raise UserError(f"--methods: {name} is listed twice")
+            raise UserError(f"methods: {name} is listed twice")
     return [name for name in names if name != BASE]
 
 
-def _check_free(settings: list[str], taken: set[str]) -> None:
+def _check_free(settings: Sequence[str], taken: set[str]) -> None:
     """Raise UserError if the user sets what the methods set, or what has an option of its own. The scaling is free: it is the
     same for all methods."""
-    options = {"data.path": "--data", "data.sequence_length": "--length", "training.steps": "--steps", "run.directory": "--out"}
+    options = {"data.path": "data", "data.sequence_length": "length", "training.steps": "steps", "run.directory": "out"}
     for key in (item.partition("=")[0] for item in settings):
         if key in options:
-            raise UserError(f"--set {key}: give {options[key]} instead")
+            raise UserError(f"set {key}: give `{options[key]}` instead")
         for other in (taken - {"model.scaling"}) | {"training.init_from"}:
             if f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}."):
-                raise UserError(f"--set {key}: the study sets {other} itself: leave it out")
+                raise UserError(f"set {key}: the study sets {other} itself: leave it out")
 
 
 def _as_it_was(config: Config, base: Base) -> Config:

@@ -37,7 +37,7 @@ def report(directory: Path, length: int) -> Iterator[str]:
     verified = TokenDataset(directory, "train", length)
     steps = verified.num_samples // BATCH
     if steps < 2:
-        raise UserError(f"--data {directory} has {verified.num_samples} samples of --length {length}: give {2 * BATCH} or more")
+        raise UserError(f"data {directory} has {verified.num_samples} samples of `length` {length}: give {2 * BATCH} or more")
     for index in range(verified.num_samples):
         verified.sample(index)
     dtype = np.dtype(load_index(directory).dtype)

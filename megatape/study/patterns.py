@@ -26,9 +26,9 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
     model but the first, with its attention minus the first model's. All are means over sequences and over channels or
     heads. Raises UserError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder."""
     if out.suffix != ".png":
-        raise UserError(f"--out is {out}: give a name that ends in .png")
+        raise UserError(f"out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
-        raise MissingPath(f"--out is {out}: no folder {out.parent}: create it or choose another")
+        raise MissingPath(f"out is {out}: no folder {out.parent}: create it or choose another")
     depths = {subject.model.config.num_layers for subject in subjects}
     if len(depths) > 1 or any(not torch.equal(subject.tokens, subjects[0].tokens) for subject in subjects):
         raise UserError(

@@ -126,7 +126,7 @@ class Run(Generic[Found]):
             if field.identity is Identity.COMPARED:
                 raise UserError(
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
-                    "another --out"
+                    "another `out`"
                 )
 
 
@@ -137,8 +137,6 @@ class Machine:
     Raises UserError if the machine has too few GPUs."""
 
     def __init__(self, jobs: int, launcher: str | None) -> None:
-        if jobs < 1:
-            raise UserError(f"--jobs is {jobs}: give at least 1")
         self.jobs, self.launcher = jobs, launcher
         self._environments = _environments(jobs, launcher)
 
@@ -183,9 +181,9 @@ def _environments(jobs: int, launcher: str | None) -> "SimpleQueue[Environment]"
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = shown.split(",") if shown else [str(number) for number in range(torch.cuda.device_count())]
     if launcher and jobs > 1:
-        raise UserError(f"--jobs is {jobs}, but a run started by --launcher takes the whole machine: remove one of them")
+        raise UserError(f"jobs is {jobs}, but a run started by `launcher` takes the whole machine: remove one of them")
     if not launcher and gpus and jobs > len(gpus):
-        raise UserError(f"--jobs is {jobs}, but there are {len(gpus)} GPUs, and every run needs its own: lower --jobs")
+        raise UserError(f"jobs is {jobs}, but there are {len(gpus)} GPUs, and every run needs its own: lower `jobs`")
     for job in range(jobs):
         own: Environment = {}
         if not launcher and gpus:

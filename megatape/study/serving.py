@@ -4,7 +4,7 @@ B batch, N tokens of the prompt.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,9 +74,9 @@ def study(
     file: str | None,
     layers: int | None,
     encodings: str,
-    lengths: list[int],
-    batches: list[int],
-    paddings: list[str],
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    paddings: Sequence[str],
     dtype: str,
     threads: int,
     rounds: int,
@@ -88,7 +88,7 @@ def study(
     config = ModelConfig.model_validate(config.model_dump() | {"num_layers": layers or config.num_layers})
     names = parse_encodings(encodings)
     if BASELINE_ENCODING in names:
-        raise UserError(f"--encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
+        raise UserError(f"encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
     cells = [Cell(batch, padding, length) for batch in batches for padding in paddings for length in lengths]
     torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

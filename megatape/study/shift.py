@@ -71,7 +71,7 @@ def changes(subject: Subject, shift: int) -> dict[str, Change]:
     Raises UserError unless the shift is in 1 .. length - 1."""
     length = subject.tokens.shape[1]
     if not 1 <= shift < length:
-        raise UserError(f"--shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
+        raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
     positions = subject.positions(length)
     added = torch.full((1, shift), subject.bos)
     found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}

@@ -1,5 +1,6 @@
 """The models that a study examines, each with its text: from checkpoints, or with random weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Subject:
 
 
 def load_subjects(
-    checkpoints: list[Path],
+    checkpoints: Sequence[Path],
     random: bool,
     config: str | None,
     encodings: str | None,
@@ -50,16 +51,12 @@ def load_subjects(
     """One model per checkpoint or, if `random`, the model of `config` with each of the encodings, and random tokens.
 
     Raises UserError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid."""
-    if samples < 1:
-        raise UserError(f"--samples is {samples}: give at least 1")
-    if length is not None and length < 2:
-        raise UserError(f"--length is {length}: give at least 2")
     if random:
         if checkpoints or data or not config:
-            raise UserError("--random needs --config FILE, and takes neither checkpoints nor --data")
+            raise UserError("random needs `config` FILE, and takes neither checkpoints nor `data`")
         return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
     if not checkpoints or config or encodings:
-        raise UserError("give checkpoint folders, or --random with --config FILE and optionally --encodings")
+        raise UserError("give checkpoint folders, or `random` with `config` FILE and optionally `encodings`")
     if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
         raise UserError(f"{twice[0]} is listed twice")
     return _trained(checkpoints, data, samples, length)
@@ -83,7 +80,7 @@ def _random(file: str, encodings: str, samples: int, length: int | None) -> list
     ]
 
 
-def _trained(folders: list[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
+def _trained(folders: Sequence[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
     checkpoints = [verified_checkpoint(folder) for folder in folders]
     names = [checkpoint.config.model.encoding for checkpoint in checkpoints]
     subjects = []
@@ -101,10 +98,10 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
     dataset = TokenDataset(directory, "validation", length)
     tokenizer = checkpoint.tokenizer()
     if tokenizer.sha256 != dataset.tokenizer_hash:
-        raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with --data")
+        raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with `data`")
     if dataset.num_samples < samples:
         raise UserError(
-            f"--samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
+            f"samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
         )
     tokens = torch.from_numpy(np.stack([dataset.tokens(index)[:length] for index in range(samples)]))
     begin = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id  # what precedes a text in training

@@ -36,7 +36,7 @@ def parse_variants(text: str) -> list[Variant]:
     variants = [_parse(entry.strip()) for entry in text.split(",")]
     for variant in variants:
         if variants.count(variant) > 1:
-            raise UserError(f"--encodings: {variant.label} is listed twice")
+            raise UserError(f"encodings: {variant.label} is listed twice")
     return variants
 
 
@@ -56,13 +56,13 @@ def _parse(entry: str) -> Variant:
     known_encoding(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        raise UserError(f"--encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
+        raise UserError(f"encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
     if plus and scaling not in SCALINGS:
-        raise UserError(f"--encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
+        raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
             raise UserError(
-                f"--encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
+                f"encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
                 "scaling come first, as in tape+yarn"
             )
     settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))

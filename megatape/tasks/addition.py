@@ -1,17 +1,17 @@
 """Exact match of greedy answers to addition problems, for every pair of operand lengths."""
 
-import argparse
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 from megatape.data.addition import AdditionTask, Problem, longest_document
 from megatape.data.index import load_index
 from megatape.data.tokenizer import Tokenizer
 from megatape.data.tokenizer_files import stored_tokenizer
 from megatape.errors import UserError
+from megatape.options import option
 from megatape.tasks.heat_map import Grid, draw_heat_map
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
@@ -119,15 +119,10 @@ class Addition(Task[Asked, AdditionGrid]):
     """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits (None: twice the trained
     digits). data: the directory the model was trained on."""
 
-    data: Path
-    max_digits: int | None = None
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--data", type=Path, required=True, help="data directory; for addition the one of training")
-        parser.add_argument(
-            "--max-digits", type=int, metavar="M", help="longest operands to test (default: twice the trained digits)"
-        )
+    data: Annotated[Path, option("data directory; for addition the one of training")]
+    max_digits: Annotated[int | None, option("longest operands to test (default: twice the trained digits)", metavar="M")] = (
+        None
+    )
 
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
@@ -194,10 +189,10 @@ def _tokenizer(model: EvaluationModel, data: Path) -> Tokenizer:
 
 def _check_lengths(model: EvaluationModel, size: int) -> None:
     if size < 1:
-        raise UserError(f"--max-digits is {size}: give at least 1")
+        raise UserError(f"max_digits is {size}: give at least 1")
     needed, limit = longest_document(size) - 1, model.max_positions
     if needed > limit:
         raise UserError(
             f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "
-            "--max-digits, or train with more positions"
+            "`max_digits`, or train with more positions"
         )

@@ -118,11 +118,11 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         if getattr(model, field) % num_ranks:
             raise UserError(
-                f"--tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
+                f"tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
                 "divisor"
             )
     if model.encoding == "randpe":
-        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out --tp")
+        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out `tp`")
 
 
 def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Tokenizer]:
@@ -130,7 +130,7 @@ def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Token
         checkpoint = CheckpointWeights(folder, base)
         return checkpoint, stored_dtype(checkpoint.config), checkpoint.tokenizer()
     if base is not None:
-        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out --base")
+        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
     if (folder / IMPORT).is_file():
         weights = open_import(folder)
         return weights, getattr(torch, read_record(folder).dtype), load_tokenizer(weights.directory)

@@ -34,18 +34,18 @@ class Journal:
     def open(self, settings: dict[str, Any]) -> None:
         """Create the folder, or check that it belongs to an evaluation with these settings. For one process.
 
-        Raises FileExistsError if it belongs to another one or to none, naming the first setting that differs."""
+        Raises ExistingPath if it belongs to another one or to none, naming the first setting that differs."""
         path, text = self.folder / "settings.json", json.dumps(settings, default=str, indent=2)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:
                 known = read_json(path)
             except (OSError, ValueError):
                 raise ExistingPath(
-                    f"{self.folder} exists, but {path.name} there says of no evaluation what it is: choose another --output"
+                    f"{self.folder} exists, but {path.name} there says of no evaluation what it is: choose another `output`"
                 ) from None
             if difference := _difference(known, parse_json(text)):
                 raise ExistingPath(
-                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another --output, or "
+                    f"{self.folder} holds an evaluation with other settings: {difference}: choose another `output`, or "
                     "remove it to start again"
                 )
             return

@@ -1,19 +1,29 @@
-"""--lengths of the tasks, in tokens."""
+"""Lengths of the tasks, in tokens."""
 
-import argparse
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from megatape.errors import UserError
 
 MAX_LENGTH = 2**24  # more than anybody waits for
 
 
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as "1024,2048". Raises ArgumentTypeError unless they are positive and ascend to
-    at most MAX_LENGTH."""
-    lengths = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+def parse_lengths(value: Any) -> Any:
+    """The numbers of a list such as "1024,2048".
+
+    Raises UserError unless they are positive and ascend to at most MAX_LENGTH."""
+    if not isinstance(value, str):
+        return value
+    lengths = tuple(int(part) if part.isdecimal() else 0 for part in value.split(","))
     if 0 in lengths or list(lengths) != sorted(set(lengths)):
-        raise argparse.ArgumentTypeError(f"{text!r}: give lengths above 0 in ascending order, such as 1024,2048")
+        raise UserError(f"give lengths above 0 in ascending order, such as 1024,2048, got {value}")
     if lengths[-1] > MAX_LENGTH:
-        raise argparse.ArgumentTypeError(f"{lengths[-1]}: give lengths of at most {MAX_LENGTH}")
+        raise UserError(f"give lengths of at most {MAX_LENGTH}, got {value}")
     return lengths
+
+
+LengthList = Annotated[tuple[int, ...], BeforeValidator(parse_lengths)]
 
 
 def usual_lengths(limit: int, first: int = 256) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """Tasks of lm-eval (EleutherAI's harness), run in this process on our model."""
 
-import argparse
 import json
 import logging
 import random
@@ -12,9 +11,10 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from megatape.errors import MissingPath, UserError
+from megatape.options import Count, Listed, option
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
 
@@ -106,41 +106,28 @@ class LmEval(Task[Asked, LmEvalScores]):
     so many of each task; None: all. data_root: folder with data sets as the hub has them; None: the hub. include: folder with
     own tasks."""
 
-    tasks: tuple[str, ...]
-    num_fewshot: int | None = None
-    max_examples: int | None = None
-    data_root: Path | None = None
-    include: Path | None = None
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--tasks",
-            type=lambda text: tuple(text.split(",")),
-            required=True,
-            metavar="NAME,NAME,...",
-            help="tasks, groups or tags of lm-eval, such as mmlu,arc_easy,arc_challenge",
-        )
-        parser.add_argument(
-            "--num-fewshot", type=int, metavar="K", help="examples in front of each question (default: as each task has it)"
-        )
-        parser.add_argument("--max-examples", type=int, metavar="N", help="ask the first N questions of each set only")
-        parser.add_argument(
-            "--data-root",
-            type=Path,
+    tasks: Annotated[
+        Listed[str],
+        option("tasks, groups or tags of lm-eval, such as mmlu,arc_easy,arc_challenge", metavar="NAME,NAME,..."),
+    ]
+    num_fewshot: Annotated[
+        int | None, option("examples before each question (default: those of each task)", ge=0, metavar="K")
+    ] = None
+    max_examples: Annotated[Count | None, option("ask the first N questions of each set only", metavar="N")] = None
+    data_root: Annotated[
+        Path | None,
+        option(
+            "folder with copies of data sets in the hub's layout, such as DIR/allenai/ai2_arc; nothing is downloaded",
             metavar="DIR",
-            help="folder with copies of data sets in the hub's layout, such as DIR/allenai/ai2_arc; nothing is downloaded",
-        )
-        parser.add_argument("--include", type=Path, metavar="DIR", help="folder with YAML files of own tasks")
+        ),
+    ] = None
+    include: Annotated[Path | None, option("folder with YAML files of own tasks", metavar="DIR")] = None
 
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
 
-        Raises FileNotFoundError or UserError for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
+        Raises UserError, or MissingPath, for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
         without lm-eval."""
-        for option, number, least in (("--num-fewshot", self.num_fewshot, 0), ("--max-examples", self.max_examples, 1)):
-            if number is not None and number < least:
-                raise UserError(f"{option} is {number}: give at least {least}")
         found = []
         for name, task in self._loaded()["tasks"].items():
             documents = task.doc_iterator(limit=self.max_examples)
@@ -198,20 +185,18 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
     """lm-eval's tasks and groups of these names, with their data sets."""
     import datasets
 
-    for option, folder in (("--data-root", data_root), ("--include", include)):
+    for name, folder in (("data_root", data_root), ("include", include)):
         if folder is not None and not folder.is_dir():
-            raise MissingPath(f"{option} {folder}: no such folder")
+            raise MissingPath(f"{name} {folder}: no such folder")
     if gone := [name for name in names if name.startswith("scrolls")]:
-        raise UserError(
-            f"--tasks: lm-eval's {gone[0]} needs a part of transformers that is gone: use megatape evaluate scrolls"
-        )
+        raise UserError(f"tasks: lm-eval's {gone[0]} needs a part of transformers that is gone: use megatape evaluate scrolls")
     manager = _manager(include, stock=False)
     if any(name not in manager.all_tasks for name in names):
         manager = _manager(include, stock=True)
     for name in names:
         if name not in manager.all_tasks:
             near = get_close_matches(name, manager.all_tasks)
-            raise UserError(f"--tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
+            raise UserError(f"tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
     datasets.disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
     random.seed(SEED)
@@ -255,7 +240,7 @@ def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
     except Exception as error:
         where = "" if data_root is None else f" in --data-root {data_root}"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--tasks: lm-eval cannot load {name}{where}: {reason}") from error
+        raise UserError(f"tasks: lm-eval cannot load {name}{where}: {reason}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Evaluates models by tasks: every model by each of them, with a table of all models for each task."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ DIGITS = 4
 @path_errors()
 def evaluate_models(
     tasks: dict[str, Task[Any, Any]],
-    models: list[Path],
+    models: Sequence[Path],
     output: Path,
     ranks: Ranks,
     trust_remote_code: bool = False,
@@ -71,11 +71,11 @@ def _full_gpu_named(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"{folder} with its texts does not fit on the GPU ({str(error).splitlines()[0]}): divide it over several processes "
-            "with --tp, give shorter --lengths, or end what else runs there"
+            "with `tp`, give shorter `lengths`, or end what else runs there"
         ) from None
 
 
-def name_models(models: list[Path]) -> list[str]:
+def name_models(models: Sequence[Path]) -> list[str]:
     """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
 
     Raises UserError if one is given twice."""

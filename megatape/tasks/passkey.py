@@ -1,18 +1,18 @@
 """Passkey retrieval: a number in one line of a long text must be repeated at its end."""
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from megatape.errors import UserError
+from megatape.options import Count, option
 from megatape.tasks.batching import equal_lengths
 from megatape.tasks.heat_map import Grid, draw_heat_map
-from megatape.tasks.lengths import parse_lengths
+from megatape.tasks.lengths import LengthList
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, Cell, Lengths, authors, grid
 from megatape.tasks.ruler_questions import ruler
@@ -117,40 +117,27 @@ class Passkey(Task[Prompt, PasskeyScores]):
     protocol: one of PROTOCOLS. lengths: in tokens, for `authors` of Llama 2. trials: questions of each length and depth. None:
     as the protocol has it."""
 
-    protocol: str = "authors"
-    lengths: tuple[int, ...] | None = None
-    trials: int | None = None
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--protocol",
-            choices=tuple(PROTOCOLS),
-            default="authors",
-            help="the paper's prompts, prompts of exact lengths with the number at five depths, or RULER's single needle "
-            "(default %(default)s)",
-        )
-        parser.add_argument(
-            "--lengths",
-            type=parse_lengths,
-            metavar="L,L,...",
-            help="text lengths in tokens, for passkeys of `authors` those of Llama 2 (default for those: 1000,2000,...,8000; "
+    protocol: Annotated[
+        Literal["authors", "grid", "ruler"],
+        option("the paper's prompts, prompts of exact lengths with the number at five depths, or RULER's single needle"),
+    ] = "authors"
+    lengths: Annotated[
+        LengthList | None,
+        option(
+            "text lengths in tokens, for passkeys of `authors` those of Llama 2 (default for those: 1000,2000,...,8000; "
             "else powers of two from 256, for `ruler` 4096, to the model's maximum)",
-        )
-        parser.add_argument(
-            "--trials",
-            type=int,
-            metavar="N",
-            help="questions of each length and depth (default for authors: 20; else 100)",
-        )
+            metavar="L,L,...",
+        ),
+    ] = None
+    trials: Annotated[
+        Count | None, option("questions of each length and depth (default for authors: 20; else 100)", metavar="N")
+    ] = None
 
     def batches(self, model: EvaluationModel) -> list[list[Prompt]]:
         """Prompts of equal length, so that nothing is padded.
 
         Raises UserError for a number of trials below 1, for a length that leaves no room for the question, and for prompts
         beyond the model's maximum positions."""
-        if self.trials is not None and self.trials < 1:
-            raise UserError(f"--trials is {self.trials}: give at least 1")
         batches = []
         for cell in PROTOCOLS[self.protocol](model, self.lengths, self.trials):
             batches += equal_lengths(_prompts(model, cell), lambda prompt: len(prompt.tokens))
@@ -200,8 +187,8 @@ def _prompts(model: EvaluationModel, cell: Cell) -> list[Prompt]:
             size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
         if len(tokens) + size > model.max_positions:
             raise UserError(
-                f"--lengths {cell.length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
-                f"{model.max_positions} positions (model.max_positions): give shorter --lengths"
+                f"lengths {cell.length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
+                f"{model.max_positions} positions (model.max_positions): give shorter `lengths`"
             )
         prompts.append(Prompt(cell.length, cell.depth, question.prompt, question.key, tokens, size, question.within is None))
     return prompts

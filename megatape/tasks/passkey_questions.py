@@ -61,7 +61,7 @@ def authors(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Ite
     """The paper's cells: 20 questions of each length, unless `trials` says otherwise."""
     for length in lengths or AUTHORS_LENGTHS:
         if 3.75 * length < 1024:
-            raise UserError(f"--lengths {length} is too short for --protocol authors: give at least 274, or --protocol grid")
+            raise UserError(f"lengths {length} is too short for `protocol` authors: give at least 274, or `protocol` grid")
         yield Cell(length, None, [authors_question(length, seed) for seed in range(20 if trials is None else trials)])
 
 
@@ -98,7 +98,7 @@ def most_that_fit(tokens: Callable[[int], int], length: int, model: EvaluationMo
     Raises UserError if it does not fit once."""
     shortest = tokens(1)
     if shortest > length:
-        raise UserError(f"--lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
+        raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
     few, many = 1, length // max(1, tokens(2) - shortest) + 2
     while many - few > 1:
         middle = (few + many) // 2

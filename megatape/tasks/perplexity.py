@@ -1,19 +1,19 @@
 """Perplexity at several context lengths, on the same text."""
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from megatape.data.dataset import TokenDataset
 from megatape.errors import UserError
-from megatape.tasks.lengths import parse_lengths, usual_lengths
+from megatape.options import option
+from megatape.tasks.lengths import LengthList, usual_lengths
 from megatape.tasks.model import EvaluationModel
 from megatape.tasks.task import Measure, Sample, Task
 
@@ -128,43 +128,27 @@ class Perplexity(Task[Window, PerplexityScores]):
     data: a data directory, a text file or a .bin file. lengths: context lengths in tokens, ascending; None: usual_lengths.
     mode: one of _MODES. stride: tokens that sliding windows move by; None: 256. max_tokens: of the text."""
 
-    data: Path
-    lengths: tuple[int, ...] | None = None
-    mode: str = "disjoint"
-    stride: int | None = None
-    max_tokens: int = 2**17
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--data",
-            type=Path,
-            required=True,
+    data: Annotated[
+        Path,
+        option(
+            "data directory; perplexity takes its validation split, or a text file, or a .bin file of token ids (uint16, in "
+            "nanoGPT's format)",
             metavar="PATH",
-            help="data directory; perplexity takes its validation split, or a text file, or a .bin file of token ids (uint16, "
-            "as nanoGPT has them)",
-        )
-        parser.add_argument(
-            "--lengths",
-            type=parse_lengths,
-            metavar="L,L,...",
-            help="context lengths in tokens (default: powers of two from 256 to the model's maximum)",
-        )
-        parser.add_argument(
-            "--mode",
-            choices=tuple(_MODES),
-            default="disjoint",
-            help="windows side by side; windows that move by --stride and score that many tokens; or as in the paper's code, "
-            "windows every 256 tokens of which all predictions count (default %(default)s)",
-        )
-        parser.add_argument("--stride", type=int, metavar="S", help="tokens that sliding windows move by (default: 256)")
-        parser.add_argument(
-            "--max-tokens",
-            type=int,
-            default=2**17,
-            metavar="N",
-            help="use the first N tokens of the text (default %(default)s)",
-        )
+        ),
+    ]
+    lengths: Annotated[
+        LengthList | None,
+        option("context lengths in tokens (default: powers of two from 256 to the model's maximum)", metavar="L,L,..."),
+    ] = None
+    mode: Annotated[
+        Literal["disjoint", "sliding", "authors"],
+        option(
+            "windows side by side; windows that move by --stride and score that many tokens; or as in the paper's code, "
+            "windows every 256 tokens of which all predictions count"
+        ),
+    ] = "disjoint"
+    stride: Annotated[int | None, option("tokens that sliding windows move by (default: 256)", metavar="S")] = None
+    max_tokens: Annotated[int, option("use the first N tokens of the text", metavar="N")] = 2**17
 
     def batches(self, model: EvaluationModel) -> list[list[Window]]:
         """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
@@ -173,11 +157,11 @@ class Perplexity(Task[Window, PerplexityScores]):
         divide the longest in mode "disjoint", and a stride elsewhere than in mode "sliding" or above
         a length."""
         if self.stride is not None and self.mode != "sliding":
-            raise UserError(f"--stride has no effect with --mode {self.mode}: leave it out, or choose sliding")
+            raise UserError(f"stride has no effect with `mode` {self.mode}: leave it out, or choose sliding")
         lengths, tokens = self._lengths(model), read_tokens(model, self.data, self.max_tokens)
         if tokens.size <= max(lengths):
             raise UserError(
-                f"--lengths {max(lengths)}: {self.data} has {tokens.size} tokens (--max-tokens {self.max_tokens}), and one "
+                f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
         windows = []
@@ -237,16 +221,16 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
     elif path.suffix == ".bin":
         tokens = np.fromfile(path, np.uint16, max_tokens).astype(np.int64)
     elif path.exists() and not path.is_file():
-        raise UserError(f"--data {path} is a device or a pipe: give a text file, a .bin file or a folder")
+        raise UserError(f"data {path} is a device or a pipe: give a text file, a .bin file or a folder")
     else:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"--data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
+            raise UserError(f"data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
         tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
     if tokens.size and tokens.max() >= model.vocab_size:
         raise UserError(
-            f"--data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
+            f"data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
             "give text of the model's tokenizer"
         )
     return tokens
@@ -261,7 +245,7 @@ def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.n
     theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
         raise UserError(
-            f"--data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
+            f"data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
             "text file, or data that was prepared with the model's"
         )
 
@@ -269,15 +253,15 @@ def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.n
 def _disjoint(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if longest % length:
         raise UserError(
-            f"--lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
-            "divide the longest, or --mode sliding"
+            f"lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
+            "divide the longest, or `mode` sliding"
         )
     return _windows(length, tokens, range(0, (tokens.size - 1) // longest * longest, length), length, length)
 
 
 def _sliding(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
     if not 1 <= stride <= length:
-        raise UserError(f"--stride is {stride}: give 1 to the shortest of --lengths ({length} is less)")
+        raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
     # Blocks of `stride` targets that every length has the whole context of: they end at tokens longest, longest + stride, ...
     return _windows(length, tokens, range(longest - length, tokens.size - length, stride), length, stride)
 

@@ -74,7 +74,7 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
         raise UserError(
-            f"--tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
+            f"tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
             f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
         )
     if topology.world_size == 1:

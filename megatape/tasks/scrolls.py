@@ -1,15 +1,17 @@
 """SCROLLS (arXiv 2201.03533): answers to questions about long texts, and summaries, asked as in fine-tuning."""
 
-import argparse
 import json
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.errors import UserError
+from megatape.options import Count, option
 from megatape.tables import markdown
 from megatape.tasks.batching import equal_lengths
 from megatape.tasks.model import EvaluationModel
@@ -92,6 +94,14 @@ class ScrollsScores:
         }
 
 
+def _parse_sets(text: Any) -> Any:
+    names = text.split(",") if isinstance(text, str) else text
+    sets = tuple(parse_set(name) for name in names)
+    if len({each.name for each in sets}) < len(sets):
+        raise UserError(f"a set is named twice, got {text}")
+    return sets
+
+
 @dataclass(frozen=True)
 class Scrolls(Task[Asked, ScrollsScores]):
     """The SCROLLS task of `megatape evaluate`.
@@ -99,48 +109,29 @@ class Scrolls(Task[Asked, ScrollsScores]):
     scrolls: the folder of the sets. max_examples: of each set; None: all. sequence_length: the N of the fine-tuning, None: the
     model's maximum; max_answer_tokens: that of the fine-tuning, None: the recipe's. They decide where prompts are cut."""
 
-    scrolls: Path
-    sets: tuple[TextSet, ...] = tuple(SETS.values())
-    split: str = "validation"
-    max_examples: int | None = None
-    sequence_length: int | None = None
-    max_answer_tokens: int | None = None
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--scrolls",
-            type=Path,
-            required=True,
-            metavar="FOLDER",
-            help="the sets as SCROLLS publishes them, folders or zip files",
-        )
-        parser.add_argument(
-            "--sets",
-            type=_parse_sets,
-            default=tuple(SETS.values()),
-            metavar="NAME,NAME,...",
-            help=f"which of them, or NAME=METRIC for one of your own (default: {','.join(SETS)})",
-        )
-        parser.add_argument("--split", default="validation", metavar="NAME", help="split of the sets (default %(default)s)")
-        parser.add_argument("--max-examples", type=int, metavar="N", help="ask the first N questions of each set only")
-        parser.add_argument(
-            "--sequence-length", type=int, metavar="N", help="that of the fine-tuning (default: the model's maximum)"
-        )
-        parser.add_argument(
-            "--max-answer-tokens", type=int, metavar="N", help="that of the fine-tuning (default: 200, of summaries 1000)"
-        )
+    scrolls: Annotated[Path, option("the sets as SCROLLS publishes them, folders or zip files", metavar="FOLDER")]
+    sets: Annotated[
+        tuple[TextSet, ...],
+        BeforeValidator(_parse_sets),
+        option("which of them, or NAME=METRIC for one of your own", metavar="NAME,NAME,..."),
+    ] = tuple(SETS.values())
+    split: Annotated[str, option("split of the sets", metavar="NAME")] = "validation"
+    max_examples: Annotated[Count | None, option("ask the first N questions of each set only", metavar="N")] = None
+    sequence_length: Annotated[
+        int | None, option("sequence length of the fine-tuning (default: the model's maximum)", metavar="N")
+    ] = None
+    max_answer_tokens: Annotated[
+        int | None, option("longest answers of the fine-tuning (default: 200, of summaries 1000)", metavar="N")
+    ] = None
 
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """Prompts of equal length, so that nothing is padded.
 
         Raises UserError for lengths that do not fit the model or leave no room for prompts, and what read_set raises."""
-        if self.max_examples is not None and self.max_examples < 1:
-            raise UserError(f"--max-examples is {self.max_examples}: give at least 1")
         length = model.max_positions if self.sequence_length is None else self.sequence_length
         if length > model.max_positions:
             raise UserError(
-                f"--sequence-length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
+                f"sequence_length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
                 "give less"
             )
         tokenizer, limits = PromptTokenizer(model.tokenizer, model.name), Limits(length, max_answer=self.max_answer_tokens)
@@ -212,14 +203,3 @@ def _side_by_side(samples: list[Sample]) -> str:
         question, right = sample["prompt"].partition("\n\n")[0], "yes" if sample["scores"]["exact_match"] else ""
         rows.append([sample["id"], question, " / ".join(sample["references"]), sample["prediction"], right])
     return markdown(["id", "question", "reference", "answer", "right"], rows)
-
-
-def _parse_sets(text: str) -> tuple[TextSet, ...]:
-    names = text.split(",")
-    try:
-        sets = tuple(parse_set(name) for name in names)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if len({each.name for each in sets}) < len(sets):
-        raise argparse.ArgumentTypeError(f"{text!r} names a set twice")
-    return sets

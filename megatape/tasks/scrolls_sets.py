@@ -77,7 +77,7 @@ def read_set(
 ) -> list[Question]:
     """The questions of a split in the order of their first lines. encode: an input to its prompt.
 
-    Raises FileNotFoundError if `data` has not the layout, and UserError for a line that is not of a set, an id with two
+    Raises MissingPath if `data` has not the layout, and UserError for a line that is not of a set, an id with two
     inputs, questions without reference, and an empty set."""
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
@@ -133,7 +133,7 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
         except BadZipFile as error:
             raise UserError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
-        raise MissingPath(f"--scrolls {data}: no such folder")
+        raise MissingPath(f"scrolls {data}: no such folder")
     found = {
         str(data): sorted(path.name for path in data.iterdir()),
         str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
@@ -141,7 +141,7 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
     }
     listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in found.items() if names) or "it is empty"
     raise MissingPath(
-        f"--scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
+        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
         f"{listed}"
     )
 

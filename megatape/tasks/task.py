@@ -3,7 +3,6 @@
 A task's file imports torch inside functions only, because `megatape evaluate TASK --help` imports the file.
 """
 
-import argparse
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,16 +47,11 @@ Found = TypeVar("Found", bound=Result)
 
 
 class Task(ABC, Generic[Example, Found]):
-    """Base of evaluation tasks, with the types of their examples and results. A task is a dataclass whose fields are the
-    arguments it declares.
+    """Base of evaluation tasks, with the types of their examples and results. A task is a dataclass whose fields are its
+    options (`Annotated[type, option(...)]`). One that another task has too must mean the same there: both get it.
 
     A batch is what a rank answers at a time, and what an evaluation that was stopped begins again with. It is the same in every
     process and after a restart, so the results do not depend on either."""
-
-    @staticmethod
-    @abstractmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Declare the task's arguments. One that another task has too must mean the same there: both get it."""
 
     @abstractmethod
     def batches(self, model: EvaluationModel) -> list[list[Example]]:

@@ -28,8 +28,8 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
     found |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
     try:
         config.accumulation(topology.world_size)
-        if arguments["--resume"] not in (None, "auto"):
-            load_manifest(Path(arguments["--resume"]))
+        if arguments["resume"] not in (None, "auto"):
+            load_manifest(Path(arguments["resume"]))
         data = open_data(config)
         if topology.is_main:
             check_packages(config)

@@ -115,7 +115,7 @@ def initial_state(
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if base is not None:
-            raise UserError("--base belongs to a checkpoint: add --resume or training.init_from, or leave it out")
+            raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
         return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)

@@ -96,10 +96,10 @@ def _append(path: Path, text: str) -> None:
 def start_arguments(start: Start) -> dict[str, Any]:
     """What all ranks must be given alike beside the configuration, by option."""
     return {
-        "--resume": start.resume,
-        "--base": str(start.base) if start.base else None,
-        "--profile": start.profiled_steps,
-        "--allow-changes": start.allow_changes,
+        "resume": start.resume,
+        "base": str(start.base) if start.base else None,
+        "profile": start.profiled_steps,
+        "allow_changes": start.allow_changes,
     }
 
 

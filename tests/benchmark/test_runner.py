@@ -14,6 +14,7 @@ from megatape.benchmark import runner
 from megatape.benchmark.journal import read_results
 from megatape.benchmark.parts import Part
 from megatape.benchmark.runner import benchmark
+from megatape.errors import UserError
 
 
 def part(name: str, seconds: int = 20) -> Part:
@@ -48,7 +49,7 @@ def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     before = read_results(file)
     file.write_text(file.read_text() + '{"key": "good/')  # the process was killed while it wrote
-    with pytest.raises(FileExistsError, match=r"choose another --out, or continue it by --done"):
+    with pytest.raises(UserError, match=r"choose another `out`, or continue it by `done`"):
         run(tmp_path, part("good"))
     told = run(tmp_path, part("good"), part("faulty"), done=file)
     assert told[0] == "good: measured before"

@@ -99,7 +99,7 @@ def test_time_to_write_a_checkpoint(study: Study, time: str, enough: bool) -> No
     if enough:
         check(study, job, resume=False)
     else:
-        with pytest.raises(ValueError, match=f"--time {time} leaves no time"):
+        with pytest.raises(ValueError, match=f"time {time} leaves no time"):
             check(study, job, resume=False)
 
 

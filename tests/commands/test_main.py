@@ -58,7 +58,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "study precision": (["--layers", "0"], "--layers is 0: give at least 1"),
+    "study precision": (["--layers", "0"], "--layers: must be at least 1, got 0"),
     "study loss": None,
     "study loader": (["--data", "nowhere"], "nowhere is not a data directory"),
     "study memory": None,
@@ -125,7 +125,7 @@ def test_help_and_config_errors_import_little(tmp_path: Path) -> None:
     ],
 )
 def test_statuses(error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(args: object) -> int:
+    def fail(options: object) -> int:
         raise error
 
     monkeypatch.setattr(generate, "run", fail)
@@ -156,7 +156,7 @@ def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeyp
 def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Umlauts on an ASCII terminal, and names of files that are no text."""
 
-    def fail(args: object) -> int:
+    def fail(options: object) -> int:
         print("runs/für\udcff")
         raise UserError("runs/für\udcff")
 
@@ -174,13 +174,13 @@ def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: p
 def test_closed_streams(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
-    monkeypatch.setattr(generate, "run", lambda args: sys.stdout.write(sys.stdin.read()))
+    monkeypatch.setattr(generate, "run", lambda options: sys.stdout.write(sys.stdin.read()))
     assert command("generate", "folder", "--prompt", "a")[0] == 0
     assert not sys.stderr.closed
 
 
 def test_our_own_bugs_are_not_hidden(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(args: object) -> int:
+    def fail(options: object) -> int:
         raise ModuleNotFoundError("No module named 'megatape.gone'", name="megatape.gone")
 
     monkeypatch.setattr(generate, "run", fail)
@@ -192,6 +192,10 @@ def test_deepspeed_adds_the_local_rank_before_or_after_the_command() -> None:
     for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
         assert parser().parse_args([*words, "--config", "file"]).config == "file"
     assert parser().parse_args(["evaluate", "--local_rank=1", "perplexity", "model"]).rest == ["model"]
+
+
+def test_ledger_answers_to_audit(command: Command) -> None:
+    assert command("audit", "nowhere") == command("ledger", "nowhere")
 
 
 SHIMS = sorted(
@@ -209,5 +213,5 @@ def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit):
         runpy.run_path(str(path), run_name="__main__")
     named = re.match('"""`megatape ([a-z ]+)` ', path.read_text())
-    assert named and named[1] in COMMANDS
+    assert named and named[1] in COMMANDS and {*path.stem.split("_")} & {*named[1].split()}
     assert called == [[*named[1].split(), "--some", "thing"]] and sys.path[0] == str(ROOT)

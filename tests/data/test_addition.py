@@ -112,7 +112,7 @@ def test_the_seed_decides(directory: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "message"),
-    [((0, 1, 0), "--digits is 0: give at least 1"), ((1, 0, 0), "--per-cell is 0"), ((1, 1, -1), "--seed is -1")],
+    [((0, 1, 0), "digits is 0: give at least 1"), ((1, 0, 0), "per_cell is 0"), ((1, 1, -1), "seed is -1")],
 )
 def test_impossible_tasks(numbers: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -128,7 +128,7 @@ def test_data_of_another_task(data_directory: Path) -> None:
 def test_a_forged_index(data_directory: Path, tmp_path: Path, source: dict[str, object]) -> None:
     index = json.loads((data_directory / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"source": {"kind": "addition"} | source}))
-    with pytest.raises(ValueError, match="--digits is .*: give at least 1"):
+    with pytest.raises(ValueError, match="digits is .*: give at least 1"):
         AdditionTask.of(tmp_path)
 
 

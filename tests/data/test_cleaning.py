@@ -113,16 +113,16 @@ def test_decontamination(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        (["foo"], r"--rule 'foo' is unknown: choose one of length, language"),
-        (["length", "length:minimum=2"], "--rule length is given twice"),
-        (["near_duplicates:threshold=2"], "--rule near_duplicates: threshold is '2': Input should be less than 1"),
-        (["near_duplicates:words=1,2"], "--rule near_duplicates: words is '1,2': Input should be a valid integer"),
-        (["length:least=2"], "--rule length has no option 'least'; its options: minimum, maximum"),
-        (["personal_data:packages=x"], "--rule personal_data has no option 'packages'; its options: none"),
-        (["length:5"], "--rule length: '5' is no option=value; its options: minimum, maximum"),
-        (["length:minimum=1,minimum=2"], "--rule length: minimum is given twice"),
-        (["language"], "--rule language needs languages: write --rule language:languages=..."),
-        (["gopher_repetition:x=1"], "--rule gopher_repetition has no option 'x'; its options: none"),
+        (["foo"], r"rule 'foo' is unknown: choose one of length, language"),
+        (["length", "length:minimum=2"], "rule length is given twice"),
+        (["near_duplicates:threshold=2"], "rule near_duplicates: threshold is '2': Input should be less than 1"),
+        (["near_duplicates:words=1,2"], "rule near_duplicates: words is '1,2': Input should be a valid integer"),
+        (["length:least=2"], "rule length has no option 'least'; its options: minimum, maximum"),
+        (["personal_data:packages=x"], "rule personal_data has no option 'packages'; its options: none"),
+        (["length:5"], "rule length: '5' is no option=value; its options: minimum, maximum"),
+        (["length:minimum=1,minimum=2"], "rule length: minimum is given twice"),
+        (["language"], "rule language needs languages: write language:languages=..."),
+        (["gopher_repetition:x=1"], "rule gopher_repetition has no option 'x'; its options: none"),
     ],
 )
 def test_rules_that_are_refused(rules: list[str], message: str) -> None:

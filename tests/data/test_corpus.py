@@ -71,7 +71,7 @@ def test_hub_subset_and_bad_records(tmp_path: Path, no_hub: None) -> None:
 
 def test_hub_failure_says_what_to_do(tmp_path: Path, no_hub: None) -> None:
     (tmp_path / "c4-train.00000-of-00001.json").write_bytes(json_lines("one") + b'{"text": \n' + json_lines("two"))
-    with pytest.raises(ValueError, match="--source hub .* failed after 0 documents: .*--source c4, jsonl or parquet"):
+    with pytest.raises(ValueError, match="source hub .* failed after 0 documents: .*`source` c4, jsonl or parquet"):
         read("hub", tmp_path)
 
 
@@ -172,18 +172,18 @@ def test_python_is_the_standard_library_without_tests() -> None:
 @pytest.mark.parametrize(
     "source, message",
     [
-        (("c5",), "--source 'c5' is unknown: choose one of c4, hub"),
-        (("c4",), "--source c4 needs --input"),
-        (("python", ("x",)), "--source python takes no --input"),
+        (("c5",), "source 'c5' is unknown: choose one of c4, hub"),
+        (("c4",), "source c4 needs `input`"),
+        (("python", ("x",)), "source python takes no `input`"),
         (("hub", ("x", "y")), "takes one data set name"),
-        (("c4", ("x",), "en"), "--subset 'en' belongs to --source hub"),
-        (("python", (), None, 0), "--max-documents is 0"),
-        (("python", (), None, None, 0), "--max-record-bytes is 0"),
-        (("text", ("x",), None, None, 1, "body"), "--text-field 'body': the documents of --source text have no fields"),
-        (("c4", ("x",), None, None, 1, "text", "test"), "--split 'test' belongs to --source hub"),
-        (("hub", ("x",), None, None, 1, "text", "test", ("y",)), "--validation-input y: --source hub has no files"),
-        (("c4", ("x",), None, 5, 1, "text", "train", ("y",)), "--max-documents and --validation-input: give one"),
-        (("c4", ("x",), None, None, 1, "text", "train", (), 1.5), "--max-bad-fraction is 1.5"),
+        (("c4", ("x",), "en"), "subset 'en' belongs to `source` hub"),
+        (("python", (), None, 0), "max_documents is 0"),
+        (("python", (), None, None, 0), "max_record_bytes is 0"),
+        (("text", ("x",), None, None, 1, "body"), "text_field 'body': the documents of `source` text have no fields"),
+        (("c4", ("x",), None, None, 1, "text", "test"), "split 'test' belongs to `source` hub"),
+        (("hub", ("x",), None, None, 1, "text", "test", ("y",)), "validation_input y: `source` hub has no files"),
+        (("c4", ("x",), None, 5, 1, "text", "train", ("y",)), "max_documents and `validation_input`: give one"),
+        (("c4", ("x",), None, None, 1, "text", "train", (), 1.5), "max_bad_fraction is 1.5"),
     ],
 )
 def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
@@ -192,7 +192,7 @@ def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
 
 
 def test_wrong_path(c4: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="--input .*nowhere: no such file or directory"):
+    with pytest.raises(FileNotFoundError, match="input .*nowhere: no such file or directory"):
         next(read_documents(Source("c4", (str(c4), str(tmp_path / "nowhere"))), CorpusCounts()))  # before the first document
 
 

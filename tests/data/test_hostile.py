@@ -167,7 +167,7 @@ def test_a_zstd_frame_that_needs_two_gigabytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 2**31, 10**30])
 def test_a_limit_on_records_that_is_none(size: int) -> None:
-    message = rf"--max-record-bytes is {size}: give a number between 1 and 2,147,483,647"
+    message = rf"max_record_bytes is {size}: give a number between 1 and 2,147,483,647"
     with pytest.raises(UserError, match=message):
         Source("python", max_record_bytes=size)
     with pytest.raises(UserError, match=message):

@@ -59,5 +59,5 @@ def test_sources_in_a_bucket(bucket: str, tmp_path: Path) -> None:
         file.seek(15_000_000)
         with pytest.raises(OSError, match=f"{bucket}/large: has changed since it was opened"):
             file.read(10)
-    with pytest.raises(FileNotFoundError, match="--input s3://bucket/none: no such file or directory"):
+    with pytest.raises(FileNotFoundError, match="input s3://bucket/none: no such file or directory"):
         next(read_documents(Source("jsonl", (f"{bucket}/none",)), CorpusCounts()))

@@ -123,7 +123,7 @@ def test_what_is_not_there(web: Web) -> None:
         with pytest.raises(ModuleNotFoundError, match="gs://bucket/x: Please install gcsfs") as missing:
             open_file("gs://bucket/x", QUICK)
         assert missing.value.name in EXTRAS
-    with pytest.raises(FileNotFoundError, match="--input memory://none: no such file"):
+    with pytest.raises(FileNotFoundError, match="input memory://none: no such file"):
         find_files(["memory://none"], "*")
 
 

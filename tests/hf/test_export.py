@@ -198,7 +198,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
     large, _ = memory_checkpoint(sentencepiece_model)
     large.weights["norm.weight"] = torch.full((32,), 1e5)
     large.config = parse_config(large.config.model_dump() | {"export": {"dtype": "float16"}}, "test")
-    with pytest.raises(ValueError, match=r"norm.weight has values that torch.float16 cannot hold: export with another --dtype"):
+    with pytest.raises(ValueError, match=r"norm.weight has values that torch.float16 cannot hold: export with another `dtype`"):
         export(large, out)
 
     missing, _ = memory_checkpoint(sentencepiece_model)

@@ -123,10 +123,6 @@ def test_encodings_by_name() -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rounds": 0}, "--rounds is 0: give at least 1"),
-        ({"layers": 0}, "--layers is 0"),
-        ({"length": -4}, "--length is -4"),
-        ({"batch": 0}, "--batch is 0"),
         ({"encodings": ""}, "'' is not an encoding"),
         ({"file": "nowhere.json"}, "no configuration at nowhere.json"),
     ],

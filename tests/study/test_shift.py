@@ -73,5 +73,5 @@ def test_report_stands_beside_the_paper() -> None:
 
 @pytest.mark.parametrize("shift", [0, -1, 40, 41])
 def test_a_shift_that_is_none(shift: int) -> None:
-    with pytest.raises(ValueError, match=f"--shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):
+    with pytest.raises(ValueError, match=f"shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):
         changes(subject("rope"), shift)

@@ -137,10 +137,9 @@ def test_ruler() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("authors", (100,), None), "--lengths 100 is too short for --protocol authors: give at least 274"),
-        (("grid", (200,), None), "--lengths 200: the shortest question has "),
-        (("ruler", (500,), None), "--lengths 500: the shortest question has "),
-        (("grid", (600,), 0), "--trials is 0: give at least 1"),
+        (("authors", (100,), None), "lengths 100 is too short for `protocol` authors: give at least 274"),
+        (("grid", (200,), None), "lengths 200: the shortest question has "),
+        (("ruler", (500,), None), "lengths 500: the shortest question has "),
         (("authors", (8000,), None), "but a model has 1000 positions"),
     ],
 )
@@ -164,5 +163,5 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert [(cell["depth"], cell["correct"]) for cell in content["details"]["cells"]] == [(depth, 0) for depth in DEPTHS]
     assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10}]
     assert (out / "passkey.png").stat().st_size > 1000
-    with pytest.raises(SystemExit):
-        command(*words[:6], "700,x", "--output", tmp_path / "none")
+    status, _, errors = command(*words[:6], "700,x", "--output", tmp_path / "none")
+    assert status == 2 and "--lengths: give lengths above 0 in ascending order, such as 1024,2048, got 700,x" in errors

@@ -16,7 +16,7 @@ from megatape.training.agreement import open_together
 from megatape.training.pretrain import pretrain
 from tests.workers import Workers, run_workers
 
-ARGUMENTS = {"--resume": None, "--profile": 0, "--allow-changes": False}
+ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
 
 
 def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: P
             ["training.steps is 4", "7 on rank 1", "checkpoint.interval is 1000"],
         ),
         ({"model.scaling": {"kind": "linear", "factor": 2.0}}, ["model.scaling is null on ranks 0, 2", '{"kind": "linear"']),
-        ({"--resume": "auto"}, ["--resume is null on ranks 0, 2", '"auto" on rank 1']),
+        ({"resume": "auto"}, ["resume is null on ranks 0, 2", '"auto" on rank 1']),
         ({"code": "changed"}, ["the code's hash is", '"changed" on rank 1']),
         ({"data.path": str(tmp_path / "nothing")}, ["rank 1 (", str(tmp_path / "nothing")]),
         ({"data.path": str(other)}, ["the hash of the data is", "on rank 1"]),

@@ -165,7 +165,7 @@ def test_other_bases_are_refused(tuning: dict[str, Any], trained: dict[str, Any]
             {"base": str(moved), "resume": str(complete), "set": plain, "name": "a"},
             "holds all of its weights: leave out --base",
         ),
-        ({"base": str(moved), "resume": None, "set": plain, "name": "b"}, "--base belongs to a checkpoint"),
+        ({"base": str(moved), "resume": None, "set": plain, "name": "b"}, "base belongs to a checkpoint"),
         ({"base": str(moved), "resume": None, "set": {"training.init_from": str(moved)}, "name": "c"}, "leave out --base"),
         ({"resume": None, "set": {"training.init_from": str(checkpoint)}, "name": "d"}, "--base DIR"),
     ]

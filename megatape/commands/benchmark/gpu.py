@@ -1,43 +1,35 @@
 """megatape benchmark gpu: megatape benchmark gpu --out measured --budget 570"""
 
-import argparse
 from pathlib import Path
+from typing import Literal
 
-from megatape.commands import options
 from megatape.errors import UserError
+from megatape.options import CommandOptions, Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results.jsonl, table.md and logs")
-    parser.add_argument(
-        "--budget",
-        type=options.positive,
-        metavar="SECONDS",
-        help="end after so long: leave out parts that do not fit (default: all)",
-    )
-    parser.add_argument(
-        "--done",
-        type=Path,
-        metavar="FILE",
-        help="results.jsonl of an earlier benchmark: measure only what it lacks",
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="device to measure (default %(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="sizes that show only whether everything runs")
+class Options(CommandOptions):
+    """A benchmark of a GPU."""
+
+    out: Path = option("folder for results.jsonl, table.md and logs", metavar="DIR")
+    budget: Count | None = option("end after this time: skip parts that do not fit (default: all)", None, metavar="SECONDS")
+    done: Path | None = option("results.jsonl of an earlier benchmark: measure only what it lacks", None, metavar="FILE")
+    device: Literal["cuda", "cpu"] = option("device to measure", "cuda")
+    tiny: bool = option("sizes that show only whether everything runs", False)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure, print the progress."""
-    if args.device == "cpu" and not args.tiny:
-        raise UserError("--device cpu takes hours at these sizes: add --tiny, or see megatape study")
+    if options.device == "cpu" and not options.tiny:
+        raise UserError("device cpu takes hours at these sizes: add `tiny`, or see megatape study")
     import torch
 
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by --device cpu --tiny")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
     from megatape.benchmark.parts import PARTS
     from megatape.benchmark.runner import TABLE, benchmark
 
-    for line in benchmark(PARTS, args.out, args.done, args.budget, args.device, args.tiny):
+    lines = benchmark(PARTS, options.out, done=options.done, budget=options.budget, device=options.device, tiny=options.tiny)
+    for line in lines:
         print(line, flush=True)
-    print(f"table: {args.out / TABLE}")
+    print(f"table: {options.out / TABLE}")
     return 0

@@ -1,29 +1,31 @@
 """megatape data export: megatape data export data/c4 --format megatron --output FOLDER"""
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from megatape.commands import options
+from pydantic import AfterValidator
+
+from megatape.commands.options import describe, token_bar
+from megatape.config.section import Registered
+from megatape.options import CommandOptions, option
 from megatape.registry import TOKEN_FORMATS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="FOLDER", help="data directory")
-    formats = "; ".join(f"{name}: {entry.description}" for name, entry in TOKEN_FORMATS.items())
-    parser.add_argument("--format", required=True, choices=TOKEN_FORMATS, help=formats)
-    parser.add_argument(
-        "--output", required=True, type=Path, metavar="OUT", help="folder to write: train, validation, and the tokenizer"
-    )
+class Options(CommandOptions):
+    """A data directory, and the form of its copy."""
+
+    directory: Path = option("data directory", positional=True, metavar="FOLDER")
+    format: Annotated[str, AfterValidator(Registered(TOKEN_FORMATS))] = option(describe(TOKEN_FORMATS))
+    output: Path = option("folder to write: train, validation, and the tokenizer", metavar="OUT")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Write the files."""
     from megatape.data.exchange import export_data
 
-    with options.token_bar("exported") as progress:
-        index = export_data(args.directory, args.format, args.output, progress)
+    with token_bar("exported") as progress:
+        index = export_data(options.directory, options.format, options.output, progress)
     for name, split in index.splits.items():
         print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens")
-    print(f"wrote {args.output}")
+    print(f"wrote {options.output}")
     return 0

@@ -1,9 +1,10 @@
 """megatape data report: megatape data report runs/data/c4 --verify --output runs/data_report"""
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from megatape.options import CommandOptions, option
 
 if TYPE_CHECKING:
     from megatape.data.contents import Bin, Contents
@@ -11,14 +12,15 @@ if TYPE_CHECKING:
 BAR = 30  # characters of the longest in a histogram
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="FOLDER", help="data directory")
-    parser.add_argument("--verify", action="store_true", help="verify the hash of every member of every shard")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="new folder for the same as a page, index.html")
+class Options(CommandOptions):
+    """A data directory, and what is reported of it."""
+
+    directory: Path = option("data directory", positional=True, metavar="FOLDER")
+    verify: bool = option("verify the hash of every member of every shard", False)
+    output: Path | None = option("new folder for the same as a page, index.html", None, metavar="DIR")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the report."""
     from megatape.data.contents import read_contents
     from megatape.data.document_table import DocumentTables
@@ -26,12 +28,12 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.reader import SplitReader
     from megatape.report.data_page import write_data_report
 
-    directory = args.directory
+    directory = options.directory
     contents = read_contents(directory)
     print(*_describe(contents), sep="\n")
     if contents.index.answers:
         print(*describe_examples(directory, contents.index), sep="\n")
-    if args.verify:
+    if options.verify:
         for name in contents.index.splits:
             reader = SplitReader(directory, contents.index, name)
             for number in range(len(reader)):
@@ -39,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name}: {len(reader)} members verified")
             if name in contents.index.document_tables:
                 DocumentTables(directory, contents.index, name).verify()
-    if args.output:
-        print(f"wrote {write_data_report(contents, args.output)}")
+    if options.output:
+        print(f"wrote {write_data_report(contents, options.output)}")
     return 0
 
 

@@ -1,39 +1,40 @@
 """megatape data tiktoken: megatape data tiktoken cl100k_base.tiktoken --output cl100k"""
 
-import argparse
 from pathlib import Path
 
 from megatape.errors import UserError
+from megatape.options import CommandOptions, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="ranks, as tiktoken keeps them")
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="folder of transformers to write")
-    parser.add_argument(
-        "--encoding", metavar="NAME", help="r50k_base, cl100k_base, o200k_base, llama3 or qwen (default: the name of FILE)"
+class Options(CommandOptions):
+    """A file of tiktoken, and how its encoding splits texts."""
+
+    file: Path = option("ranks in tiktoken's format", positional=True, metavar="FILE")
+    output: Path = option("folder of transformers to write", metavar="FOLDER")
+    encoding: str | None = option(
+        "r50k_base, cl100k_base, o200k_base, llama3 or qwen (default: the name of FILE)", None, metavar="NAME"
     )
-    parser.add_argument("--pattern", metavar="REGEX", help="of any other encoding: the words into which it splits texts")
-    parser.add_argument("--eos", metavar="TEXT", help="with --pattern: the end token, whose id follows the last rank")
+    pattern: str | None = option("of any other encoding: the words into which it splits texts", None, metavar="REGEX")
+    eos: str | None = option("with --pattern: the end token, whose id follows the last rank", None, metavar="TEXT")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Write the folder."""
     from megatape.data.documents import store_tokenizer
     from megatape.data.tokenizer_tiktoken import ENCODINGS, Encoding, convert
     from megatape.files import new_folder
 
-    name = args.encoding or args.file.stem
-    if (args.pattern is None) != (args.eos is None) or (args.pattern and args.encoding):
-        raise UserError("give --encoding, or --pattern and --eos")
-    if not args.pattern and name not in ENCODINGS:
+    name = options.encoding or options.file.stem
+    if (options.pattern is None) != (options.eos is None) or (options.pattern and options.encoding):
+        raise UserError("give `encoding`, or `pattern` and `eos`")
+    if not options.pattern and name not in ENCODINGS:
         raise UserError(
-            f"encoding {name!r} is unknown, and {args.file} does not say how it splits texts: give --encoding, one of "
-            f"{', '.join(ENCODINGS)}, or --pattern and --eos"
+            f"encoding {name!r} is unknown, and {options.file} does not say how it splits texts: give `encoding`, one of "
+            f"{', '.join(ENCODINGS)}, or `pattern` and `eos`"
         )
-    encoding = Encoding(args.pattern, {}, args.eos) if args.pattern else ENCODINGS[name]
-    with new_folder(args.output) as folder:
-        tokenizer = convert(args.file, encoding)
+    encoding = Encoding(options.pattern, {}, options.eos) if options.pattern and options.eos else ENCODINGS[name]
+    with new_folder(options.output) as folder:
+        tokenizer = convert(options.file, encoding)
         store_tokenizer(tokenizer, folder)
-    print(f"wrote {args.output}: {tokenizer.vocab_size:,} ids, documents end with {args.eos or encoding.eos}")
+    print(f"wrote {options.output}: {tokenizer.vocab_size:,} ids, documents end with {options.eos or encoding.eos}")
     return 0

@@ -1,36 +1,29 @@
 """megatape prepare addition: megatape prepare addition --digits 5 --output runs/data/addition_5"""
 
-import argparse
-
-from megatape.commands import options
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("--digits", type=int, required=True, metavar="D", help="operands have 1 to D digits")
-    parser.add_argument(
-        "--per-cell",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="training problems per cell of the D x D grid of operand lengths (default %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the problems and the held-out split (default %(default)s)")
-    options.add_new_data(parser)
+from megatape.commands.options import NewDataOptions
+from megatape.options import option
 
 
-def run(args: argparse.Namespace) -> int:
+class Options(NewDataOptions):
+    """Addition problems to generate."""
+
+    digits: int = option("operands have 1 to D digits", metavar="D")
+    per_cell: int = option("training problems per cell of the D x D grid of operand lengths", 10_000, metavar="N")
+    seed: int = option("seed of the problems and the held-out split", 0)
+
+
+def run(options: Options) -> int:
     """Write the data directory."""
     from tqdm import tqdm
 
     from megatape.data.addition import AdditionTask, longest_document, prepare_addition
 
-    task = AdditionTask(args.digits, args.per_cell, args.seed)
+    task = options.fill(AdditionTask)
     with tqdm(desc="tokens", unit_scale=True, delay=0.5) as bar:
-        index = prepare_addition(task, args.output, lambda tokens: bar.update(tokens - bar.n) and None)
+        index = prepare_addition(task, options.output, lambda tokens: bar.update(tokens - bar.n) and None)
     for name, split in index.splits.items():
         print(f"{name}: {split.documents:,} problems, {split.tokens:,} tokens, {len(split.shards)} shards")
-    longest = longest_document(args.digits)
+    longest = longest_document(options.digits)
     print(f"the longest problem has {longest} tokens: data.sequence_length must be at least {longest - 1}")
-    print(f"wrote {args.output}")
+    print(f"wrote {options.output}")
     return 0

@@ -1,13 +1,14 @@
 """megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
 
-import argparse
 import os
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands import options
+from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped
 from megatape.errors import UserError
+from megatape.options import Count, option
 from megatape.registry import RULES
 
 if TYPE_CHECKING:
@@ -17,55 +18,43 @@ if TYPE_CHECKING:
 NUM_INPUTS = 20  # of which is said what became of their documents
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_source(parser)
-    options.add_new_data(parser, required=False)
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument(
-        "--tokenizer",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="SentencePiece model, tokenizer.json or a folder of transformers (default: train a tokenizer on the source); "
+class Options(HeldOutOptions, SourceOptions):
+    """A corpus, and the data directories to make of it."""
+
+    at_most_one = (("tokenizer", "vocab_size"), ("validation_input", "validation_share"))
+
+    output: Path | None = option("data directory to write", None, metavar="FOLDER")
+    tokenizer: tuple[Path, ...] = option(
+        "SentencePiece model, tokenizer.json or a folder of transformers (default: train a tokenizer on the source); "
         "several give a data directory each, by their names below --output",
+        (),
+        metavar="PATH",
     )
-    vocabulary.add_argument(
-        "--vocab-size", type=int, default=4096, metavar="N", help="vocabulary size to train (default %(default)s)"
-    )
-    held_out = parser.add_mutually_exclusive_group()
-    held_out.add_argument(
-        "--validation-input", nargs="+", default=[], metavar="PATH", help="files, folders and URLs of the validation split"
-    )
-    options.add_validation_share(held_out, "documents")
-    parser.add_argument("--max-documents", type=int, metavar="N", help="stop after N documents")
-    parser.add_argument("--keep-duplicates", action="store_true", help="keep documents that equal an earlier one")
-    parser.add_argument(
-        "--rule",
-        action="append",
-        default=[],
+    vocab_size: int = option("vocabulary size to train", 4096, metavar="N")
+    validation_input: tuple[str, ...] = option("files, folders and URLs of the validation split", (), metavar="PATH")
+    max_documents: int | None = option("stop after N documents", None, metavar="N")
+    keep_duplicates: bool = option("keep documents that equal an earlier one", False)
+    rule: tuple[str, ...] = option(
+        f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",
+        (),
         metavar="NAME[:OPTION=VALUE,...]",
-        help=f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",
+        repeatable=True,
     )
-    parser.add_argument(
-        "--dry-run",
-        type=options.positive,
+    dry_run: Count | None = option(
+        "write nothing; show what cleaning would do to the first N documents (1000 if N is not given)",
+        None,
+        metavar="N",
         nargs="?",
-        const=1000,
-        metavar="N",
-        help="write nothing; show what cleaning would do to the first N documents (default 1000)",
+        const="1000",
     )
-    parser.add_argument(
-        "--workers",
-        type=options.positive,
-        default=os.cpu_count(),
+    workers: Count | None = option(
+        "processes (default: one for each core); more machines help if the same command runs there",
+        None,
         metavar="N",
-        help="processes (default: one for each core); more machines help if the same command runs there",
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Write the data directory, or show what would become of documents."""
     from tqdm import tqdm
 
@@ -74,15 +63,23 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.preparation import Corpus
     from megatape.data.prepare import Progress, prepare
 
-    source = options.read_source(args, max_documents=args.max_documents, validation=tuple(args.validation_input))
-    cleaning = parse_rules(args.rule)
-    if args.dry_run is not None:
-        return _dry_run(source, cleaning, not args.keep_duplicates, args.dry_run)
-    if args.output is None:
-        raise UserError("--output is missing: name the data directory to write, or give --dry-run")
-    tokenizers = [options.read_tokenizer(path) for path in args.tokenizer]
-    several = dict(zip(_names(args.tokenizer), tokenizers, strict=True))
-    corpus = Corpus(source, args.validation_share, None, args.vocab_size, not args.keep_duplicates, several, cleaning)
+    source = options.read_source(max_documents=options.max_documents, validation=options.validation_input)
+    cleaning = parse_rules(options.rule)
+    if options.dry_run is not None:
+        return _dry_run(source, cleaning, not options.keep_duplicates, options.dry_run)
+    if options.output is None:
+        raise UserError("output is missing: name the data directory to write, or give `dry_run`")
+    tokenizers = [read_tokenizer(path) for path in options.tokenizer]
+    several = dict(zip(_names(options.tokenizer), tokenizers, strict=True))
+    corpus = Corpus(
+        source=source,
+        validation_share=options.validation_share,
+        tokenizer=None,
+        vocab_size=options.vocab_size,
+        drop_duplicates=not options.keep_duplicates,
+        several=several,
+        cleaning=cleaning,
+    )
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(done: Progress) -> None:
@@ -92,23 +89,23 @@ def run(args: argparse.Namespace) -> int:
             bar.total = done.total_bytes or None
             bar.update(done.read_bytes - bar.n)
 
-        index, counts = prepare(corpus, args.output, workers=args.workers, progress=show)
+        index, counts = prepare(corpus, options.output, workers=options.workers or os.cpu_count() or 1, progress=show)
     for name in several or [""]:
-        for split, content in load_index(args.output / name).splits.items():
+        for split, content in load_index(options.output / name).splits.items():
             print(f"{name and name + ' '}{split}: {content.documents:,} documents, {content.tokens:,} tokens, ", end="")
             print(f"{len(content.shards)} shards")
     for name, tally in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in tally.dropped.items())
         print(f"{name}: {tally.read:,} documents read, {tally.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
-        print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {args.output}` shows them")
+        print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {options.output}` shows them")
     if counts is not None:
-        options.report_skipped(counts, args.max_record_bytes)
-    print(f"wrote {args.output}")
+        report_skipped(counts, options.max_record_bytes)
+    print(f"wrote {options.output}")
     return 0
 
 
-def _names(tokenizers: list[Path]) -> list[str]:
+def _names(tokenizers: Sequence[Path]) -> list[str]:
     """Of their data directories below the output: those of the tokenizers' files or folders, and of a single one
     none, which is the output itself. Raises UserError if two have the same."""
     from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
@@ -120,7 +117,7 @@ def _names(tokenizers: list[Path]) -> list[str]:
         name = path.name if path.is_dir() else path.parent.name if path.name in (JSON_FILE, SENTENCEPIECE_FILE) else path.stem
         if name in names:
             raise UserError(
-                f"--tokenizer {names[name]} and {path} are both called {name!r}, and each needs a folder of its own name: copy "
+                f"tokenizer {names[name]} and {path} are both called {name!r}, and each needs a folder of its own name: copy "
                 "one under another name"
             )
         names[name] = path

@@ -1,44 +1,43 @@
 """megatape prepare finetuning: megatape prepare finetuning --format pairs --input train.jsonl --tokenizer MODEL_DIR ..."""
 
-import argparse
 from pathlib import Path
+from typing import Annotated, Literal
 
-from megatape.commands import options
+from pydantic import AfterValidator
+
+from megatape.commands.options import (
+    HeldOutOptions,
+    NewDataOptions,
+    RecordLimitOptions,
+    describe,
+    read_tokenizer,
+    report_skipped,
+)
+from megatape.config.section import Registered
+from megatape.options import option
 from megatape.registry import FORMATS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    formats = "; ".join(f"{name}: {entry.description}" for name, entry in FORMATS.items())
-    parser.add_argument("--format", required=True, choices=FORMATS, help=formats)
-    parser.add_argument(
-        "--input", nargs="+", required=True, metavar="PATH", help=".jsonl and .jsonl.gz files, or folders of them"
+class Options(NewDataOptions, RecordLimitOptions, HeldOutOptions):
+    """Records of examples, and how they become samples."""
+
+    at_most_one = (("validation", "validation_share"),)
+
+    format: Annotated[str, AfterValidator(Registered(FORMATS))] = option(describe(FORMATS))
+    input: tuple[str, ...] = option(".jsonl and .jsonl.gz files, or folders of them", metavar="PATH")
+    validation: tuple[str, ...] = option("files and folders of the validation split", (), metavar="PATH")
+    tokenizer: Path = option(
+        "tokenizer of the model: a SentencePiece model, a tokenizer.json or a folder of transformers", metavar="PATH"
     )
-    held_out = parser.add_mutually_exclusive_group()
-    held_out.add_argument("--validation", nargs="+", default=[], metavar="PATH", help="the same, of the validation split")
-    options.add_validation_share(held_out, "prompts")
-    parser.add_argument(
-        "--tokenizer",
-        required=True,
-        type=Path,
-        metavar="PATH",
-        help="that of the model: a SentencePiece model, a tokenizer.json or a folder of transformers",
+    sequence_length: int = option("tokens of a sample: no example has more than N + 1", metavar="N")
+    max_prompt_tokens: int | None = option("cut longer prompts (default: by the format)", None, metavar="N")
+    max_answer_tokens: int | None = option("cut longer answers (default: by the format)", None, metavar="N")
+    truncation: Literal["end", "middle"] | None = option(
+        "part of too long prompts that is cut (default: the end for scrolls_qa, else the middle)", None
     )
-    parser.add_argument(
-        "--sequence-length", required=True, type=int, metavar="N", help="of the samples: no example has more than N + 1 tokens"
-    )
-    parser.add_argument("--max-prompt-tokens", type=int, metavar="N", help="cut longer prompts (default: as the format has it)")
-    parser.add_argument("--max-answer-tokens", type=int, metavar="N", help="cut longer answers (default: as the format has it)")
-    parser.add_argument(
-        "--truncation",
-        choices=("end", "middle"),
-        help="what too long prompts lose (default: the end for scrolls_qa, else the middle)",
-    )
-    options.add_record_limit(parser)
-    options.add_new_data(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Write the data directory."""
     from tqdm import tqdm
 
@@ -46,21 +45,31 @@ def run(args: argparse.Namespace) -> int:
     from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
     from megatape.data.finetuning.report import describe_examples
 
-    limits = Limits(args.sequence_length, args.max_prompt_tokens, args.max_answer_tokens, args.truncation)
-    source = ExampleSource(
-        args.format, tuple(args.input), tuple(args.validation), limits, args.validation_share, args.max_record_bytes
+    limits = Limits(
+        sequence_length=options.sequence_length,
+        max_prompt=options.max_prompt_tokens,
+        max_answer=options.max_answer_tokens,
+        truncation=options.truncation,
     )
-    tokenizer = options.read_tokenizer(args.tokenizer)
+    source = ExampleSource(
+        format=options.format,
+        inputs=options.input,
+        validation=options.validation,
+        limits=limits,
+        validation_share=options.validation_share,
+        max_record_bytes=options.max_record_bytes,
+    )
+    tokenizer = read_tokenizer(options.tokenizer)
     with tqdm(desc="examples", unit_scale=True, delay=0.5) as bar:
 
         def show(counts: ExampleCounts, num_tokens: int) -> None:
             bar.set_postfix_str(f"{num_tokens:,} tokens", refresh=False)
             bar.update(counts.examples - bar.n)
 
-        index, counts, notes = prepare_examples(source, args.output, tokenizer, show)
-    print(*notes, *describe_examples(args.output, index), sep="\n")
+        index, counts, notes = prepare_examples(source, options.output, tokenizer, show)
+    print(*notes, *describe_examples(options.output, index), sep="\n")
     for reason, place in counts.first_dropped.items():
         print(f"the first record dropped ({reason}): {place}")
-    options.report_skipped(counts, args.max_record_bytes)
-    print(f"wrote {args.output}")
+    report_skipped(counts, options.max_record_bytes)
+    print(f"wrote {options.output}")
     return 0

@@ -8,3 +8,11 @@ def show(paragraphs: Iterable[str]) -> int:
     for paragraph in paragraphs:
         print(f"{paragraph}\n", flush=True)
     return 0
+
+
+def show_resumable(paragraphs: Iterable[str]) -> int:
+    """`show` for a study that keeps its finished runs when it is interrupted."""
+    try:
+        return show(paragraphs)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("run the same command again to continue") from None

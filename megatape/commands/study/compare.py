@@ -1,30 +1,32 @@
 """megatape study compare: megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compared"""
 
-import argparse
+from megatape.commands.options import ConfigOptions, RunsOptions
+from megatape.commands.study import show_resumable
+from megatape.options import Count, option
 
-from megatape.commands import options
-from megatape.commands.study import show
 
+class Options(RunsOptions, ConfigOptions):
+    """Encodings to compare."""
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_config(parser)
-    parser.add_argument(
-        "--encodings",
-        required=True,
-        metavar="A,B",
-        help="encodings to compare, such as rope,tape,tape+yarn,tape:position_size=12 (docs/studies.md)",
+    encodings: str = option(
+        "encodings to compare, such as rope,tape,tape+yarn,tape:position_size=12 (docs/studies.md)", metavar="A,B"
     )
-    parser.add_argument("--seeds", type=int, default=3, metavar="S", help="runs per encoding (default %(default)s)")
-    options.add_runs(parser)
+    seeds: Count = option("runs per encoding", 3, metavar="S")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Train and evaluate the models, print the table."""
-    options.read_config(args)  # report errors before importing torch
+    options.load()  # report errors before importing torch
     from megatape.study.compare import compare
 
-    try:
-        return show(compare(args.config, args.set, args.encodings, args.seeds, args.out, args.jobs, args.launcher, args.typed))
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("run the same command again to continue") from None
+    study = compare(
+        file=options.config,
+        settings=options.set,
+        encodings=options.encodings,
+        seeds=options.seeds,
+        out=options.out,
+        jobs=options.jobs,
+        launcher=options.launcher,
+        command=options.typed,
+    )
+    return show_resumable(study)

@@ -1,33 +1,38 @@
 """megatape study efficiency: megatape study efficiency --encodings rope,tape,fire --layers 4 --length 512"""
 
-import argparse
+from typing import Literal
 
-from megatape.commands import options
+from megatape.commands.options import check_config
 from megatape.commands.study import show
+from megatape.options import CommandOptions, Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("--config", metavar="FILE", help="configuration of the model (default: the paper's 155M model)")
-    parser.add_argument("--layers", type=int, metavar="N", help="number of layers (default: the model's)")
-    parser.add_argument("--length", type=int, metavar="N", help="tokens per sequence (default: data.sequence_length, or 1024)")
-    parser.add_argument("--batch", type=int, default=1, metavar="B", help="sequences per batch (default %(default)s)")
-    parser.add_argument("--encodings", metavar="A,B", help="encodings to measure (default: all)")
-    parser.add_argument(
-        "--checkpointing",
-        nargs="+",
-        choices=("selective", "full"),
-        default=(),
-        help="values of training.activation_checkpointing to measure beside none",
+class Options(CommandOptions):
+    """Encodings and sizes to measure."""
+
+    config: str | None = option("configuration of the model (default: the paper's 155M model)", None, metavar="FILE")
+    layers: Count | None = option("number of layers (default: the model's)", None, metavar="N")
+    length: Count | None = option("tokens per sequence (default: data.sequence_length, or 1024)", None, metavar="N")
+    batch: Count = option("sequences per batch", 1, metavar="B")
+    encodings: str | None = option("encodings to measure (default: all)", None, metavar="A,B")
+    checkpointing: tuple[Literal["selective", "full"], ...] = option(
+        "values of training.activation_checkpointing to measure beside none", ()
     )
-    parser.add_argument(
-        "--rounds", type=int, default=5, metavar="N", help="timing rounds, after a warm-up round (default %(default)s)"
-    )
+    rounds: Count = option("timing rounds, after a warm-up round", 5, metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
-    options.check_config(args)
+    check_config(options.config)
     from megatape.study.efficiency import study
 
-    return show(study(args.config, args.layers, args.length, args.batch, args.encodings, args.rounds, args.checkpointing))
+    paragraphs = study(
+        file=options.config,
+        layers=options.layers,
+        length=options.length,
+        batch=options.batch,
+        encodings=options.encodings,
+        rounds=options.rounds,
+        modes=options.checkpointing,
+    )
+    return show(paragraphs)

@@ -1,26 +1,24 @@
 """megatape study failures: megatape study failures runs/suite/flip_flop/{rope,tape}/rate-0.003/seed-1 --split sparse"""
 
-import argparse
 from pathlib import Path
 
-from megatape.commands import options
+from megatape.commands.options import ImportOptions
 from megatape.commands.study import show
+from megatape.options import Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run of a suite, such as OUT/flip_flop/rope/rate-0.003/seed-1"
+class Options(ImportOptions):
+    """Runs and samples to look at."""
+
+    runs: tuple[Path, ...] = option(
+        "run of a suite, such as OUT/flip_flop/rope/rate-0.003/seed-1", positional=True, metavar="RUN"
     )
-    parser.add_argument("--split", required=True, help="split of the task, such as sparse (docs/suite_tasks.md)")
-    parser.add_argument(
-        "--samples", type=options.positive, default=500, metavar="N", help="samples of the split (default %(default)s)"
-    )
-    options.add_import(parser)
+    split: str = option("split of the task, such as sparse (docs/suite_tasks.md)")
+    samples: Count = option("samples of the split", 500, metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Print the tables."""
     from megatape.study.suite.failures import failures
 
-    return show(failures(args.runs, args.split, args.samples))
+    return show(failures(options.runs, options.split, options.samples))

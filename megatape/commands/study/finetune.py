@@ -1,38 +1,25 @@
 """megatape study finetune: megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended"""
 
-import argparse
 from pathlib import Path
 
-from megatape.commands import options
-from megatape.commands.study import show
+from megatape.commands.options import ImportOptions, OverrideOptions, RunsOptions
+from megatape.commands.study import show_resumable
+from megatape.options import Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "--base", type=Path, required=True, metavar="FOLDER", help="model of transformers, or what megatape import made of one"
+class Options(RunsOptions, OverrideOptions, ImportOptions):
+    """A model, and the methods to compare."""
+
+    base: Path = option("model of transformers, or what megatape import made of one", metavar="FOLDER")
+    data: Path = option("data directory, prepared with the base's tokenizer", metavar="FOLDER")
+    methods: str = option(
+        "methods to compare with the base (docs/studies.md)", "base,lora,longlora,theta,tape,full", metavar="A,B"
     )
-    parser.add_argument(
-        "--data", type=Path, required=True, metavar="FOLDER", help="data directory, prepared with the base's tokenizer"
-    )
-    parser.add_argument(
-        "--methods",
-        default="base,lora,longlora,theta,tape,full",
-        metavar="A,B",
-        help="methods to compare with the base (default %(default)s; docs/studies.md)",
-    )
-    parser.add_argument(
-        "--length", type=options.positive, metavar="N", help="tokens per sample (default: twice those of the base)"
-    )
-    parser.add_argument(
-        "--steps", type=options.positive, default=1000, metavar="S", help="steps of each method (default %(default)s)"
-    )
-    options.add_import(parser)
-    options.add_overrides(parser)
-    options.add_runs(parser)
+    length: Count | None = option("tokens per sample (default: twice those of the base)", None, metavar="N")
+    steps: Count = option("steps of each method", 1000, metavar="S")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Train and evaluate the models, print the table."""
     from transformers.utils.logging import disable_progress_bar
 
@@ -40,18 +27,15 @@ def run(args: argparse.Namespace) -> int:
 
     disable_progress_bar()
     study = finetune(
-        args.base,
-        args.data,
-        args.methods,
-        args.length,
-        args.steps,
-        args.set,
-        args.out,
-        args.jobs,
-        args.launcher,
-        args.typed,
+        folder=options.base,
+        data=options.data,
+        methods=options.methods,
+        length=options.length,
+        steps=options.steps,
+        settings=options.set,
+        out=options.out,
+        jobs=options.jobs,
+        launcher=options.launcher,
+        command=options.typed,
     )
-    try:
-        return show(study)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("run the same command again to continue") from None
+    return show_resumable(study)

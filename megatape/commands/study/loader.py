@@ -1,21 +1,20 @@
 """megatape study loader --data data/c4: how fast training samples are read."""
 
-import argparse
 from pathlib import Path
 
 from megatape.commands.study import show
+from megatape.options import CommandOptions, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "--data", type=Path, required=True, metavar="FOLDER", help="data directory, with at least a million tokens"
-    )
-    parser.add_argument("--length", type=int, default=2048, metavar="N", help="tokens of a sample (default %(default)s)")
+class Options(CommandOptions):
+    """The data to read."""
+
+    data: Path = option("data directory, with at least a million tokens", metavar="FOLDER")
+    length: int = option("tokens of a sample", 2048, metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
     from megatape.study.loader import report
 
-    return show(report(args.data, args.length))
+    return show(report(options.data, options.length))

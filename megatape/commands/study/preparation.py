@@ -1,33 +1,26 @@
 """megatape study preparation: megatape study preparation --source python"""
 
-import argparse
 from pathlib import Path
 
-from megatape.commands import options
+from megatape.commands.options import SourceOptions, read_tokenizer
 from megatape.commands.study import show
+from megatape.options import Count, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_source(parser)
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument("--tokenizer", type=Path, metavar="PATH", help="(default: train one on the source)")
-    vocabulary.add_argument(
-        "--vocab-size", type=int, default=16_000, metavar="N", help="vocabulary size to train (default %(default)s)"
-    )
-    parser.add_argument(
-        "--megabytes",
-        type=options.positive,
-        default=20,
-        metavar="N",
-        help="of text; a smaller source is repeated with new words (default %(default)s)",
-    )
-    parser.add_argument("--rounds", type=options.positive, default=3, metavar="N", help="(default %(default)s)")
+class Options(SourceOptions):
+    """Texts to prepare, and their tokenizer."""
+
+    at_most_one = (("tokenizer", "vocab_size"),)
+
+    tokenizer: Path | None = option("tokenizer to measure (default: train one on the source)", None, metavar="PATH")
+    vocab_size: int = option("vocabulary size to train", 16_000, metavar="N")
+    megabytes: Count = option("size of the text; a smaller source is repeated with new words", 20, metavar="N")
+    rounds: Count = option("timing rounds", 3, metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
     from megatape.study.preparation import report
 
-    tokenizer = options.read_tokenizer(args.tokenizer) if args.tokenizer else None
-    return show(report(options.read_source(args), tokenizer, args.vocab_size, args.megabytes, args.rounds))
+    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
+    return show(report(options.read_source(), tokenizer, options.vocab_size, options.megabytes, options.rounds))

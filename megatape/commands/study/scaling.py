@@ -1,15 +1,14 @@
 """megatape study scaling: step time by size. Takes no arguments."""
 
-import argparse
-
 from megatape.commands.study import show
+from megatape.options import CommandOptions
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+class Options(CommandOptions):
     """There are none."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
     from megatape.study.scaling import report
 

@@ -1,68 +1,40 @@
 """megatape study serving: megatape study serving --lengths 128,1024,3000 --batches 1,8"""
 
-import argparse
+from typing import Literal
 
-from megatape.commands import options
+from megatape.commands.options import check_config
 from megatape.commands.study import show
+from megatape.options import CommandOptions, Count, Listed, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("--config", metavar="FILE", help="configuration of the shape (default: the paper's 155M model)")
-    parser.add_argument("--layers", type=options.positive, metavar="N", help="number of layers (default: the model's)")
-    parser.add_argument("--encodings", default="tape", metavar="A,B", help="encodings to measure (default %(default)s)")
-    parser.add_argument(
-        "--lengths",
-        type=positives,
-        default="128,1024,3000",
-        metavar="N,N",
-        help="tokens of the prompts (default %(default)s)",
-    )
-    parser.add_argument(
-        "--batches", type=positives, default="1,8", metavar="B,B", help="prompts at a time (default %(default)s)"
-    )
-    parser.add_argument(
-        "--padding",
-        choices=("none", "left", "both"),
-        default="both",
-        help="pad the first half of every second prompt (default %(default)s)",
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="precision of the weights (default %(default)s)"
-    )
-    parser.add_argument(
-        "--threads", type=options.positive, default=1, metavar="N", help="threads on a CPU (default %(default)s)"
-    )
-    parser.add_argument(
-        "--rounds",
-        type=options.positive,
-        default=5,
-        metavar="N",
-        help="timing rounds, after a warm-up round (default %(default)s)",
-    )
+class Options(CommandOptions):
+    """Models and sizes to measure."""
+
+    config: str | None = option("configuration of the shape (default: the paper's 155M model)", None, metavar="FILE")
+    layers: Count | None = option("number of layers (default: the model's)", None, metavar="N")
+    encodings: str = option("encodings to measure", "tape", metavar="A,B")
+    lengths: Listed[Count] = option("tokens of the prompts", (128, 1024, 3000), metavar="N,N")
+    batches: Listed[Count] = option("prompts at a time", (1, 8), metavar="B,B")
+    padding: Literal["none", "left", "both"] = option("pad the first half of every second prompt", "both")
+    dtype: Literal["float32", "bfloat16"] = option("precision of the weights", "float32")
+    threads: Count = option("threads on a CPU", 1, metavar="N")
+    rounds: Count = option("timing rounds, after a warm-up round", 5, metavar="N")
 
 
-def positives(text: str) -> list[int]:
-    """The numbers of a list such as "1,8"."""
-    return [options.positive(number) for number in text.split(",")]
-
-
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
-    options.check_config(args)
+    check_config(options.config)
     from megatape.study.serving import study
 
-    paddings = ["none", "left"] if args.padding == "both" else [args.padding]
-    return show(
-        study(
-            args.config,
-            args.layers,
-            args.encodings,
-            args.lengths,
-            args.batches,
-            paddings,
-            args.dtype,
-            args.threads,
-            args.rounds,
-        )
+    paragraphs = study(
+        file=options.config,
+        layers=options.layers,
+        encodings=options.encodings,
+        lengths=options.lengths,
+        batches=options.batches,
+        paddings=("none", "left") if options.padding == "both" else (options.padding,),
+        dtype=options.dtype,
+        threads=options.threads,
+        rounds=options.rounds,
     )
+    return show(paragraphs)

@@ -3,25 +3,21 @@
 With random weights: megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape
 """
 
-import argparse
-
-from megatape.commands import options
+from megatape.commands.options import SubjectOptions, check_config
 from megatape.commands.study import show
+from megatape.options import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    options.add_models(parser)
-    parser.add_argument(
-        "--shift", type=int, default=3, metavar="S", help="number of added tokens, or first position id (default %(default)s)"
-    )
+class Options(SubjectOptions):
+    """Models to compare with themselves, shifted."""
+
+    shift: int = option("number of added tokens, or first position id", 3, metavar="S")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Measure and print."""
-    options.check_config(args)
+    check_config(options.config)
     from megatape.study.shift import report
-    from megatape.study.subjects import load_subjects
 
-    subjects = load_subjects(args.checkpoints, args.random, args.config, args.encodings, args.data, args.samples, args.length)
-    return show(report(subjects, args.shift))
+    subjects = options.load()
+    return show(report(subjects, options.shift))

@@ -1,11 +1,10 @@
 """megatape study suite: megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite"""
 
-import argparse
 from typing import TYPE_CHECKING
 
-from megatape.commands import options
-from megatape.commands.study import show
-from megatape.errors import UserError
+from megatape.commands.options import ImportOptions, RunsOptions
+from megatape.commands.study import show_resumable
+from megatape.options import Count, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
@@ -13,72 +12,70 @@ if TYPE_CHECKING:
     from megatape.study.suite.plan import Plan
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "--tasks", default="all", metavar="A,B", help=f"tasks, or all of {', '.join(SYNTHETIC_TASKS)} (default %(default)s)"
-    )
-    parser.add_argument(
-        "--encodings", default="all", metavar="A,B", help=f"encodings, or all of {', '.join(ENCODINGS)} (default %(default)s)"
-    )
-    parser.add_argument("--seeds", type=int, default=5, metavar="S", help="runs per task and encoding (default %(default)s)")
-    parser.add_argument(
-        "--size", default="tiny", help="of models and samples: tiny for a core, small or base for a GPU (default %(default)s)"
-    )
-    parser.add_argument(
-        "--budget",
-        type=options.positive,
-        metavar="MINUTES",
-        help="leave out what does not fit, by a timed pilot, from a core of two tasks, four encodings and three seeds on "
+class Options(RunsOptions, ImportOptions):
+    """Tasks and encodings to compare, and how they are trained."""
+
+    at_most_one = (("budget", "cell", "slurm"),)
+
+    tasks: str = option(f"tasks, or all of {', '.join(SYNTHETIC_TASKS)}", "all", metavar="A,B")
+    encodings: str = option(f"encodings, or all of {', '.join(ENCODINGS)}", "all", metavar="A,B")
+    seeds: Count = option("runs per task and encoding", 5, metavar="S")
+    size: str = option("size of models and samples: tiny for a core, small or base for a GPU", "tiny")
+    budget: Count | None = option(
+        "skip what does not fit, by a timed pilot, down to a core of two tasks, four encodings and three seeds "
         "(docs/suite.md; default: run everything)",
+        None,
+        metavar="MINUTES",
     )
-    parser.add_argument(
-        "--cell",
-        type=int,
-        metavar="K",
-        help="train only the task and encoding number K, counted from 0, as the tasks of an array job do",
+    cell: int | None = option(
+        "train only the task and encoding number K, counted from 0, as the tasks of an array job do", None, metavar="K"
     )
-    parser.add_argument(
-        "--slurm",
+    slurm: str | None = option(
+        'submit an array job with one task for each task and encoding; options of sbatch, as "--partition gpu --time 60"',
+        None,
         metavar="OPTIONS",
-        help='submit an array job with one task for each task and encoding; options of sbatch, as "--partition gpu --time 60"',
     )
-    parser.add_argument(
-        "--rates",
-        metavar="A,B",
-        help="learning rates, of which the best is chosen for each task and encoding on the validation split (default: the "
+    rates: str | None = option(
+        "learning rates, of which the best is chosen for each task and encoding on the validation split (default: the "
         "grid of the size, docs/suite.md); one alone is taken as it is",
+        None,
+        metavar="A,B",
     )
-    options.add_import(parser)
-    options.add_runs(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     """Train and score the models, print the table."""
     from megatape.report.suite_page import write_page
     from megatape.study.suite.plan import parse_plan
     from megatape.study.suite.run import suite
 
-    plan = parse_plan(args.size, args.tasks, args.encodings, args.seeds, args.rates)
-    if (args.budget, args.cell, args.slurm).count(None) < 2:
-        raise UserError("--budget, --cell and --slurm each say what is trained here: give one of them")
-    if args.slurm is not None:
-        return _submit(args, plan)
-    study = suite(plan, args.out, args.jobs, args.launcher, args.typed, write_page, args.budget, args.cell)
-    try:
-        return show(study)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("run the same command again to continue") from None
+    plan = parse_plan(
+        size=options.size, tasks=options.tasks, encodings=options.encodings, seeds=options.seeds, rates=options.rates
+    )
+    if options.slurm is not None:
+        return _submit(options, plan, options.slurm)
+    study = suite(
+        plan,
+        options.out,
+        jobs=options.jobs,
+        launcher=options.launcher,
+        command=options.typed,
+        write_page=write_page,
+        budget=options.budget,
+        only=options.cell,
+    )
+    return show_resumable(study)
 
 
-def _submit(args: argparse.Namespace, plan: "Plan") -> int:
+def _submit(options: Options, plan: "Plan", sbatch: str) -> int:
     """One array job for all tasks and encodings."""
     from megatape.cluster.array import submit_array
 
-    words = ["study", "suite", "--tasks", args.tasks, "--encodings", args.encodings, "--seeds", str(args.seeds)]
-    words += ["--size", args.size, "--out", str(args.out.absolute()), "--jobs", str(args.jobs)]
-    for name, value in (("--rates", args.rates), ("--launcher", args.launcher)):
+    words = ["study", "suite", "--tasks", options.tasks, "--encodings", options.encodings, "--seeds", str(options.seeds)]
+    words += ["--size", options.size, "--out", str(options.out.absolute()), "--jobs", str(options.jobs)]
+    for name, value in (("--rates", options.rates), ("--launcher", options.launcher)):
         words += [name, value] if value else []
-    job = submit_array(words, "--cell", len(plan.pairs), args.out, "suite", args.slurm)
-    print(f"job {job}, {len(plan.pairs)} tasks; logs: {RunFolder(args.out).job_logs}; when all have ended: {args.out}/suite.md")
+    job = submit_array(words, "--cell", len(plan.pairs), options.out, "suite", sbatch)
+    logs, table = RunFolder(options.out).job_logs, options.out / "suite.md"
+    print(f"job {job}, {len(plan.pairs)} tasks; logs: {logs}; when all have ended: {table}")
     return 0

@@ -62,9 +62,9 @@ def parse_rules(texts: Iterable[str]) -> Cleaning:
     for text in texts:
         name, _, options = text.partition(":")
         if name not in RULES:
-            raise UserError(f"--rule {name!r} is unknown: choose one of {', '.join(RULES)}")
+            raise UserError(f"rule {name!r} is unknown: choose one of {', '.join(RULES)}")
         if name in rules:
-            raise UserError(f"--rule {name} is given twice: give it once, with all of its options")
+            raise UserError(f"rule {name} is given twice: give it once, with all of its options")
         rules[name] = _rule(name, options)
     return Cleaning(rules)
 
@@ -81,14 +81,14 @@ def _rule(name: str, text: str) -> Rule:
         if equals:
             last = option
             if option in values:
-                raise UserError(f"--rule {name}: {option} is given twice: give it once")
+                raise UserError(f"rule {name}: {option} is given twice: give it once")
         elif not values:
-            raise UserError(f"--rule {name}: {part!r} is no option=value; its options: {known}")
+            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {known}")
         values.setdefault(last, []).append(value if equals else part)
     given: dict[str, Any] = {}
     for option, parts in values.items():
         if option not in options:
-            raise UserError(f"--rule {name} has no option {option!r}; its options: {known}")
+            raise UserError(f"rule {name} has no option {option!r}; its options: {known}")
         given[option] = parts if get_origin(types[option]) is tuple else ",".join(parts)
     try:
         rule: Rule = TypeAdapter(kind).validate_python(given)
@@ -96,7 +96,7 @@ def _rule(name: str, text: str) -> Rule:
         error = errors.errors()[0]
         option = str(error["loc"][0]) if error["loc"] else ""
         if error["type"] == "missing":
-            raise UserError(f"--rule {name} needs {option}: write --rule {name}:{option}=...") from None
-        raise UserError(f"--rule {name}: {option} is {error['input']!r}: {error['msg']}") from None
+            raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
+        raise UserError(f"rule {name}: {option} is {error['input']!r}: {error['msg']}") from None
     rule.describe()  # what is missing ends the command before it reads anything
     return rule

@@ -44,7 +44,7 @@ class Decontaminate(TextRule):
             hashes = [hash_runs(text, self.words) for text in texts]
             if not hashes:
                 raise UserError(
-                    f"--rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
+                    f"rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
                 )
             runs.append((name, np.unique(np.concatenate(hashes))))
         return runs
@@ -61,7 +61,7 @@ class Decontaminate(TextRule):
 def _read(name: str) -> bytes:
     path = Path(name)
     if not path.is_file():
-        raise MissingPath(f"--rule decontaminate: {name}: no such file: check the path")
+        raise MissingPath(f"rule decontaminate: {name}: no such file: check the path")
     return path.read_bytes()
 
 
@@ -75,7 +75,7 @@ def _texts(name: str) -> Iterator[str]:
     for _, record in read_records(name, MAX_RECORD_BYTES, counts):
         yield from _strings(record)
     if counts.skipped:
-        raise UserError(f"--rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
+        raise UserError(f"rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
 
 
 def _strings(value: Any) -> Iterator[str]:

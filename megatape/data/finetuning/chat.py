@@ -22,9 +22,9 @@ class Chat(Format):
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
         for option, value in (
-            ("--max-prompt-tokens", limits.max_prompt),
-            ("--max-answer-tokens", limits.max_answer),
-            ("--truncation", limits.truncation),
+            ("max_prompt_tokens", limits.max_prompt),
+            ("max_answer_tokens", limits.max_answer),
+            ("truncation", limits.truncation),
         ):
             if value is not None:
                 raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")

@@ -48,9 +48,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for option, value in (
-            ("--sequence-length", self.sequence_length),
-            ("--max-prompt-tokens", self.max_prompt),
-            ("--max-answer-tokens", self.max_answer),
+            ("sequence_length", self.sequence_length),
+            ("max_prompt_tokens", self.max_prompt),
+            ("max_answer_tokens", self.max_answer),
         ):
             if value is not None and value < 1:
                 raise UserError(f"{option} is {value}: give at least 1")
@@ -75,7 +75,7 @@ class Format(ABC):
 def text_of(record: dict[str, Any], name: str) -> str:
     """A field that must be text. Raises RecordError."""
     if name not in record:
-        raise RecordError(f"`{name}` is missing; the record has {', '.join(f'`{key}`' for key in record) or 'no fields'}")
+        raise RecordError(f"{name!r} is missing; the record has {', '.join(map(repr, record)) or 'no fields'}")
     if not isinstance(record[name], str):
-        raise RecordError(f"`{name}` is {record[name]!r:.40}, not a string")
+        raise RecordError(f"{name!r} is {record[name]!r:.40}, not a string")
     return str(record[name])

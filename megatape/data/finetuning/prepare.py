@@ -162,7 +162,7 @@ class ExampleWriter:
 def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Iterator[tuple[str, Example]]:
     """Split and example of every record that gives one."""
     files = [(path, None) for path in find_files(source.inputs, "*.jsonl", "*.jsonl.gz")]
-    held_out = [(path, "validation") for path in find_files(source.validation, "*.jsonl", "*.jsonl.gz", option="--validation")]
+    held_out = [(path, "validation") for path in find_files(source.validation, "*.jsonl", "*.jsonl.gz", option="validation")]
     for path, split in [*files, *held_out]:
         for place, record in read_records(path, source.max_record_bytes, counts):
             try:

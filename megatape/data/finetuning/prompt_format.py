@@ -30,13 +30,13 @@ class PromptFormat(Format):
         self._least = len(tokenizer.begin) + max(1, self._kept_end)
         self._max_prompt = limits.max_prompt
         if self._max_prompt is not None and self._max_prompt < self._least:
-            raise UserError(f"--max-prompt-tokens is {self._max_prompt}: a prompt needs at least {self._least}")
+            raise UserError(f"max_prompt_tokens is {self._max_prompt}: a prompt needs at least {self._least}")
         if self._max_answer is not None:
             left = limits.sequence_length - len(self._separator) - self._max_answer
             if left < self._least:
                 raise UserError(
-                    f"--sequence-length {limits.sequence_length} leaves {max(left, 0)} tokens for prompts before answers of "
-                    f"{self._max_answer}, and they need at least {self._least}: raise it, or lower --max-answer-tokens"
+                    f"sequence_length {limits.sequence_length} leaves {max(left, 0)} tokens for prompts before answers of "
+                    f"{self._max_answer}, and they need at least {self._least}: raise it, or lower `max_answer_tokens`"
                 )
             if self.max_answer is not None and self._max_prompt is None:  # a recipe's: prompts leave room for any answer
                 self._max_prompt = left

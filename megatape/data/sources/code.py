@@ -27,7 +27,7 @@ class Code(TextFiles):
 
     skips_binary = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         patterns = [f"*.{extension}" for extension in EXTENSIONS.split()]
         skipped = set(SKIPPED_FOLDERS.split())
         return grouped(

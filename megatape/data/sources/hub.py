@@ -15,7 +15,7 @@ class Hub(Reader):
     has_subsets = True
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         with _explained(source, CorpusCounts()):
             num_files = _stream(source).num_shards
         return [Unit(inputs, 0, file, file + 1) for file in range(num_files)] if num_files > 1 else [Unit(inputs, 0)]
@@ -47,8 +47,8 @@ def _explained(source: Source, counts: CorpusCounts) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(
-            f"--source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {counts.documents} "
+            f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {counts.documents} "
             f"documents: {type(error).__name__}: {reason}. Streaming needs the network, and files without malformed lines that "
-            "all have the same fields; otherwise download the files and use --source c4, jsonl or parquet, which count bad "
+            "all have the same fields; otherwise download the files and use `source` c4, jsonl or parquet, which count bad "
             "records and continue"
         ) from error

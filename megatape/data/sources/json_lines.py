@@ -14,7 +14,7 @@ class JsonLines(Reader):
 
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         return grouped(find_files(inputs, *PATTERNS, option=option), divided=True)
 
     def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
@@ -28,6 +28,6 @@ class JsonLines(Reader):
 class C4(JsonLines):
     """The training files of C4's own layout; as --validation-input its validation files."""
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
-        split = "train" if option == "--input" else "validation"
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
+        split = "train" if option == "input" else "validation"
         return grouped(find_files(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option), divided=True)

@@ -21,7 +21,7 @@ class Parquet(IsolatedReader):
 
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         return grouped(find_files(inputs, "*.parquet", option=option), divided=True)
 
     def read_here(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:

@@ -61,9 +61,9 @@ def check_bad(source: Source, counts: CorpusCounts) -> None:
     if counts.skipped > max(FEW_BAD, source.max_bad_fraction * read):
         first = counts.bad_examples[0] if counts.bad else f"{counts.first_too_long}: too long"
         raise UserError(
-            f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than --max-record-bytes, more than "
-            f"--max-bad-fraction {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
-            "the options, or raise --max-bad-fraction, and give the same command again"
+            f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
+            f"`max_bad_fraction` {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
+            "the options, or raise `max_bad_fraction`, and give the same command again"
         )
 
 
@@ -72,7 +72,7 @@ def check_found(source: Source, counts: CorpusCounts) -> None:
     if counts.documents == 0:
         left_out = sum(counts.dropped.values())
         raise UserError(
-            f"--source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
-            f"longer than --max-record-bytes {source.max_record_bytes:,}, {left_out} left out, {counts.bad} bad"
-            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check --source and --input"
+            f"source {source.kind} {' '.join(source.inputs)}: no documents found ({counts.empty} empty, {counts.too_long} "
+            f"longer than `max_record_bytes` {source.max_record_bytes:,}, {left_out} left out, {counts.bad} bad"
+            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check `source` and `input`"
         )

@@ -115,18 +115,18 @@ class Unit:
 class Reader(ABC):
     """One kind of source.
 
-    takes: what --input names: paths, the name of a data set, or nothing. has_subsets: whether --subset and --split apply.
-    has_fields: whether --text-field applies."""
+    takes: what `input` names: paths, the name of a data set, or nothing. has_subsets: whether `subset` and `split` apply.
+    has_fields: whether `text_field` applies."""
 
     takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
     has_subsets: ClassVar[bool] = False
     has_fields: ClassVar[bool] = False
 
     @abstractmethod
-    def units(self, source: "Source", inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         """The units of these inputs of a source, the same on every machine. option: which one gave the inputs.
 
-        Raises FileNotFoundError or UserError if inputs are missing."""
+        Raises UserError, or MissingPath, if inputs are missing."""
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
@@ -135,7 +135,7 @@ class Reader(ABC):
         Raises FileNotFoundError, or UserError for a corrupted file."""
 
     def describe(self) -> dict[str, str]:
-        """What decides the documents beside --input, for the index."""
+        """What decides the documents beside `inputs`, for the index."""
         return {}
 
 
@@ -166,30 +166,28 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
-            raise UserError(f"--source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
+            raise UserError(f"source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
         reader = self.reader
         if reader.takes == "nothing" and self.inputs:
-            raise UserError(f"--source {self.kind} takes no --input, got {list(self.inputs)}: remove it or name another source")
+            raise UserError(f"source {self.kind} takes no `input`, got {list(self.inputs)}: remove it or name another source")
         if reader.takes != "nothing" and not self.inputs:
-            raise UserError(f"--source {self.kind} needs --input: give at least one")
+            raise UserError(f"source {self.kind} needs `input`: give at least one")
         if reader.takes == "name" and len(self.inputs) != 1:
-            raise UserError(f"--source {self.kind} takes one data set name as --input, got {list(self.inputs)}")
+            raise UserError(f"source {self.kind} takes one data set name as `input`, got {list(self.inputs)}")
         if self.subset is not None and not reader.has_subsets:
-            raise UserError(f"--subset {self.subset!r} belongs to --source hub, got --source {self.kind}: remove it")
+            raise UserError(f"subset {self.subset!r} belongs to `source` hub, got `source` {self.kind}: remove it")
         if self.split != "train" and not reader.has_subsets:
-            raise UserError(f"--split {self.split!r} belongs to --source hub, got --source {self.kind}: remove it")
+            raise UserError(f"split {self.split!r} belongs to `source` hub, got `source` {self.kind}: remove it")
         if self.text_field != "text" and not reader.has_fields:
-            raise UserError(
-                f"--text-field {self.text_field!r}: the documents of --source {self.kind} have no fields: remove it"
-            )
+            raise UserError(f"text_field {self.text_field!r}: the documents of `source` {self.kind} have no fields: remove it")
         if self.validation and reader.takes != "paths":
-            raise UserError(f"--validation-input {' '.join(self.validation)}: --source {self.kind} has no files: remove it")
+            raise UserError(f"validation_input {' '.join(self.validation)}: `source` {self.kind} has no files: remove it")
         if self.validation and self.max_documents is not None:
-            raise UserError("--max-documents and --validation-input: give one of them, or fewer files")
+            raise UserError("max_documents and `validation_input`: give one of them, or fewer files")
         if not 0 <= self.max_bad_fraction <= 1:
-            raise UserError(f"--max-bad-fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
+            raise UserError(f"max_bad_fraction is {self.max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
         if self.max_documents is not None and self.max_documents < 1:
-            raise UserError(f"--max-documents is {self.max_documents}: give at least 1, or leave it out to read all")
+            raise UserError(f"max_documents is {self.max_documents}: give at least 1, or leave it out to read all")
         check_max_record_bytes(self.max_record_bytes)
 
     @property
@@ -204,7 +202,7 @@ class Source:
         Those of the validation split come first, so that of equal documents it has the one that stays."""
         units = self.reader.units(self, self.inputs)
         if self.validation:
-            held_out = self.reader.units(self, self.validation, "--validation-input")
+            held_out = self.reader.units(self, self.validation, "validation_input")
             return [replace(unit, split="validation") for unit in held_out] + [replace(unit, split="train") for unit in units]
         if self.max_documents is None or len(units) == 1:
             return units

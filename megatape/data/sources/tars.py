@@ -22,7 +22,7 @@ class Tars(Reader):
 
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         return grouped(find_files(inputs, "*.tar", "*.tar.gz", "*.tar.zst", option=option))
 
     def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:

@@ -22,7 +22,7 @@ class TextFiles(Reader):
 
     skips_binary: ClassVar[bool] = False
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         return grouped(find_files(inputs, "*.txt", option=option))
 
     def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
@@ -51,7 +51,7 @@ class PythonLibrary(TextFiles):
 
     takes = "nothing"
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "--input") -> list[Unit]:
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         library = Path(sysconfig.get_path("stdlib"))
         parts = {path: path.relative_to(library).parts for path in sorted(library.rglob("*.py"))}
         return grouped(

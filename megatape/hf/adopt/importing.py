@@ -57,7 +57,7 @@ def starting_config(
     if found.window is not None and found.window < length:
         raise UserError(
             f"{source / 'config.json'}: sliding_window is {found.window}, shorter than the sequence length {length}: attention "
-            f"to the last tokens only is not supported, give --length {found.window} or less"
+            f"to the last tokens only is not supported, give `length` {found.window} or less"
         )
     model = _section(found.model) | {"encoding": encoding, "max_positions": max(longest, length)}
     if encoding == found.model.encoding:

@@ -53,8 +53,8 @@ def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, lis
     plan = Plan(asked.size, tuple(tasks[: core[0]]), tuple(encodings[: core[1]]), core[2], (rate,))
     if minutes_of(plan) > minutes:
         raise UserError(
-            f"--budget is {minutes:g} minutes, but the core takes about {minutes_of(plan):.0f}: {_described(plan)}. Give more "
-            "minutes, or fewer --tasks, --encodings or --seeds"
+            f"budget is {minutes:g} minutes, but the core takes about {minutes_of(plan):.0f}: {_described(plan)}. Give more "
+            "minutes, or fewer `tasks`, `encodings` or `seeds`"
         )
     further: list[tuple[str, str, Any]] = [
         *([("the choice of learning rates", "rates", asked.rates)] if len(asked.rates) > 1 else []),

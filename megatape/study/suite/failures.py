@@ -3,7 +3,7 @@
 Only for tasks whose answers repeat an earlier place of the text, the answer's source.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
     answer: Answer
 
 
-def failures(folders: list[Path], split: str, count: int) -> Iterator[str]:
+def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
     """Yields what the models of the runs do on the first `count` samples of a split, on their right answers, their wrong ones,
     and those that the first model has wrong.
 
@@ -47,7 +47,7 @@ def failures(folders: list[Path], split: str, count: int) -> Iterator[str]:
                 f"{folder} has the task {_named(other)}, {folders[0]} {_named(task)}: give runs of one task and size"
             )
         if split not in task.tests:
-            raise UserError(f"--split: {task.name} has no split {split!r}: choose from {', '.join(task.tests)}")
+            raise UserError(f"split: {task.name} has no split {split!r}: choose from {', '.join(task.tests)}")
         if reason := inapplicable(task, split, config.model.encoding):
             raise UserError(f"{folder}: {split} is {reason}")
     if not task.copies:

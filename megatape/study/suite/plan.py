@@ -42,9 +42,7 @@ def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: str | N
     Raises UserError for what is unknown or repeated, and for seeds and rates that are not positive."""
     known = next((each for each in get_args(Size) if each == size), None)
     if known is None:
-        raise UserError(f"--size: {size!r} is not a size: choose from {', '.join(get_args(Size))}")
-    if seeds < 1:
-        raise UserError(f"--seeds is {seeds}: give at least 1")
+        raise UserError(f"size: {size!r} is not a size: choose from {', '.join(get_args(Size))}")
     chosen = tuple(ENCODINGS) if encodings == ALL else tuple(parse_encodings(encodings))
     made = tuple(SYNTHETIC_TASKS[name].load()(name, known) for name in _parse_tasks(tasks))
     return Plan(known, made, chosen, seeds, SIZES[known].rates if rates is None else _parse_rates(rates))
@@ -56,9 +54,9 @@ def _parse_tasks(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in SYNTHETIC_TASKS:
-            raise UserError(f"--tasks: {name!r} is not a task: choose from {', '.join(SYNTHETIC_TASKS)}")
+            raise UserError(f"tasks: {name!r} is not a task: choose from {', '.join(SYNTHETIC_TASKS)}")
         if names.count(name) > 1:
-            raise UserError(f"--tasks: {name} is listed twice")
+            raise UserError(f"tasks: {name} is listed twice")
     return names
 
 
@@ -68,10 +66,10 @@ def _parse_rates(text: str) -> tuple[float, ...]:
         try:
             rate = float(part)
         except ValueError:
-            raise UserError(f"--rates: {part!r} is not a number: give learning rates such as 1e-3,3e-3") from None
+            raise UserError(f"rates: {part!r} is not a number: give learning rates such as 1e-3,3e-3") from None
         if not 0 < rate < 1:
-            raise UserError(f"--rates: {part} is not between 0 and 1")
+            raise UserError(f"rates: {part} is not between 0 and 1")
         if rate in rates:
-            raise UserError(f"--rates: {part} is listed twice")
+            raise UserError(f"rates: {part} is listed twice")
         rates.append(rate)
     return tuple(rates)

@@ -58,7 +58,7 @@ def suite(
     for task in plan.tasks:
         TaskFolder(out, task).check()
     if only is not None and not 0 <= only < len(plan.pairs):
-        raise UserError(f"--cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
+        raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
     place = out if only is None else Cell(TaskFolder(out, plan.pairs[only][0]), plan.pairs[only][1], plan.rates).directory
 
     with interruptible(), locked(place) as lock:

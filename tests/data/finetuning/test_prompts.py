@@ -146,9 +146,9 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
     assert counts.bad_examples[0].startswith(f"{file}:2: malformed JSON")
     assert counts.bad_examples[1:] == [
         f"{file}:3: ['a'] is not an object",
-        f"{file}:4: `answer` is missing; the record has `prompt`, `completion`",
-        f"{file}:5: `prompt` is None, not a string",
-        f"{file}:6: `answer` is 7, not a string",
+        f"{file}:4: 'answer' is missing; the record has 'prompt', 'completion'",
+        f"{file}:5: 'prompt' is None, not a string",
+        f"{file}:6: 'answer' is 7, not a string",
     ]
     dropped = {"empty answer": 7, "empty prompt": 8, "answer that leaves no room for a prompt": 9}
     assert counts.first_dropped == {reason: f"{file}:{line}" for reason, line in dropped.items()}
@@ -165,7 +165,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
         (["--format", "chat", "--truncation", "end"], "--truncation is end, but conversations are cut after whole messages"),
         (
             ["--format", "scrolls_qa", "--max-answer-tokens", 9],
-            "the first: FILE:1: `input` is missing; the record",
+            "the first: FILE:1: 'input' is missing; the record",
         ),
         (["--validation-share", 1.5], "--validation-share is 1.5: give a share between 0 and 1"),
         (["--input", "nowhere"], "--input nowhere: no such file or directory"),

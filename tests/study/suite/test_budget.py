@@ -31,9 +31,7 @@ def names(plan: Plan) -> list[str]:
 
 def test_core(everything: Plan) -> None:
     core = CORE * CORE_SEEDS
-    with pytest.raises(
-        ValueError, match=f"--budget is {core // 2 - 1} minutes, but the core takes about {core // 2}: flip_flop"
-    ):
+    with pytest.raises(ValueError, match=f"budget is {core // 2 - 1} minutes, but the core takes about {core // 2}: flip_flop"):
         fit(everything, COSTS, core / 2 - 1, jobs=2)
     plan, left_out, shown = fit(everything, COSTS, core / 2, jobs=2)
     assert (names(plan), plan.encodings, plan.seeds, plan.rates) == (

@@ -144,15 +144,14 @@ def test_bad_input() -> None:
     assert [task.name for task in plan.tasks] == list(SYNTHETIC_TASKS) and plan.encodings == tuple(ENCODINGS)
     assert plan.rates == QUICK.rates and parse_plan("tiny", "all", "all", 2, "0.1, 0.2").rates == (0.1, 0.2)
     for arguments, message in [
-        (("huge", "all", "all", 1, None), "--size: 'huge' is not a size: choose from tiny, small, base"),
-        (("tiny", "capital", "all", 1, None), "--tasks: 'capital' is not a task: choose from flip_flop, "),
-        (("tiny", "capitals,capitals", "all", 1, None), "--tasks: capitals is listed twice"),
+        (("huge", "all", "all", 1, None), "size: 'huge' is not a size: choose from tiny, small, base"),
+        (("tiny", "capital", "all", 1, None), "tasks: 'capital' is not a task: choose from flip_flop, "),
+        (("tiny", "capitals,capitals", "all", 1, None), "tasks: capitals is listed twice"),
         (("tiny", "all", "ropes", 1, None), "'ropes' is not an encoding"),
         (("tiny", "all", "rope,rope", 1, None), "rope is listed twice"),
-        (("tiny", "all", "rope", 0, None), "--seeds is 0: give at least 1"),
-        (("tiny", "all", "rope", 1, "fast"), "--rates: 'fast' is not a number"),
-        (("tiny", "all", "rope", 1, "0.1,-1"), "--rates: -1 is not between 0 and 1"),
-        (("tiny", "all", "rope", 1, "0.1,1e-1"), "--rates: 1e-1 is listed twice"),
+        (("tiny", "all", "rope", 1, "fast"), "rates: 'fast' is not a number"),
+        (("tiny", "all", "rope", 1, "0.1,-1"), "rates: -1 is not between 0 and 1"),
+        (("tiny", "all", "rope", 1, "0.1,1e-1"), "rates: 1e-1 is listed twice"),
     ]:
         with pytest.raises(ValueError) as error:
             parse_plan(*arguments)
@@ -225,7 +224,7 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("capitals", "quick_children")
 def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trains one task and encoding; the tables have what all have done so far. Then the models are looked into."""
-    with pytest.raises(ValueError, match="--cell is 2: the tasks and encodings have the numbers 0 to 1"):
+    with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
         run(tmp_path, 1, "1e-3", only=2)
     assert "1 runs, 1 of them to do" in (printed := run(tmp_path, 1, "1e-3", only=1))
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
@@ -240,7 +239,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folders = [tmp_path / "capitals" / row / "rate-0.001" / "seed-1" for row in ("rope", "tape")]
     for arguments, message in [
         ((folders, "test", 6), "capitals: its answers do not repeat one place of the text"),
-        ((folders, "train", 6), "--split: capitals has no split 'train': choose from test, long"),
+        ((folders, "train", 6), "split: capitals has no split 'train': choose from test, long"),
         (([*folders, folders[0]], "test", 6), "is listed twice"),
         (([tmp_path], "test", 6), "no configuration at"),
     ]:

@@ -1,0 +1,107 @@
+"""Typed options: what a command or an evaluation task can be given, from which its parser, help and documentation come."""
+
+import dataclasses
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from megatape.errors import UserError
+
+Value = TypeVar("Value")
+Kind = TypeVar("Kind")
+
+
+def split_commas(value: Any) -> Any:
+    """The parts of a text such as "1,8"."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]  # of nodes, seconds, bytes of a record, ...
+Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]  # written with commas between the values
+
+
+def option(
+    description: str,
+    default: Any = PydanticUndefined,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    **argument: Any,
+) -> Any:
+    """A field of options. One without a default is required.
+
+    Args:
+        description: phrase for the help and the documentation, without the default.
+        default: value if the option is not given.
+        ge: smallest value.
+        le: largest value.
+        argument: form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list that is given one value
+            at a time; `nargs` and `const` as argparse has them; `flag`, if it is not the name of the field.
+
+    Returns:
+        A pydantic field, to be assigned or to stand in `Annotated`.
+    """
+    return Field(default, description=description, ge=ge, le=le, json_schema_extra={"argument": argument})
+
+
+def argument_of(field: FieldInfo) -> dict[str, Any]:
+    """The form of a field on the command line, as `option` was given it."""
+    extra = field.json_schema_extra
+    argument: dict[str, Any] = extra["argument"] if isinstance(extra, dict) else {}  # type: ignore[assignment]
+    return argument
+
+
+class CommandOptions(BaseModel):
+    """Base of the options of all commands.
+
+    Attributes:
+        at_most_one: names of fields of which one may be given, for each such group.
+        exactly_one: names of fields of which one must be given, for each such group.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+    at_most_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+    def fill(self, kind: type[Kind]) -> Kind:
+        """A dataclass whose fields have the values of the options of the same names."""
+        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+Options = TypeVar("Options", bound=CommandOptions)
+
+
+def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
+    """Options with these values, which may be text; values of other names are ignored.
+
+    Raises:
+        UserError: A value is missing, has another type or is out of bounds. The message begins with the field's name.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        raise UserError(f"{error['loc'][0]}: {_described(error)}") from None
+
+
+def _described(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, UserError):
+        return str(cause)
+    match error["type"]:
+        case "greater_than_equal":
+            text = f"must be at least {context['ge']}"
+        case "less_than_equal":
+            text = f"must be at most {context['le']}"
+        case "int_parsing" | "int_parsing_size" | "int_type" | "int_from_float":
+            text = "expected an integer"
+        case "float_parsing" | "float_type" | "finite_number":
+            text = "expected a number"
+        case "literal_error":
+            text = f"must be {context['expected']}"
+        case _:
+            text = str(cause or error["msg"])
+    return f"{text}, got {error['input']}"
