@@ -176,18 +176,41 @@ def test_examples_are_those_that_run() -> None:
 
 
 def test_architecture_lists_every_arrow() -> None:
-    """docs/architecture.md has a row per room: its floor, one above the highest room it imports, and its imports."""
+    """docs/architecture.md has a row per layer: its level, one above the highest level it imports, and its imports."""
     order = stated_order()
-    floors: dict[str, int] = {}
+    levels: dict[str, int] = {}
     rows = []
     for room in order:
         imports = {
             room_of(name) for module in MODULES if room_of(module) == room for name in imports_of(module) if name in MODULES
         }
         below = [other for other in order if other in imports - {room}]
-        floors[room] = 1 + max((floors[other] for other in below), default=0)
-        rows.append(f"| {floors[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
+        levels[room] = 1 + max((levels[other] for other in below), default=0)
+        rows.append(f"| {levels[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
     page = (ROOT / "docs/architecture.md").read_text()
     assert re.findall(r"^\| \d+ \| `.*$", page, re.MULTILINE) == rows, "the rows of docs/architecture.md are\n" + "\n".join(
         rows
     )
+
+
+def test_architecture_lists_every_private_name() -> None:
+    """docs/architecture.md has every private name of DeepSpeed and torch, with the versions they were read from."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    internals = {name: (ROOT / "megatape" / name).read_text() for name in ("zero/internals.py", "torch_internals.py")}
+    for text in internals.values():
+        version = re.search(r"version (\d[\d.]*\d)", text)
+        assert version and version[1] in page
+    names = re.findall(r"^PRIVATE_NAMES = (\{.*?^\})", internals["zero/internals.py"], re.MULTILINE | re.DOTALL)
+    deepspeed = {name for group in ast.literal_eval(names[0]).values() for name in group}
+    torch = set(re.findall(r"^def (\w+)", internals["torch_internals.py"], re.MULTILINE))
+    assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
+
+
+def test_tests_exist() -> None:
+    """Test functions and files that a page names."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    names = {path.name for path in files} | {
+        name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = {word for page in PAGES for code, _ in _code(page) for word in re.findall(r"\btest_\w+(?:\.py)?", code)}
+    assert not {name for name in named if name not in names}
