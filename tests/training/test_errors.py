@@ -28,7 +28,7 @@ def fail(payload: dict[str, Any], topology: Topology) -> NoReturn:
             raise ERRORS[payload["error"]]
         return make(run, *arguments)
 
-    Trainer.train_step = train_step  # type: ignore[method-assign]
+    Trainer.train_step = train_step  # type: ignore[method-assign, assignment]
     os._exit(pretrain(parse_config(payload["config"], "test"), limits=Limits(period=0.2, silence=30.0, grace=5.0)))
 
 
