@@ -1,4 +1,4 @@
-"""Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
+"""Normalization: that of a model, and RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from megatape.config import ModelConfig
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 from megatape.parallel.remat import identity, remat_of
+from megatape.registry import NORMALIZATIONS
 from megatape.torch_internals import fused_rms_norm, fused_rms_norm_backward
+
+
+def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
+    """The model's kind of normalization over the last dimension, which has `size` channels."""
+    made: nn.Module = NORMALIZATIONS[config.normalization].load()(size, config.norm_eps, axis)
+    return made
 
 
 class RMSNorm(nn.Module):
