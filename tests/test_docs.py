@@ -196,7 +196,7 @@ def test_prose_is_wrapped(page: Path) -> None:
 def test_plain_words(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`]*`", "``", text)  # code and quoted messages
-    text = re.sub(r"(?<=\S)\n(?=[^\s*|#])", " ", text)  # a phrase may lie across lines
+    text = re.sub(r"(?<=\S)\n *(?=[^\s*|#])", " ", text)  # a phrase may lie across lines
     for phrase, better in BANNED.items():
         found = re.search(phrase, text, re.MULTILINE | re.IGNORECASE)
         assert not found, f"{text[max(0, found.start() - 40) : found.end() + 20]!r}: write {better!r}"
