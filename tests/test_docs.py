@@ -23,10 +23,34 @@ from tests.test_imports import MODULES, imports_of, room_of, stated_order
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-GENERATED = ROOT / "docs/config.md"  # tests/test_config.py compares it with the configuration
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 # Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model
+# Phrases that readers stumbled over, and plain ones for them.
+BANNED = {
+    r"\bgo(es)? on\b": "resume, continue",
+    r"\b(going|went|gone) on\b": "resume, continue",
+    r"\bin front of\b": "before",
+    r"\ball the same\b": "still",
+    r"\bfor the time being\b": "temporarily",
+    r"\bso many\b": "a number of, n",
+    r"\bof ours\b": "our, or MegaTAPE's",
+    r"\bat hand\b": "available",
+    r"\bin the making\b": "unfinished",
+    r"\bby (itself|themselves)\b": "on its own, alone",
+    r"\bstands? in\b": "is recorded in, is in",
+    r"\blea(ve|ves|ving) out\b": "skip, drop",
+    r"\bleft out\b": "skipped, dropped",
+    r"\bby the clock\b": "wall time",
+    r"\btold\b": "reported, passed",
+    r"\bwhatever\b": "for any",
+    r"\bfor want of\b": "for lack of",
+    r"\b(some|no)body\b": "a user, no one",
+    r"\bmakes? room\b": "is evicted, frees space",
+    r"\bof unknown origin\b": "untrusted",
+    r"(^|[.;:|] )What (a|an|the|it|is|was|of|each|does|follows)\b": "name the thing",
+}
 NAMES = {word for name in NAMED for word in name.split()}
 WIDTH = 100
 
@@ -161,13 +185,23 @@ def test_make_targets_and_extras_exist() -> None:
                 assert next(filter(None, extra)) in extras, command
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: os.path.relpath(page, ROOT))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: os.path.relpath(page, ROOT))
 def test_prose_is_wrapped(page: Path) -> None:
     """Except for tables, code and words that cannot be broken."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for line in prose.splitlines():
         if not line.startswith(("|", "    ", "![", "#")):
             assert len(line) <= WIDTH or " " not in line.strip(), line
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: os.path.relpath(page, ROOT))
+def test_plain_words(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`]*`", "``", text)  # code and quoted messages
+    text = re.sub(r"(?<=\S)\n *(?=[^\s*|#])", " ", text)  # a phrase may lie across lines
+    for phrase, better in BANNED.items():
+        found = re.search(phrase, text, re.MULTILINE | re.IGNORECASE)
+        assert not found, f"{text[max(0, found.start() - 40) : found.end() + 20]!r}: write {better!r}"
 
 
 def test_examples_are_those_that_run() -> None:
