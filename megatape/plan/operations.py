@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from megatape.plan.gpus import Gpu
-from megatape.torch_internals import is_view
+from megatape.torch_internals import ATTENTION_OPERATORS, is_view
 
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
 MATRIX_EFFICIENCY = (0.50, 0.75)
@@ -73,8 +73,8 @@ def scaled(work: Work, times: int) -> Work:
 
 
 def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:
-    """What a call of an ATen operator does as one kernel; None if it moves nothing."""
-    name = func.overloadpacket.__name__
+    """One kernel, from a call of an ATen operator or of our launch (attention/launch.py); None if it moves nothing."""
+    name, causal, ours = func.overloadpacket.__name__, func.overloadpacket in ATTENTION_OPERATORS, func.namespace != "aten"
     if is_view(func) or "empty" in name:
         return None
     inputs, outputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}]), tensors_of(out)
@@ -86,14 +86,21 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         inputs = [*inputs[1:], *outputs]
     elif name in ("scatter_", "scatter_add_", "index_put_"):  # changes a few numbers in place
         inputs, outputs = inputs[1:], inputs[1:]
+    elif name == "_fused_rms_norm_backward":  # a kernel for each gradient
+        inputs = inputs[:3] * len(outputs) + inputs[3:]
+    elif ours:  # arguments of a kernel, some of them twice
+        inputs = args[0]
     count = count_flops(func)
     flops = 0 if count is None else count(*args, **kwargs, out_val=out) * slowdown(inputs)
-    return Operation("product" if flops else "other", flops, touched_bytes(inputs) + touched_bytes(outputs))
+    if causal:  # everywhere: a kernel skips the masked half of the scores
+        flops //= 2
+    kind: Kind = "other" if not flops else "fused" if causal or ours else "product"
+    return Operation(kind, flops, touched_bytes(inputs) + touched_bytes(outputs))
 
 
 def count_flops(func: Any) -> Any:
-    """torch's formula for the FLOPs of an operator, or None if it is no matrix product."""
-    return flop_registry.get(func.overloadpacket)
+    """The registered formula for the FLOPs of an operator, or None if it multiplies no matrices."""
+    return flop_registry.get(ATTENTION_OPERATORS.get(func.overloadpacket, func.overloadpacket))
 
 
 def slowdown(operands: Iterable[Tensor]) -> int:
