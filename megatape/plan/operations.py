@@ -35,36 +35,36 @@ class Operation(NamedTuple):
 Work = Counter[Operation]  # how often each operation runs
 
 
-class Own(NamedTuple):
-    """Seconds of a GPU's own work: of operations that arithmetic limits, and of those that memory limits."""
+class DeviceTime(NamedTuple):
+    """Seconds of the work of one GPU: of the operations that arithmetic limits, and of those that memory limits."""
 
-    compute: float
-    streaming: float
+    compute_bound: float
+    memory_bound: float
 
 
-def own_seconds(work: Work, gpu: Gpu) -> tuple[Own, Own]:
+def device_times(work: Work, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
     """Seconds that the operations take one after the other, with the (bad, good) efficiencies."""
     bad, good = (_seconds(work, gpu, case) for case in (0, 1))
     return bad, good
 
 
-def _seconds(work: Work, gpu: Gpu, case: int) -> Own:
+def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
     peak = gpu.bfloat16_flops
     rates = {"product": peak * MATRIX_EFFICIENCY[case], "fused": peak * FUSED_EFFICIENCY[case], "other": peak}
     bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]
-    compute = streaming = 0.0
+    compute_bound = memory_bound = 0.0
     for operation, count in work.items():
         arithmetic, moving = operation.flops / rates[operation.kind], operation.bytes / bandwidth
         if arithmetic > moving:
-            compute += count * arithmetic
+            compute_bound += count * arithmetic
         else:
-            streaming += count * moving
-    return Own(compute, streaming)
+            memory_bound += count * moving
+    return DeviceTime(compute_bound, memory_bound)
 
 
-def middle(own: tuple[Own, Own]) -> Own:
+def middle(times: tuple[DeviceTime, DeviceTime]) -> DeviceTime:
     """The estimate between the bad and the good case: the geometric mean of each part."""
-    return Own(*(math.sqrt(bad * good) for bad, good in zip(*own, strict=True)))
+    return DeviceTime(*(math.sqrt(bad * good) for bad, good in zip(*times, strict=True)))
 
 
 def scaled(work: Work, times: int) -> Work:
