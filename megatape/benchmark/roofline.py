@@ -25,7 +25,7 @@ from megatape.plan.trace import run_pass
 from megatape.plan.work import attention_layer_work, count, on_shapes, step_work
 from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
-from megatape.units import size
+from megatape.units import format_bytes
 
 PRECISION = "bfloat16"
 ROTATED_AT_ONCE = "sdpa, rotated at once"
@@ -152,7 +152,7 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: Estimates, results: d
                 f"{compute_bound * 1e3:.1f}",
                 f"{memory_bound * 1e3:.1f}",
                 f"{moved / numbers:.0f}",
-                "" if each.saved is None else size(each.saved),
+                "" if each.saved is None else format_bytes(each.saved),
             ]
         )
         if results:
