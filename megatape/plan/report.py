@@ -124,7 +124,7 @@ def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]
         rows.append((f"  {group}-parallel ranks", f"{format_bytes(inside)}, {format_bytes(outside)}"))
         rows += [(f"    {collective}", format_bytes(count)) for collective, count in sent.items()]
         if group == "tensor":
-            rows.append(("    of these beside computation", f"{traffic.beside:.0%}"))
+            rows.append(("    of these overlapped with computation", f"{traffic.overlapped:.0%}"))
     return rows
 
 

@@ -30,7 +30,7 @@ ASSUMPTIONS = (
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
     "torch.compile fuses all that lies between two matrix products",
-    "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, run beside computation in the good case",
+    "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
     "no waiting for launches, data, checkpoints, stragglers or host memory; FLOPs and MFU count all N x N scores",
 )
 FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as bfloat16's; --measured has their real time"
@@ -78,7 +78,7 @@ def plan_speed(
         )
         if not case:
             return tensor + memory_bound + compute_bound + data
-        return (1 - traffic.beside) * tensor + memory_bound + max(compute_bound, data + traffic.beside * tensor)
+        return (1 - traffic.overlapped) * tensor + memory_bound + max(compute_bound, data + traffic.overlapped * tensor)
 
     good, bad = seconds(1), seconds(0)
     best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))

@@ -133,6 +133,8 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     for group, sent in traffic.sent.items():
         rows += [(f"{group} ranks, {collective}", "", format_bytes(count / steps)) for collective, count in sent.items()]
         if sent:
-            rows.append((f"{group} ranks, of these beside computation", "", format_bytes(traffic.beside[group] / steps)))
+            rows.append(
+                (f"{group} ranks, of these overlapped with computation", "", format_bytes(traffic.overlapped[group] / steps))
+            )
     table = columns(rows, align=("left", "right", "right"))
     return f"profile of {steps} steps, for one step on this rank:\n{table}"
