@@ -53,20 +53,14 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
+        gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
         return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
-
-
-def gradients(
-    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Those of x and weight, each if it `needs` one, from that of the output. scale: from `fused_rms_norm`."""
-    return (fused_rms_norm_backward if x.is_cuda else _by_formula)(grad, x, scale, weight, needs)
 
 
 def _by_formula(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The same without a fused kernel: the operations of autograd, in their order, so bit for bit its results."""
+    """`fused_rms_norm_backward` on a CPU: the operations of autograd, in their order, so bit for bit its results."""
     grad, x, d_x, d_weight = grad.float(), x.float(), None, None
     if needs[1]:
         d_weight = (x * scale).mul_(grad).sum_to_size(weight.shape).to(weight.dtype)
