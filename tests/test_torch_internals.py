@@ -79,8 +79,8 @@ def test_operators() -> None:
     expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6)
     torch.testing.assert_close(normed, expected)
     torch.testing.assert_close(x * scale * weight, expected)
-    on_shapes = [tensor.to("meta") for tensor in (torch.ones_like(x), x, scale, weight)]
-    d_x, d_weight = torch_internals.fused_rms_norm_backward(*on_shapes, (True, False))
+    grad, on_shapes = torch.empty_like(x, device="meta"), x.to("meta")
+    d_x, d_weight = torch_internals.fused_rms_norm_backward(grad, on_shapes, scale.to("meta"), weight.to("meta"), (True, False))
     assert d_x is not None and d_x.shape == x.shape and d_weight is None
     one, other = torch.zeros(2), torch.ones(2)
     torch_internals.copy_all([one], [other])

@@ -71,7 +71,8 @@ class ChatRenderer:
         if isinstance(answer, MemoryError):
             raise UserError(
                 f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, "
-                f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: simplify its loops, or copy the file again"
+                f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
+                "simplify its loops, or copy the file again"
             )
         if isinstance(answer, ValueError):
             raise answer
