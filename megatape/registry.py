@@ -52,11 +52,13 @@ class FamilyEntry(Entry):
     encodings       the position encodings that it has; None for all whose code an export can carry
     attention_bias  the values of model.attention_bias that it has
     qk_norm         those of model.qk_norm
+    normalizations  those of model.normalization
     whole_heads     hidden_size must be a multiple of num_heads"""
 
     encodings: tuple[str, ...] | None = ("rope",)
     attention_bias: tuple[str, ...] = ("none",)
     qk_norm: tuple[bool, ...] = (False,)
+    normalizations: tuple[str, ...] = ("rms",)
     whole_heads: bool = False
 
 
@@ -153,6 +155,12 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "fire": _encoding("fire:Fire", "FIRE attention biases"),
     "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
+}
+
+# Normalizations of the content and of query and key heads: modules made of the number of channels, model.norm_eps and the
+# tensor axis.
+NORMALIZATIONS: dict[str, Entry] = {
+    "rms": Entry("megatape.model.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
 # Architectures of exported and adopted models, by the model_type of their config.json. Unless export.family says otherwise, the

@@ -5,6 +5,6 @@ from typing import Any
 IGNORE_INDEX = -100  # as in torch.nn.functional.cross_entropy
 
 
-def counted(targets: Any) -> Any:
+def target_mask(targets: Any) -> Any:
     """Whether each target of an array or a tensor counts in the loss, as booleans of the same kind and shape."""
     return targets != IGNORE_INDEX

@@ -5,8 +5,8 @@ tests/test_torch_internals.py calls each of them, so that another version fails 
 does not have, and finds private names in other files.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +19,15 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]  # and every function below
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]  # and every name below
+
+# Attention as one kernel of any device: operators, and those that torch has formulas of FLOPs for.
+ATTENTION_OPERATORS = {
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable: torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward: (
+        torch.ops.aten._scaled_dot_product_efficient_attention_backward
+    ),
+}
 
 
 def fake_group(name: str, size: int) -> dist.ProcessGroup:
@@ -64,9 +72,23 @@ def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tenso
 def fused_rms_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of x and weight, each if it is needed, on a GPU."""
+    """Gradients of x and weight, each if it is needed, on a GPU or on shapes; scale: from `fused_rms_norm`."""
     d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, x, weight.shape, scale, weight, needs)
     return d_x, d_weight
+
+
+@contextmanager
+def fused_on_shapes() -> Iterator[None]:
+    """On the meta device, too, dispatch modes see attention and `fused_rms_norm` as one operator, and not as its parts."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        out: Tensor = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)[0]
+        return out
+
+    with torch.library._scoped_library("aten", "IMPL", "AutogradMeta") as library:
+        library.impl("scaled_dot_product_attention", attention)
+        library.impl("_fused_rms_norm", torch.library.fallthrough_kernel)  # its caller has a backward pass of its own
+        yield
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

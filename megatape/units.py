@@ -1,7 +1,7 @@
 """Readable numbers."""
 
 
-def size(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Bytes in the unit that suits them."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:

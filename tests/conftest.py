@@ -53,8 +53,10 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(imports, "_given", {})
     yield
     for name in sys.modules.keys() - modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if name.partition(".")[0] not in ("megatape", "tests") and not file.startswith((sys.prefix, sys.base_prefix)):
+        module = sys.modules[name]
+        place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+        own = Path(place).is_absolute() and not place.startswith((sys.prefix, sys.base_prefix))  # torch.ops has a relative one
+        if own and name.partition(".")[0] not in ("megatape", "tests"):
             del sys.modules[name]
     for table, entries in zip(tables, before, strict=True):
         table.clear()

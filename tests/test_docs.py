@@ -25,11 +25,34 @@ from tests.test_imports import MODULES, imports_of, room_of, stated_order
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# tests/test_config.py and tests/commands/test_options.py compare them with the code.
-GENERATED = (ROOT / "docs/config.md", ROOT / "docs/commands.md")
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 # Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model
+# Phrases that readers stumbled over, and plain ones for them.
+BANNED = {
+    r"\bgo(es)? on\b": "resume, continue",
+    r"\b(going|went|gone) on\b": "resume, continue",
+    r"\bin front of\b": "before",
+    r"\ball the same\b": "still",
+    r"\bfor the time being\b": "temporarily",
+    r"\bso many\b": "a number of, n",
+    r"\bof ours\b": "our, or MegaTAPE's",
+    r"\bat hand\b": "available",
+    r"\bin the making\b": "unfinished",
+    r"\bby (itself|themselves)\b": "on its own, alone",
+    r"\bstands? in\b": "is recorded in, is in",
+    r"\blea(ve|ves|ving) out\b": "skip, drop",
+    r"\bleft out\b": "skipped, dropped",
+    r"\bby the clock\b": "wall time",
+    r"\btold\b": "reported, passed",
+    r"\bwhatever\b": "for any",
+    r"\bfor want of\b": "for lack of",
+    r"\b(some|no)body\b": "a user, no one",
+    r"\bmakes? room\b": "is evicted, frees space",
+    r"\bof unknown origin\b": "untrusted",
+    r"(^|[.;:|] )What (a|an|the|it|is|was|of|each|does|follows)\b": "name the thing",
+}
 NAMES = {word for name in NAMED for word in name.split()} | {alias for names in ALIASES.values() for alias in names}
 WIDTH = 100
 
@@ -168,9 +191,7 @@ def test_make_targets_and_extras_exist() -> None:
                 assert next(filter(None, extra)) in extras, command
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in GENERATED], ids=lambda page: os.path.relpath(page, ROOT)
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: os.path.relpath(page, ROOT))
 def test_prose_is_wrapped(page: Path) -> None:
     """Except for tables, code and words that cannot be broken."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -179,24 +200,57 @@ def test_prose_is_wrapped(page: Path) -> None:
             assert len(line) <= WIDTH or " " not in line.strip(), line
 
 
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: os.path.relpath(page, ROOT))
+def test_plain_words(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`]*`", "``", text)  # code and quoted messages
+    text = re.sub(r"(?<=\S)\n *(?=[^\s*|#])", " ", text)  # a phrase may lie across lines
+    for phrase, better in BANNED.items():
+        found = re.search(phrase, text, re.MULTILINE | re.IGNORECASE)
+        assert not found, f"{text[max(0, found.start() - 40) : found.end() + 20]!r}: write {better!r}"
+
+
 def test_examples_are_those_that_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/examples.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks == [(ROOT / f"examples/{name}.py").read_text() for name in ("train", "load_export", "add_encoding")]
 
 
 def test_architecture_lists_every_arrow() -> None:
-    """docs/architecture.md has a row per room: its floor, one above the highest room it imports, and its imports."""
+    """docs/architecture.md has a row per layer: its level, one above the highest level it imports, and its imports."""
     order = stated_order()
-    floors: dict[str, int] = {}
+    levels: dict[str, int] = {}
     rows = []
     for room in order:
         imports = {
             room_of(name) for module in MODULES if room_of(module) == room for name in imports_of(module) if name in MODULES
         }
         below = [other for other in order if other in imports - {room}]
-        floors[room] = 1 + max((floors[other] for other in below), default=0)
-        rows.append(f"| {floors[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
+        levels[room] = 1 + max((levels[other] for other in below), default=0)
+        rows.append(f"| {levels[room]} | `{room}` | {', '.join(f'`{other}`' for other in below)} |")
     page = (ROOT / "docs/architecture.md").read_text()
     assert re.findall(r"^\| \d+ \| `.*$", page, re.MULTILINE) == rows, "the rows of docs/architecture.md are\n" + "\n".join(
         rows
     )
+
+
+def test_architecture_lists_every_private_name() -> None:
+    """docs/architecture.md has every private name of DeepSpeed and torch, with the versions they were read from."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    internals = {name: (ROOT / "megatape" / name).read_text() for name in ("zero/internals.py", "torch_internals.py")}
+    for text in internals.values():
+        version = re.search(r"version (\d[\d.]*\d)", text)
+        assert version and version[1] in page
+    names = re.findall(r"^PRIVATE_NAMES = (\{.*?^\})", internals["zero/internals.py"], re.MULTILINE | re.DOTALL)
+    deepspeed = {name for group in ast.literal_eval(names[0]).values() for name in group}
+    torch = set(re.findall(r"^def (\w+)", internals["torch_internals.py"], re.MULTILINE))
+    assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
+
+
+def test_tests_exist() -> None:
+    """Test functions and files that a page names."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    names = {path.name for path in files} | {
+        name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = {word for page in PAGES for code, _ in _code(page) for word in re.findall(r"\btest_\w+(?:\.py)?", code)}
+    assert not {name for name in named if name not in names}

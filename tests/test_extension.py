@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from megatape import imports
 from megatape.checkpoint.reader import CheckpointReader
@@ -17,6 +18,8 @@ from megatape.cluster.slurm import Job, Study, render
 from megatape.cluster.snapshot import take_snapshot
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
+from megatape.hf.families import family_of
+from tests.bounds import TRAINED, assert_close
 from tests.conftest import Command
 from tests.workers import ROOT, Workers
 
@@ -87,6 +90,27 @@ class Tally(Callback):
 
 
 CALLBACKS["tally"] = Entry(f"{__name__}:Tally", "counts steps")
+""",
+    "centered": """
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from megatape.parallel.mesh import SINGLE, Axis
+from megatape.parallel.parameters import parameter
+from megatape.registry import NORMALIZATIONS, Entry
+
+
+class Centered(nn.Module):
+    def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = parameter((size,), axis, init=1.0), parameter((size,), axis, init=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x.float(), x.shape[-1:], self.weight, self.bias, self.eps).to(x.dtype)
+
+
+NORMALIZATIONS["centered"] = Entry(f"{__name__}:Centered", "layer normalization")
 """,
 }
 EXPORTED = """
@@ -181,6 +205,32 @@ def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) 
         with Workers(generating, 1, tmp_path / name) as workers:
             assert workers.statuses() == [status], workers.logs()
             assert said in workers.logs()
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path], tmp_path: Path) -> None:
+    """On two tensor-parallel ranks, which add up the gradients of its weights. No architecture of transformers has it."""
+    normalization = next(path for path in own if path.stem == "centered")
+    raw_config["model"] |= {"normalization": "centered", "qk_norm": True}
+    raw_config["training"] |= {"steps": 2, "trainable": ["norms"]}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    runs = []
+    for ranks in (1, 2):
+        directory = tmp_path / f"run{ranks}"
+        changed = [f"run.directory={directory}", f"parallel.tp={ranks}"]
+        words = ["pretrain", *options([normalization]), "--config", str(config), *(w for c in changed for w in ("--set", c))]
+        with Workers(words, ranks, tmp_path / f"workers{ranks}") as workers:
+            assert workers.statuses() == [0] * ranks, workers.logs()
+        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        runs.append(torch.tensor([[line["loss"], line["grad_norm"]] for line in lines]))
+    assert_close(runs[1], runs[0], TRAINED)
+    checkpoint = CheckpointReader(directory / "checkpoints" / "step-00000002")
+    trained = [name for name in checkpoint.names() if name.endswith("norm.bias") and checkpoint.tensor(name).any()]
+    assert len(trained) == 2 * 4 + 1, trained
+    imports.import_given(str(normalization))
+    with pytest.raises(UserError, match="normalization centered"):
+        family_of(load_config(config))
 
 
 @pytest.mark.usefixtures("own_modules")

@@ -10,7 +10,9 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape import torch_internals
 from tests.workers import ROOT
@@ -40,13 +42,46 @@ def test_groups_and_timeouts() -> None:
         dist.destroy_process_group()
 
 
+def test_fused_operators_on_shapes() -> None:
+    """A mode sees one operator for attention, one for its backward pass and one for RMSNorm, inside the block only."""
+    with torch.device("meta"):
+        q, v, weight = torch.empty(1, 2, 8, 16, requires_grad=True), torch.empty(1, 2, 8, 24), torch.empty(24)
+
+    def seen() -> list[str]:
+        with Dispatched() as mode:
+            out = F.scaled_dot_product_attention(q, q, v, is_causal=True)
+            torch.autograd.grad(out, q, torch.empty_like(out))
+            torch_internals.fused_rms_norm(v, weight, 1e-6)
+        return mode.names
+
+    with torch_internals.fused_on_shapes():
+        inside = [name for name in seen() if name.startswith("_")]
+    attention = "_scaled_dot_product_fused_attention_overrideable"
+    assert inside == [attention, f"{attention}_backward", "_fused_rms_norm"]
+    assert attention not in (outside := seen()) and "_fused_rms_norm" not in outside
+
+
+class Dispatched(TorchDispatchMode):
+    """Names of the operators that are dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_operators() -> None:
     x, weight = torch.randn(3, 16), torch.randn(16)
     normed, scale = torch_internals.fused_rms_norm(x, weight, 1e-6)
     expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6)
     torch.testing.assert_close(normed, expected)
     torch.testing.assert_close(x * scale * weight, expected)
-    assert torch.ops.aten._fused_rms_norm_backward.default  # of GPUs only
+    grad, on_shapes = torch.empty_like(x, device="meta"), x.to("meta")
+    d_x, d_weight = torch_internals.fused_rms_norm_backward(grad, on_shapes, scale.to("meta"), weight.to("meta"), (True, False))
+    assert d_x is not None and d_x.shape == x.shape and d_weight is None
     one, other = torch.zeros(2), torch.ones(2)
     torch_internals.copy_all([one], [other])
     assert one.tolist() == [1.0, 1.0]

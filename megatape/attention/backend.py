@@ -59,7 +59,14 @@ class Backend(ABC):
         attention/trial.py."""
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Bytes that one layer keeps on a GPU for the backward pass, beyond those that `blocked` keeps."""
+        """Bytes that one layer saves on a GPU for its backward pass, beyond the least that a fused kernel saves.
+
+        The least is the arguments of `attend`, its results and a float32 number for each query and head.
+        tests/attention/test_backends.py compares with the tensors that autograd saves.
+
+        Args:
+            sizes: sizes of the layer.
+        """
         return 0
 
     @abstractmethod

@@ -1,31 +1,31 @@
-"""Launches of our own kernels. On the meta device none runs; who counts what a GPU does (megatape/plan/work.py) sees them."""
+"""Launches of our own kernels. On the meta device a launch is an operator of PyTorch, which computes nothing."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-# FLOPs of a launch, and the tensors that it reads or writes.
-Observer = Callable[[float, list[Tensor]], None]
-_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
-
-
-@contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """The observer sees every launch inside the block, also those of backward passes."""
-    token = _observer.set(observer)
-    try:
-        yield
-    finally:
-        _observer.reset(token)
+torch.library.define("megatape::launch", "(Tensor[] tensors, float flops) -> ()")
+torch.library.impl("megatape::launch", "Meta")(lambda tensors, flops: None)
+register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, **_: flops)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
-    """Run a Triton kernel. flops: of its matrix products."""
+    """Run a Triton kernel.
+
+    Dispatch modes of PyTorch (torch.utils.flop_counter among them) count it on the meta device.
+
+    Args:
+        kernel: the kernel.
+        grid: its numbers of programs.
+        flops: floating-point operations of its matrix products.
+        warps: warps of each program.
+        stages: steps that the loops of a program load ahead.
+        arguments: of the kernel, by name.
+    """
     tensors = [argument for argument in arguments.values() if isinstance(argument, Tensor)]
-    if (observer := _observer.get()) is not None:
-        observer(flops, tensors)
-    if not tensors[0].is_meta:
+    if tensors[0].is_meta:
+        torch.ops.megatape.launch(tensors, flops)
+    else:
         kernel[grid](**arguments, num_warps=warps, num_stages=stages)

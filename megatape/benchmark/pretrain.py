@@ -1,7 +1,6 @@
 """`megatape pretrain` as users start it, beside the bare step of the same model: what DeepSpeed, data and logging cost."""
 
 import json
-import logging
 import os
 import shutil
 import statistics
@@ -28,8 +27,6 @@ from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.efficiency import BASELINE, compute_dtype
-
-LOG = logging.getLogger(__name__)
 
 STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
 STEPS_TINY, WARM_UP_TINY = 3, 1
@@ -95,7 +92,7 @@ class Trials:
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.clock.device.type == "cpu" else {})
         command = [sys.executable, "-m", "megatape", "pretrain", "--config", str(file)]
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
-        LOG.info("%s\n%s", ended.stdout, ended.stderr)
+        sys.stdout.write(f"{ended.stdout}\n{ended.stderr}\n")  # to the log of this child, which shows no lines of the library
         if ended.returncode:
             raise RuntimeError(ending(ended.stderr))
 

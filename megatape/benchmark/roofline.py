@@ -19,13 +19,13 @@ from megatape.model.encodings import encoding_of
 from megatape.model.needs import attention_needs
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
-from megatape.plan.operations import Operation, Own, Work, middle, own_seconds, scaled, touched_bytes
+from megatape.plan.operations import DeviceTime, Operation, Work, device_times, middle, scaled, touched_bytes
 from megatape.plan.speed import ASSUMPTIONS, optimizer_work
 from megatape.plan.trace import run_pass
 from megatape.plan.work import attention_layer_work, count, on_shapes, step_work
 from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
-from megatape.units import size
+from megatape.units import format_bytes
 
 PRECISION = "bfloat16"
 ROTATED_AT_ONCE = "sdpa, rotated at once"
@@ -46,16 +46,16 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a training step or of a layer. own: (bad, good); saved: bytes, None where they are not counted."""
+    """Of a training step or of a layer. times: (bad, good); saved: bytes, None where they are not counted."""
 
-    own: tuple[Own, Own]
+    times: tuple[DeviceTime, DeviceTime]
     work: Work
     saved: int | None = None
 
     @property
     def seconds(self) -> float:
         """In the middle of the range."""
-        return sum(middle(self.own))
+        return sum(middle(self.times))
 
 
 Estimates = dict[Way, Estimate]
@@ -92,11 +92,11 @@ def _steps(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
                 work = Counter(step.work)
                 work.update(optimizer)
                 saved = step.saved if mode == "eager" else None
-                yield Way(encoding, attention, mode), Estimate(own_seconds(work, gpu), work, saved)
+                yield Way(encoding, attention, mode), Estimate(device_times(work, gpu), work, saved)
                 if (encoding, attention) == (BASELINE, "sdpa"):
                     work = Counter(work)
                     work.update(scaled(_rotation_at_once(own, backward=True), config.model.num_layers))
-                    yield Way(encoding, ROTATED_AT_ONCE, mode), Estimate(own_seconds(work, gpu), work)
+                    yield Way(encoding, ROTATED_AT_ONCE, mode), Estimate(device_times(work, gpu), work)
 
 
 def _layers(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
@@ -104,11 +104,11 @@ def _layers(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
         for attention in _attentions(shape.config(encoding, PRECISION)):
             config = shape.config(encoding, PRECISION, attention)
             work = attention_layer_work(config)
-            yield Way(encoding, attention), Estimate(own_seconds(work, gpu), work)
+            yield Way(encoding, attention), Estimate(device_times(work, gpu), work)
             if (encoding, attention) == (BASELINE, "sdpa"):
                 work = Counter(work)
                 work.update(_rotation_at_once(config, backward=False))
-                yield Way(encoding, ROTATED_AT_ONCE), Estimate(own_seconds(work, gpu), work)
+                yield Way(encoding, ROTATED_AT_ONCE), Estimate(device_times(work, gpu), work)
 
 
 def _attentions(config: Config) -> list[str]:
@@ -140,8 +140,8 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: Estimates, results: d
     numbers = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
     rows = []
     for way, each in steps.items():
-        bad, good = each.own
-        compute, streaming = middle(each.own)
+        bad, good = each.times
+        compute_bound, memory_bound = middle(each.times)
         moved = sum(operation.bytes * times for operation, times in each.work.items() if not operation.flops)
         rows.append(
             [
@@ -149,10 +149,10 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: Estimates, results: d
                 f"{each.seconds * 1e3:.1f} ({sum(good) * 1e3:.1f} to {sum(bad) * 1e3:.1f})",
                 f"{each.seconds / fastest:.3f}",
                 f"{_utilization(shape, way.encoding, gpu, each):.0%}",
-                f"{compute * 1e3:.1f}",
-                f"{streaming * 1e3:.1f}",
+                f"{compute_bound * 1e3:.1f}",
+                f"{memory_bound * 1e3:.1f}",
                 f"{moved / numbers:.0f}",
-                "" if each.saved is None else size(each.saved),
+                "" if each.saved is None else format_bytes(each.saved),
             ]
         )
         if results:

@@ -10,7 +10,7 @@ from typing import Any
 
 from megatape.benchmark.journal import Result, measured
 from megatape.tables import markdown
-from megatape.units import size
+from megatape.units import format_bytes
 
 Results = dict[str, Result]
 
@@ -117,7 +117,7 @@ def _steps(results: Results) -> Iterator[str]:
         ratios = _step_ratios(results, shape)
         for words, r in _of(results, f"step {shape}"):
             if (key := (words[0], words[1], words[2])) in ratios:
-                bytes_ = [size(r[name]) if name in r else "" for name in ("saved bytes", "peak bytes", "planned bytes")]
+                bytes_ = [format_bytes(r[name]) if name in r else "" for name in ("saved bytes", "peak bytes", "planned bytes")]
                 mfu = f"{r['MFU']:.1%}" if "MFU" in r else ""
                 label = f"{shape}, from {' and '.join(r['extrapolated from'])} layers" if "extrapolated from" in r else shape
                 numbers = [_milliseconds(r["seconds"]), f"{ratios[key]:.3f}", f"{r['tokens/s']:,.0f}", mfu]
@@ -146,7 +146,9 @@ def _update(results: Results) -> Iterator[str]:
     rows = []
     for (shape, name), r in _of(results, "update"):
         parts = [r["forward"], r["step"]]
-        numbers = [[_milliseconds(part["seconds"]), size(part["bytes"]), f"{part['ratio to a copy']:.2f}"] for part in parts]
+        numbers = [
+            [_milliseconds(part["seconds"]), format_bytes(part["bytes"]), f"{part['ratio to a copy']:.2f}"] for part in parts
+        ]
         rows.append([shape, name, *numbers[0], *numbers[1]])
     header = ["shape", "", "forward, ms", "bytes", "over a copy", "and backward, ms", "bytes", "over a copy"]
     yield from _titled("Rotation and position update, beside a copy of the fewest bytes", header, rows)
@@ -174,8 +176,8 @@ def _pretrain(results: Results) -> Iterator[str]:
             _milliseconds(r["seconds"]),
             _milliseconds(r["bare seconds"]),
             f"{r['ratio']:.2f}",
-            size(r["peak bytes"]),
-            size(r["planned bytes"]),
+            format_bytes(r["peak bytes"]),
+            format_bytes(r["planned bytes"]),
         ]
         for words, r in _of(results, "pretrain")
     ]

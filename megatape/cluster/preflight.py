@@ -30,7 +30,7 @@ from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology
 from megatape.tables import columns
-from megatape.units import size
+from megatape.units import format_bytes
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
@@ -111,7 +111,9 @@ def find_faults(reports: list[Report]) -> list[str]:
             "run.directory"
         )
     if full := [report for report in reports if report.shared and report.free < MIN_FREE]:
-        found.append(f"only {size(min(report.free for report in full))} free in run.directory: free space for checkpoints")
+        found.append(
+            f"only {format_bytes(min(report.free for report in full))} free in run.directory: free space for checkpoints"
+        )
     devices = {report.device for report in reports}
     if len(devices) > 1:
         found.append(
@@ -148,13 +150,15 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
             report.interface,
             f"{1000 * report.clock:+.0f} ms",
             "shared" if report.shared else "NOT SEEN",
-            size(report.free),
+            format_bytes(report.free),
         )
         for report in reports
     ]
     lines = [columns(rows, header)]
     if rates:
-        found = [(rate.name, "correct" if rate.correct else "WRONG", f"{size(rate.bandwidth)}/s a rank") for rate in rates]
+        found = [
+            (rate.name, "correct" if rate.correct else "WRONG", f"{format_bytes(rate.bandwidth)}/s a rank") for rate in rates
+        ]
         lines.append(columns(found))
     lines += ["to fix:", *(f"  {fault}" for fault in faults)] if faults else ["all checks passed"]
     return "\n".join(lines)

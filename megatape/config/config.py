@@ -56,7 +56,8 @@ class Config(Section):
         if family is not None and family not in possible:
             raise ConfigError(
                 f"export.family {family} has no model with encoding {self.model.encoding}, attention_bias "
-                f"{self.model.attention_bias} and qk_norm {str(self.model.qk_norm).lower()} in this shape: remove it"
+                f"{self.model.attention_bias}, qk_norm {str(self.model.qk_norm).lower()} and normalization "
+                f"{self.model.normalization} in this shape: remove it"
                 + (f", or choose one of {', '.join(possible)}" if possible else "")
             )
         for path, value in (

@@ -31,9 +31,9 @@ class ReweightingConfig(Section):
     """A change of the mixture's weights."""
 
     tokens: Compared[PositiveInt] = Field(
-        description="tokens, counted from the beginning of the run, after which these weights hold"
+        description="tokens, counted from the beginning of the run, after which these weights apply"
     )
-    weights: Compared[dict[CorpusName, NonNegativeFloat]] = Field(description="those of all corpora")
+    weights: Compared[dict[CorpusName, NonNegativeFloat]] = Field(description="weights of all corpora")
 
 
 class LengthConfig(Section):
@@ -46,12 +46,12 @@ class LengthConfig(Section):
 
 
 class DataConfig(Section):
-    """What a run reads, and how that is cut into samples."""
+    """Training data, and how they are cut into samples."""
 
     path: Local[PathText] = Field(
         "",
         description="data directory that `megatape prepare` wrote, the folder with index.json, or its URL (http, s3, gs and "
-        "what else fsspec knows); or give `mixture`",
+        "other protocols of fsspec); or give `mixture`",
     )
     mixture: dict[CorpusName, CorpusConfig] = Field(
         {}, description="several data directories instead of `path`, and the share of each (docs/data_loading.md)"
@@ -64,7 +64,7 @@ class DataConfig(Section):
     annealing: Compared[tuple[ReweightingConfig, ...]] = Field(
         (),
         strict=False,  # JSON has lists
-        description="changes of the mixture's weights, by tokens; those to come may change on resume",
+        description="changes of the mixture's weights, by tokens; those that are not reached yet may change on resume",
     )
     cache: Local[PathText] = Field(
         "",
@@ -74,21 +74,21 @@ class DataConfig(Section):
     cache_bytes: Local[int | None] = Field(
         None,
         ge=1,
-        description="bytes of shards that `cache` keeps, besides those that are being copied: those that were needed least "
-        "recently make room; default: any number",
+        description="bytes of shards that `cache` keeps, besides those in transfer; the least recently used are evicted; "
+        "default: any number",
     )
     window: FixedSamples[int] = Field(
         0,
         ge=0,
-        description="W: training reads shards in a random order, and mixes the samples of W shards at a time, which suits "
-        "shards that are copied from far; 0 mixes all samples (docs/data_loading.md)",
+        description="W: training reads shards in a random order, and mixes the samples of W shards at a time, for remote "
+        "shards; 0 mixes all samples (docs/data_loading.md)",
     )
     sequence_length: FixedSamples[PositiveInt] = Field(description="N, tokens per sample")
     length_warmup: FixedSamples[tuple[LengthConfig, ...]] = Field(
         (),
         strict=False,
-        description="shorter sequences at the beginning: the samples of a step are cut into sequences of `length`, until so "
-        "many tokens have been seen (docs/data_loading.md)",
+        description="shorter sequences at the beginning: the samples of a step are cut into sequences of `length`, until "
+        "`tokens` have been seen (docs/data_loading.md)",
     )
     samples: FixedSamples[Literal["packed", "best_fit", "documents", "examples"]] = Field(
         "packed",

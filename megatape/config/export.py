@@ -32,5 +32,6 @@ def families_with(model: ModelConfig) -> list[str]:
         if (carried if entry.encodings is None else model.encoding in entry.encodings)
         and model.attention_bias in entry.attention_bias
         and model.qk_norm in entry.qk_norm
+        and model.normalization in entry.normalizations
         and not (entry.whole_heads and model.hidden_size % model.num_heads)
     ]

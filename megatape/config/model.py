@@ -6,9 +6,10 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from megatape.config.section import Fixed, Registered, Section
 from megatape.errors import ConfigError
-from megatape.registry import ENCODINGS
+from megatape.registry import ENCODINGS, NORMALIZATIONS
 
 EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
+NormalizationName = Annotated[str, AfterValidator(Registered(NORMALIZATIONS))]
 
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
@@ -128,8 +129,9 @@ class ModelConfig(Section):
         "none", description="projections of attention that have a bias: queries, keys and values, or the output too"
     )
     qk_norm: Fixed[bool] = Field(
-        False, description="RMSNorm of every query and key head, over the head size, before it is rotated"
+        False, description="normalization of every query and key head, over the head size, before it is rotated"
     )
+    normalization: Fixed[NormalizationName] = Field("rms", description="of the content, and with qk_norm of heads")
     norm_eps: Fixed[float] = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
     init_std: Fixed[float] = Field(0.02, gt=0, description="standard deviation of the initial weights")
     tie_embeddings: Fixed[bool] = Field(False, description="share the embedding matrix with the output head")

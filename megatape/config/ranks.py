@@ -12,7 +12,7 @@ class ZeroConfig(Section):
     """How DeepSpeed ZeRO shards the training state over the data-parallel ranks."""
 
     stage: Free[Literal[0, 1, 2, 3]] = Field(
-        3, description="what is sharded: 0 nothing, 1 the optimizer state, 2 also the gradients, 3 also the weights"
+        3, description="sharded state: 0 nothing, 1 the optimizer state, 2 also the gradients, 3 also the weights"
     )
     offload_optimizer: Free[bool] = Field(
         False, description="keep master weights and optimizer state in host memory, and run the optimizer there"

@@ -42,7 +42,7 @@ class CheckpointConfig(Section):
     interval: Free[PositiveInt] = Field(1000, description="steps between checkpoints; the last step always writes one")
     keep: Free[PositiveInt] = Field(3, description="number of checkpoints to keep, newest first")
     background: Free[bool] = Field(
-        False, description="write checkpoints in a thread, from copies in host memory; the last step's is waited for"
+        False, description="write checkpoints in a thread, from copies in host memory; the last one in the foreground"
     )
 
 
@@ -59,10 +59,10 @@ class LoggingConfig(Section):
     sinks: Free[tuple[SinkName, ...]] = Field(
         ("jsonl", "tensorboard", "console"),
         strict=False,  # JSON has lists
-        description="where the main rank's metrics go; jsonl is always among them",
+        description="receivers of the main rank's metrics; jsonl is required",
     )
     callbacks: Free[tuple[CallbackName, ...]] = Field(
-        (), strict=False, description="what follows the run beside its metrics: names of callbacks of your own"
+        (), strict=False, description="names of callbacks of your own, beside the built-in ones"
     )
 
     @field_validator("sinks")

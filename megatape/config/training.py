@@ -60,8 +60,8 @@ class TrainingConfig(Section):
     )
     attention: Free[BackendName] = Field(
         AUTO,
-        description="attention backend; auto takes the first that supports encoding, device, head size, precision and masks "
-        "and works when it is tried at the start",
+        description="attention backend; auto selects the first that supports encoding, device, head size, precision and "
+        "masks and works when it is tried at the start",
     )
     num_shifted_groups: Compared[int | None] = Field(
         None,
@@ -74,13 +74,13 @@ class TrainingConfig(Section):
         ("all",),
         min_length=1,
         strict=False,  # JSON has lists
-        description="what is trained: groups (all, position, embeddings, norms, adapters) and patterns of parameter names "
+        description="trainable weights: groups (all, position, embeddings, norms, adapters) and patterns of parameter names "
         "(blocks.0.*); the rest is frozen",
     )
     frozen: Fixed[tuple[str, ...]] = Field(
         (),
         strict=False,
-        description="groups and patterns of what `trainable` names and is frozen all the same, such as *.position.gain",
+        description="groups and patterns within `trainable` that are kept frozen, such as *.position.gain",
     )
     replica_check_interval: Free[PositiveInt] = Field(
         100,
@@ -90,24 +90,23 @@ class TrainingConfig(Section):
     max_skipped_steps: Free[int] = Field(
         10,
         ge=0,
-        description="steps in a row that may be left out because loss or gradient are not finite; one more ends the run "
+        description="steps in a row that may be skipped because loss or gradient are not finite; one more ends the run "
         "(docs/training.md)",
     )
     on_spike: Compared[Literal["log", "skip", "rewind"]] = Field(
         "log",
-        description="what a step does whose loss or gradient norm is far above the last ones: log takes it and says so, skip "
-        "leaves it out, rewind goes back to a checkpoint of calmer times and leaves out the samples that led there "
-        "(docs/training.md)",
+        description="on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore the last stable "
+        "checkpoint and skip the samples of the last 64 steps; docs/training.md)",
     )
     skip_samples: Compared[tuple[SampleRange, ...]] = Field(
         (),
         strict=False,  # JSON has lists
-        description="ranges [first, last] of samples, counted as in metrics.jsonl: steps that would see one are left out",
+        description="ranges [first, last] of samples, counted as in metrics.jsonl: steps with one of them are skipped",
     )
     activation_checkpointing: Annotated[Free[ActivationCheckpointing], BeforeValidator(_named)] = Field(
         "none",
-        description="what the backward pass computes again instead of keeping it: selective, what is cheap (norms, the product "
-        "of the MLP's gate); full, all but each block's input. false and true are none and full",
+        description="activations that the backward pass recomputes: selective, cheap ones (norms, the product of the MLP's "
+        "gate); full, all but each block's input. false and true are none and full",
     )
     compile: Free[bool] = Field(
         False,

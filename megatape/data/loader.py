@@ -16,7 +16,7 @@ from megatape.data.mixture import Mixture
 from megatape.data.order import sample_hash, samples_digest
 from megatape.data.positions import FROM_ZERO, Positions
 from megatape.errors import UserError
-from megatape.targets import IGNORE_INDEX, counted
+from megatape.targets import IGNORE_INDEX, target_mask
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Batch:
     @property
     def num_targets(self) -> int:
         """The number of targets that count in the loss."""
-        return int(counted(self.targets.numpy()).sum())
+        return int(target_mask(self.targets.numpy()).sum())
 
     def tensors(self) -> dict[str, Tensor | None]:
         """All of them, by name."""

@@ -6,7 +6,7 @@ from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding
-from megatape.model.norm import RMSNorm
+from megatape.model.norm import normalization
 from megatape.parallel.layout import tokens_to_channels
 from megatape.parallel.linear import ColumnLinear, RowLinear
 from megatape.parallel.mesh import SINGLE, Axis
@@ -31,8 +31,8 @@ class Attention(nn.Module):
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
         self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
         self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis, outputs)
-        self.query_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
-        self.key_norm = RMSNorm(config.head_dim, config.norm_eps, axis) if config.qk_norm else None
+        self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
+        self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
         self.bias = encoding.bias(axis)
 
     def forward(

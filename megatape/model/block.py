@@ -24,7 +24,7 @@ from megatape.config import ModelConfig
 from megatape.model.attention import Attention
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.mlp import MLP
-from megatape.model.norm import RMSNorm
+from megatape.model.norm import normalization
 from megatape.parallel.mesh import SINGLE, Axis
 
 
@@ -50,9 +50,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.attention_norm = normalization(config, config.hidden_size, axis)
         self.attention = Attention(config, encoding, axis)
-        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.mlp_norm = normalization(config, config.hidden_size, axis)
         self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
         self.position = encoding.update(axis)
         self.moves = self.position is not None

@@ -1,4 +1,4 @@
-"""Root mean square normalization (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
+"""Normalization: that of a model, and RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from megatape.config import ModelConfig
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import parameter
 from megatape.parallel.remat import identity, remat_of
+from megatape.registry import NORMALIZATIONS
 from megatape.torch_internals import fused_rms_norm, fused_rms_norm_backward
+
+
+def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
+    """The model's kind of normalization over the last dimension, which has `size` channels."""
+    made: nn.Module = NORMALIZATIONS[config.normalization].load()(size, config.norm_eps, axis)
+    return made
 
 
 class RMSNorm(nn.Module):
@@ -45,20 +53,14 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
+        gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
         return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
-
-
-def gradients(
-    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Those of x and weight, each if it `needs` one, from that of the output. scale: from `fused_rms_norm`."""
-    return (fused_rms_norm_backward if x.is_cuda else _by_formula)(grad, x, scale, weight, needs)
 
 
 def _by_formula(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The same without a fused kernel: the operations of autograd, in their order, so bit for bit its results."""
+    """`fused_rms_norm_backward` on a CPU: the operations of autograd, in their order, so bit for bit its results."""
     grad, x, d_x, d_weight = grad.float(), x.float(), None, None
     if needs[1]:
         d_weight = (x * scale).mul_(grad).sum_to_size(weight.shape).to(weight.dtype)

@@ -8,7 +8,7 @@ from megatape.model.parts import position_parameters
 from megatape.model.transformer import Transformer
 
 POSITION = "position"  # the group of what the model has for its encoding's sake
-PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.weight", "adapters": "*.adapter.*"}  # of other groups
+PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapters": "*.adapter.*"}  # of other groups
 
 
 def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.block import Block, Streams
 from megatape.model.encodings import encoding_of
-from megatape.model.norm import RMSNorm
+from megatape.model.norm import normalization
 from megatape.parallel.dropout import dropout_seeds as drawn_from
 from megatape.parallel.layout import local_tokens
 from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
@@ -42,7 +42,7 @@ class Transformer(nn.Module):
         if last.position is not None:
             never_decay(last.position)
         self.blocks = nn.ModuleList(blocks)
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps, axis)
+        self.norm = normalization(config, config.hidden_size, axis)
         self.head = VocabularyHead(config.vocab_size, config.hidden_size, axis, tied=config.tie_embeddings)
 
     def forward(

@@ -1,6 +1,6 @@
 """Collectives of tensor parallelism, and pairs of them: what the forward pass gathers, the backward pass sums and scatters.
 
-Nothing else runs meanwhile; overlap.py has those that overlap with compute.
+Nothing else runs meanwhile; overlap.py has those that overlap with computation.
 
 B batch, N tokens, T tensor-parallel ranks. Every function but `every_rank` is the identity at T = 1.
 """

@@ -13,7 +13,7 @@ from torch import Tensor
 from megatape.parallel.collectives import all_gather, every_rank, reduce_scatter
 from megatape.parallel.layout import own_rows
 from megatape.parallel.mesh import Axis
-from megatape.targets import counted
+from megatape.targets import target_mask
 
 # Logits that a rank computes at a time: 128 MiB in float32, enough rows for efficient products up
 # to a vocabulary of 131072.
@@ -48,7 +48,7 @@ class _CrossEntropy(torch.autograd.Function):
             piece = slice(first, first + size)
             rows, held = own_rows(targets[piece], weight.shape[0], axis)
             losses, probabilities = _chunk(states[piece], weight, rows, held, vocab_size, axis)
-            counts = counted(targets[piece])
+            counts = target_mask(targets[piece])
             total += (losses * counts).sum()
             if differentiate:
                 # d loss / d logits: the probabilities, minus one at the target; zero where a token has no target.

@@ -1,4 +1,4 @@
-"""Collectives that overlap with compute: begun at one place, finished at another.
+"""Collectives that overlap with computation: begun at one place, finished at another.
 
 A device runs the collectives of one group in the order in which they begin, so the one that is needed first begins first.
 B batch, N tokens, T tensor-parallel ranks.

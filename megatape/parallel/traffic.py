@@ -45,17 +45,23 @@ def sent_bytes(collective: str, whole: int, size: int) -> int:
 class CountTraffic(TorchDispatchMode):
     """Count what this rank sends inside the block by process group, DeepSpeed's collectives included.
 
-    axes: those to count; any other process group counts as OTHER. Single numbers, and the few that all ranks of a run exchange
-    once a step (norms, losses, counts, flags), are left out. `sent` holds a counter for each axis, and `beside` the bytes of it
-    that run beside computation, since their caller did not wait. `labels` holds the names of the profiler ranges around the
-    collectives."""
+    Single numbers, and the few that all ranks of a run exchange once a step (norms, losses, counts, flags), are left out.
+
+    Args:
+        axes: the axes to count; any other process group counts as OTHER.
+
+    Attributes:
+        sent: bytes by collective, for each axis.
+        overlapped: bytes of these that are overlapped with computation, since their caller did not wait, for each axis.
+        labels: names of the profiler ranges around the collectives.
+    """
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()
         self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
         self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), OTHER)}
-        self.beside: Counter[str] = Counter()
+        self.overlapped: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -71,7 +77,7 @@ class CountTraffic(TorchDispatchMode):
         if group.size() > 1 and most > (FEW if name == OTHER else 1):
             whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
             self.sent[name][collective] += (sent := sent_bytes(collective, whole, group.size()))
-            self.beside[name] += sent * _argument(func, "async_op", args)
+            self.overlapped[name] += sent * _argument(func, "async_op", args)
         self.labels.add(label := f"{collective} ({name} ranks)")
         with record_function(label):
             return func(*args, **(kwargs or {}))

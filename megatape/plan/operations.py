@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from megatape.plan.gpus import Gpu
-from megatape.torch_internals import is_view, tree_leaves
+from megatape.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
 MATRIX_EFFICIENCY = (0.50, 0.75)
@@ -34,36 +34,36 @@ class Operation(NamedTuple):
 Work = Counter[Operation]  # how often each operation runs
 
 
-class Own(NamedTuple):
-    """Seconds of a GPU's own work: of operations that arithmetic limits, and of those that memory limits."""
+class DeviceTime(NamedTuple):
+    """Seconds of the work of one GPU: of the operations that arithmetic limits, and of those that memory limits."""
 
-    compute: float
-    streaming: float
+    compute_bound: float
+    memory_bound: float
 
 
-def own_seconds(work: Work, gpu: Gpu) -> tuple[Own, Own]:
+def device_times(work: Work, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
     """Seconds that the operations take one after the other, with the (bad, good) efficiencies."""
     bad, good = (_seconds(work, gpu, case) for case in (0, 1))
     return bad, good
 
 
-def _seconds(work: Work, gpu: Gpu, case: int) -> Own:
+def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
     peak = gpu.bfloat16_flops
     rates = {"product": peak * MATRIX_EFFICIENCY[case], "fused": peak * FUSED_EFFICIENCY[case], "other": peak}
     bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]
-    compute = streaming = 0.0
+    compute_bound = memory_bound = 0.0
     for operation, count in work.items():
         arithmetic, moving = operation.flops / rates[operation.kind], operation.bytes / bandwidth
         if arithmetic > moving:
-            compute += count * arithmetic
+            compute_bound += count * arithmetic
         else:
-            streaming += count * moving
-    return Own(compute, streaming)
+            memory_bound += count * moving
+    return DeviceTime(compute_bound, memory_bound)
 
 
-def middle(own: tuple[Own, Own]) -> Own:
+def middle(times: tuple[DeviceTime, DeviceTime]) -> DeviceTime:
     """The estimate between the bad and the good case: the geometric mean of each part."""
-    return Own(*(math.sqrt(bad * good) for bad, good in zip(*own, strict=True)))
+    return DeviceTime(*(math.sqrt(bad * good) for bad, good in zip(*times, strict=True)))
 
 
 def scaled(work: Work, times: int) -> Work:
@@ -72,8 +72,8 @@ def scaled(work: Work, times: int) -> Work:
 
 
 def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:
-    """What a call of an ATen operator does as one kernel; None if it moves nothing."""
-    name = func.overloadpacket.__name__
+    """One kernel, from a call of an ATen operator or of our launch (attention/launch.py); None if it moves nothing."""
+    name, causal, ours = func.overloadpacket.__name__, func.overloadpacket in ATTENTION_OPERATORS, func.namespace != "aten"
     if is_view(func) or "empty" in name:
         return None
     inputs, outputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}]), tensors_of(out)
@@ -85,14 +85,21 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         inputs = [*inputs[1:], *outputs]
     elif name in ("scatter_", "scatter_add_", "index_put_"):  # changes a few numbers in place
         inputs, outputs = inputs[1:], inputs[1:]
+    elif name == "_fused_rms_norm_backward":  # a kernel for each gradient
+        inputs = inputs[:3] * len(outputs) + inputs[3:]
+    elif ours:  # arguments of a kernel, some of them twice
+        inputs = args[0]
     count = count_flops(func)
     flops = 0 if count is None else count(*args, **kwargs, out_val=out) * slowdown(inputs)
-    return Operation("product" if flops else "other", flops, touched_bytes(inputs) + touched_bytes(outputs))
+    if causal:  # everywhere: a kernel skips the masked half of the scores
+        flops //= 2
+    kind: Kind = "other" if not flops else "fused" if causal or ours else "product"
+    return Operation(kind, flops, touched_bytes(inputs) + touched_bytes(outputs))
 
 
 def count_flops(func: Any) -> Any:
-    """torch's formula for the FLOPs of an operator, or None if it is no matrix product."""
-    return flop_registry.get(func.overloadpacket)
+    """The registered formula for the FLOPs of an operator, or None if it multiplies no matrices."""
+    return flop_registry.get(ATTENTION_OPERATORS.get(func.overloadpacket, func.overloadpacket))
 
 
 def slowdown(operands: Iterable[Tensor]) -> int:

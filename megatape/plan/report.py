@@ -14,7 +14,7 @@ from megatape.plan.speed import ASSUMPTIONS, FP8_ASSUMPTION, Speed, links, plan_
 from megatape.plan.trace import run_pass
 from megatape.plan.traffic import Traffic, plan_traffic
 from megatape.tables import columns
-from megatape.units import size
+from megatape.units import format_bytes
 
 # Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
@@ -61,8 +61,11 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
         ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
         *_counts(config, world_size),
         *_memory(config, world_size, memory, "GPU"),
-        ("  contexts and fragmentation", size(need - memory.device_total)),
-        ("  needed of available", f"{size(need)} of {size(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}"),
+        ("  contexts and fragmentation", format_bytes(need - memory.device_total)),
+        (
+            "  needed of available",
+            f"{format_bytes(need)} of {format_bytes(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}",
+        ),
         *_sent(config, cluster, traffic),
         *_speed(config, speeds, step),
     ]
@@ -107,10 +110,10 @@ def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> lis
     ranks = f"{config.data_ranks(world_size)} data-parallel x {config.parallel.tp} tensor-parallel ranks"
     shape = f"ZeRO stage {config.zero.stage}, {ranks}"
     return [
-        (f"bytes per {holder}", f"{size(memory.device_total)} ({shape}, {config.training.arithmetic})"),
-        *((f"  {part}", size(count)) for part, count in memory.device.items()),
-        *((f"  in host memory: {part}", size(count)) for part, count in memory.host.items()),
-        ("bytes of a checkpoint", size(checkpoint_bytes(config))),
+        (f"bytes per {holder}", f"{format_bytes(memory.device_total)} ({shape}, {config.training.arithmetic})"),
+        *((f"  {part}", format_bytes(count)) for part, count in memory.device.items()),
+        *((f"  in host memory: {part}", format_bytes(count)) for part, count in memory.host.items()),
+        ("bytes of a checkpoint", format_bytes(checkpoint_bytes(config))),
     ]
 
 
@@ -119,10 +122,10 @@ def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]
     rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
     for group, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
         inside, outside = split[group]
-        rows.append((f"  {group}-parallel ranks", f"{size(inside)}, {size(outside)}"))
-        rows += [(f"    {collective}", size(count)) for collective, count in sent.items()]
+        rows.append((f"  {group}-parallel ranks", f"{format_bytes(inside)}, {format_bytes(outside)}"))
+        rows += [(f"    {collective}", format_bytes(count)) for collective, count in sent.items()]
         if group == "tensor":
-            rows.append(("    of these beside computation", f"{traffic.beside:.0%}"))
+            rows.append(("    of these overlapped with computation", f"{traffic.overlapped:.0%}"))
     return rows
 
 
@@ -165,7 +168,7 @@ def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
         except ValueError:  # the ranks do not divide something
             continue
         need = needed(plan_memory(config, cluster.world_size, run_pass(config), on_gpu=True), gpu)
-        yield f"  --set {setting}={str(value).lower()}: {size(need)}{', fits' if need <= gpu.memory else ''}"
+        yield f"  --set {setting}={str(value).lower()}: {format_bytes(need)}{', fits' if need <= gpu.memory else ''}"
         if need <= gpu.memory:
             return
     yield "  it still does not fit: use more GPUs, or larger ones"

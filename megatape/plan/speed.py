@@ -11,11 +11,11 @@ from megatape.plan.operations import (
     FUSED_EFFICIENCY,
     MATRIX_EFFICIENCY,
     MEMORY_EFFICIENCY,
+    DeviceTime,
     Operation,
-    Own,
     Work,
+    device_times,
     middle,
-    own_seconds,
     scaled,
 )
 from megatape.plan.traffic import Traffic, leaving_node
@@ -30,7 +30,7 @@ ASSUMPTIONS = (
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
     "torch.compile fuses all that lies between two matrix products",
-    "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, run beside computation in the good case",
+    "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
     "no waiting for launches, data, checkpoints, stragglers or host memory; FLOPs and MFU count all N x N scores",
 )
 FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as bfloat16's; --measured has their real time"
@@ -65,31 +65,31 @@ def plan_speed(
     model_flops = 3 * forward
     again = config.training.activation_checkpointing == "full"
     done_flops = model_flops + again * (forward - _head(config))
-    own = device_seconds(config, world_size, gpu, memory)
+    times = device_seconds(config, world_size, gpu, memory)
     if correction is not None:
-        between = middle(own)
-        own = (Own(*(correction * part for part in between)),) * 2
+        between = middle(times)
+        times = (DeviceTime(*(correction * part for part in between)),) * 2
 
     def seconds(case: int) -> float:
-        compute, streaming = own[case]
+        compute_bound, memory_bound = times[case]
         tensor, data = (
             sum(link_seconds(inside, outside, gpu)) / LINK_EFFICIENCY[case]
             for inside, outside in links(config, world_size, gpus_per_node, traffic).values()
         )
         if not case:
-            return tensor + streaming + compute + data
-        return (1 - traffic.beside) * tensor + streaming + max(compute, data + traffic.beside * tensor)
+            return tensor + memory_bound + compute_bound + data
+        return (1 - traffic.overlapped) * tensor + memory_bound + max(compute_bound, data + traffic.overlapped * tensor)
 
     good, bad = seconds(1), seconds(0)
     best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))
     return Speed((good, bad), (best, worst), model_flops, done_flops)
 
 
-def device_seconds(config: Config, world_size: int, gpu: Gpu, memory: Memory) -> tuple[Own, Own]:
+def device_seconds(config: Config, world_size: int, gpu: Gpu, memory: Memory) -> tuple[DeviceTime, DeviceTime]:
     """A step without exchanges between GPUs, (bad, good). memory: as planned."""
     work = scaled(step_work(config).work, config.accumulation(world_size))
     work.update(optimizer_work(memory))
-    return own_seconds(work, gpu)
+    return device_times(work, gpu)
 
 
 def optimizer_work(memory: Memory) -> Work:

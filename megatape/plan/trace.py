@@ -22,7 +22,7 @@ from megatape.plan.zero3 import Event, record_events
 from megatape.torch_internals import FakeTensorMode
 
 PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
-_BESIDE = "beside computation"
+_OVERLAPPED = "overlapped"
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def run_pass(config: Config) -> Pass:
 class TensorTraffic:
     """Bytes that a tensor-parallel rank sends to the others in the forward and backward pass of a micro-batch.
 
-    beside: of these, bytes that run beside computation."""
+    overlapped: of these, bytes overlapped with computation."""
 
     sent: Sent
-    beside: int
+    overlapped: int
 
 
 @cache
@@ -64,17 +64,17 @@ def tensor_traffic(config: Config) -> TensorTraffic:
     at_two, at_three = (_sent(config, num_layers) for num_layers in (2, 3))
     further = config.model.num_layers - 2
     sent = Counter({collective: two + (at_three[collective] - two) * further for collective, two in at_two.items()})
-    beside = sent.pop(_BESIDE, 0)
-    return TensorTraffic(sent, beside)
+    overlapped = sent.pop(_OVERLAPPED, 0)
+    return TensorTraffic(sent, overlapped)
 
 
 def _sent(config: Config, num_layers: int) -> Sent:
-    """Bytes sent by a model of so many layers, and under _BESIDE those beside computation."""
+    """Bytes sent by a model of so many layers, and under _OVERLAPPED those overlapped with computation."""
     short, length, counts = 8 * config.parallel.tp, config.data.sequence_length, []
     for tokens in (short, 2 * short):
         with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
             _run(config, num_layers, tokens)
-        counts.append(traffic.sent["tensor"] + Counter({_BESIDE: traffic.beside["tensor"]}))
+        counts.append(traffic.sent["tensor"] + Counter({_OVERLAPPED: traffic.overlapped["tensor"]}))
     once, twice = counts
     return Counter({collective: _extrapolated(count, twice[collective], short, length) for collective, count in once.items()})
 

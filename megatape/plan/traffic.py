@@ -22,19 +22,19 @@ GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the pr
 class Traffic:
     """Bytes that one rank sends in one optimizer step, to its tensor-parallel group and to its data-parallel group.
 
-    beside: share of the tensor-parallel bytes that run beside computation."""
+    overlapped: share of the tensor-parallel bytes overlapped with computation."""
 
     tensor: Sent
     data: Sent
-    beside: float
+    overlapped: float
 
 
 def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
     """The traffic of a rank. one: its pass over a micro-batch."""
     micro_batches, exchanged = config.accumulation(world_size), tensor_traffic(config)
     tensor = Counter({collective: count * micro_batches for collective, count in exchanged.sent.items()})
-    beside = exchanged.beside / max(1, exchanged.sent.total())
-    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one), beside)
+    overlapped = exchanged.overlapped / max(1, exchanged.sent.total())
+    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one), overlapped)
 
 
 def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:

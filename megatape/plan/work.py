@@ -1,8 +1,8 @@
 """What a GPU does in a training step, operation by operation, as megatape/plan/operations.py has them.
 
-A model runs on the meta device. Every operation of PyTorch is counted as it is dispatched, as a kernel of its own; attention
-and RMSNorm, which are single kernels on a GPU, are replaced by stand-ins, and our own kernels by their launches. What
-torch.compile fuses is counted by fusion.py instead. A kernel reads each input once and writes each output once.
+A model runs on the meta device. Every operator of PyTorch is counted as it is dispatched, as a kernel of its own: attention
+and RMSNorm are one operator, as on a GPU, and so is each launch of our own kernels. What torch.compile fuses is counted by
+fusion.py instead. A kernel reads each input once and writes each output once.
 """
 
 from collections import Counter
@@ -11,27 +11,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from megatape.attention.launch import Observer, observed
 from megatape.attention.operation import Backends, backends_by_priority, select_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
-from megatape.model import norm
 from megatape.model.accounting import record_saved
 from megatape.model.block import Block
 from megatape.model.needs import attention_needs
 from megatape.model.transformer import Transformer
 from megatape.plan.fusion import compiled_work, run_backward
-from megatape.plan.operations import Operation, Work, operation, scaled, slowdown, touched_bytes
+from megatape.plan.operations import Work, operation, scaled
 from megatape.plan.trace import build, precision_of
 from megatape.registry import AUTO
-from megatape.torch_internals import TorchDispatchMode
+from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, fused_on_shapes
 
 
 @dataclass(frozen=True)
@@ -102,8 +97,10 @@ def _gained_by_fusion(config: Config) -> Work:
 
 @cache
 def _compiled(config: Config) -> list[tuple[Work, Work]]:
-    """The parts below as compiled, forward and backward: the same with every attention."""
-    with on_shapes(config):
+    """The parts below as compiled, forward and backward: the same with every attention.
+
+    On shapes of a CPU, because there RMSNorm consists of operators that can be fused."""
+    with precision_of(config), FakeTensorMode():
         return [compiled_work(function, weights, args) for function, weights, args, _ in _compiled_parts(config)]
 
 
@@ -174,11 +171,7 @@ def on_shapes(config: Config) -> Iterator[None]:
 def count() -> Iterator[Work]:
     """The operations inside the block, backward passes included."""
     work: Work = Counter()
-
-    def kernel(flops: float, tensors: list[Tensor]) -> None:
-        work[Operation("fused" if flops else "other", flops * slowdown(tensors), touched_bytes(tensors))] += 1
-
-    with _Operators(work), _stand_ins(kernel), observed(kernel):
+    with fused_on_shapes(), _Operators(work):
         yield work
 
 
@@ -191,60 +184,6 @@ class _Operators(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "aten" and (found := operation(func, args, kwargs or {}, out)) is not None:
+        if func.namespace in ("aten", "megatape") and (found := operation(func, args, kwargs or {}, out)) is not None:
             self.work[found] += 1
         return out
-
-
-@contextmanager
-def _stand_ins(observer: Observer) -> Iterator[None]:
-    """In the place of functions that are one kernel on a GPU, and several operations elsewhere.
-
-    By name, because a mode of torch would not last into the backward pass, which may run them again."""
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-        return _Attention.apply(q, k, v, observer)
-
-    def normalized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        out, scale = torch.empty_like(x), x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
-        observer(0, [x, weight, out, scale])
-        return out, scale
-
-    def gradients(
-        grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        d_x, d_weight = (torch.empty_like(of) if needed else None for of, needed in zip((x, weight), needs, strict=True))
-        if d_x is not None:
-            observer(0, [grad, x, weight, scale, d_x])
-        if d_weight is not None:
-            observer(0, [grad, x, scale, d_weight])
-        return d_x, d_weight
-
-    with (
-        patch.object(F, "scaled_dot_product_attention", attention),
-        patch.multiple(norm, fused_rms_norm=normalized, gradients=gradients),
-    ):
-        yield
-
-
-class _Attention(torch.autograd.Function):
-    """q, k: [B, H, N, R]; values: [B, H, N, W]. Of the scores half are masked, which a kernel skips."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, observer: Observer) -> Tensor:
-        batch, heads, length, size = q.shape
-        out = v.new_empty(batch, length, heads, v.shape[-1]).transpose(1, 2)
-        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
-        ctx.save_for_backward(q, k, v, out, log_sum)
-        ctx.observer, ctx.pairs = observer, batch * heads * length**2
-        observer(ctx.pairs * (size + v.shape[-1]), [q, k, v, out, log_sum])
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors
-        q, k, v, *_ = kept
-        d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
-        ctx.observer(ctx.pairs * (3 * q.shape[-1] + 2 * v.shape[-1]), [*kept, d_out, d_q, d_k, d_v])
-        return d_q, d_k, d_v, None

@@ -7,7 +7,7 @@ from megatape.errors import path_errors
 from megatape.files import new_folder
 from megatape.report.template import PAGE, fill
 from megatape.tables import Table
-from megatape.units import size
+from megatape.units import format_bytes
 
 
 @path_errors()
@@ -44,11 +44,11 @@ def _splits(contents: Contents) -> Table:
     columns = {
         name: {
             "documents": f"{split.documents:,}",
-            "text": size(split.text_bytes),
+            "text": format_bytes(split.text_bytes),
             "tokens": f"{split.tokens:,}",
             "bytes a token": f"{split.text_bytes / split.tokens:.3f}" if split.text_bytes else "",
             "unigram entropy": f"{split.unigram_entropy:.4f} nats",
-            "shards": f"{len(split.shards):,}, {size(sum(shard.bytes for shard in split.shards))}",
+            "shards": f"{len(split.shards):,}, {format_bytes(sum(shard.bytes for shard in split.shards))}",
         }
         for name, split in contents.index.splits.items()
     }

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from megatape.errors import MissingPath
 from megatape.files import first_fault, read_json
 from megatape.tasks.task import Measure
-from megatape.units import size
+from megatape.units import format_bytes
 
 RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20
@@ -83,4 +83,4 @@ def _pictures(folder: Path, notes: list[str]) -> Iterator[str]:
         if path.stat().st_size <= MAX_PICTURE_BYTES:
             yield base64.b64encode(path.read_bytes()).decode()
         else:
-            notes.append(f"{path} is not shown: it is larger than {size(MAX_PICTURE_BYTES)}")
+            notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")

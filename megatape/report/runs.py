@@ -9,7 +9,7 @@ from megatape.config.section import fields, plain
 from megatape.model.accounting import count_parameters
 from megatape.report.load import Run, entropy
 from megatape.tables import Table
-from megatape.units import size
+from megatape.units import format_bytes
 
 
 def overview(runs: list[Run]) -> Table:
@@ -54,7 +54,7 @@ def _data(path: str, users: list[Run]) -> dict[str, str]:
     if index is None:
         return rows | {"source": "not found here"}
     for name, split in {"training": index.splits["train"], "validation": index.splits["validation"]}.items():
-        rows[name] = f"{split.documents:,} documents, {split.tokens:,} tokens, {size(split.text_bytes)}"
+        rows[name] = f"{split.documents:,} documents, {split.tokens:,} tokens, {format_bytes(split.text_bytes)}"
     return rows | {
         "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
         "vocabulary": f"{index.tokenizer.vocab_size:,}",

@@ -208,7 +208,7 @@ def report(
     subjects = prepare(config, encodings, length, batch, device, modes)
     dtype = str(compute_dtype(device)).removeprefix("torch.")
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU with {torch.get_num_threads()} threads"
-    on_cpu = f"{'in processor time' if torch.get_num_threads() == 1 else 'by the clock'} (CPU times say little about GPU times)"
+    on_cpu = f"{'in processor time' if torch.get_num_threads() == 1 else 'in wall time'} (CPU times say little about GPU times)"
     how = "with CUDA events" if device.type == "cuda" else on_cpu
     yield (
         f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, {dtype} on {where}; {rounds} "

@@ -12,7 +12,7 @@ from megatape.parallel.loss import cross_entropy
 from megatape.parallel.mesh import SINGLE
 from megatape.tables import markdown
 from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
-from megatape.units import size
+from megatape.units import format_bytes
 
 NUM_TOKENS, HIDDEN_SIZE = 8192, 4096
 
@@ -56,7 +56,7 @@ def report() -> Iterator[str]:
     for vocab_size in (32_000, 65_536, 131_072):
         for dtype in (torch.float32, torch.bfloat16):
             chunked, plain = peaks(NUM_TOKENS, HIDDEN_SIZE, vocab_size, dtype)
-            rows.append([str(vocab_size), str(dtype)[6:], size(chunked), size(plain), f"{chunked / plain:.2f}"])
+            rows.append([str(vocab_size), str(dtype)[6:], format_bytes(chunked), format_bytes(plain), f"{chunked / plain:.2f}"])
     yield markdown(["vocabulary", "precision", "chunked", "all logits", "ratio"], rows)
 
 

@@ -38,4 +38,6 @@ def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
         run.train_step(Interrupt())
     with CountTraffic(run.mesh["tensor"], run.mesh["data"]) as counted:
         run.train_step(Interrupt())
-    return {group: dict(sent) for group, sent in counted.sent.items()} | {"beside": {"tensor": counted.beside["tensor"]}}
+    return {group: dict(sent) for group, sent in counted.sent.items()} | {
+        "overlapped": {"tensor": counted.overlapped["tensor"]}
+    }

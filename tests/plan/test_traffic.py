@@ -66,8 +66,8 @@ def test_planned_bytes_are_those_sent(
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
         planned = plan_traffic(config, 4, run_pass(config))
-        beside = {"tensor": tensor_traffic(config).beside * config.accumulation(4)}
-        expected = {"tensor": planned.tensor, "data": planned.data, "other": {}, "beside": beside}
+        overlapped = {"tensor": tensor_traffic(config).overlapped * config.accumulation(4)}
+        expected = {"tensor": planned.tensor, "data": planned.data, "other": {}, "overlapped": overlapped}
         for rank, counted in enumerate(results):
             assert counted[number] == expected, (name, rank)
 

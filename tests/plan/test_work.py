@@ -15,7 +15,7 @@ from megatape.config import Config, parse_config
 from megatape.model.accounting import attention_flops, forward_flops
 from megatape.plan.fusion import fused_work
 from megatape.plan.gpus import load_gpu
-from megatape.plan.operations import FLOAT32_SLOWDOWN, MATRIX_EFFICIENCY, MEMORY_EFFICIENCY, Operation, Work, own_seconds
+from megatape.plan.operations import FLOAT32_SLOWDOWN, MATRIX_EFFICIENCY, MEMORY_EFFICIENCY, Operation, Work, device_times
 from megatape.plan.work import count, step_work
 
 # What one call moves, for x of 6 x 8 in bfloat16.
@@ -162,9 +162,9 @@ def test_fusion_leaves_the_operands_of_products() -> None:
 def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     gpu = load_gpu("h100")
     work: Work = Work({Operation("product", 1e12, 1): 3, Operation("product", 1, 1e9): 2})
-    for case, own in enumerate(own_seconds(work, gpu)):
-        assert math.isclose(own.compute, 3e12 / gpu.bfloat16_flops / MATRIX_EFFICIENCY[case])
-        assert math.isclose(own.streaming, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
+    for case, times in enumerate(device_times(work, gpu)):
+        assert math.isclose(times.compute_bound, 3e12 / gpu.bfloat16_flops / MATRIX_EFFICIENCY[case])
+        assert math.isclose(times.memory_bound, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
 
 
 def test_products_of_float32_are_slower() -> None:

@@ -12,7 +12,7 @@ from megatape.plan.traffic import plan_traffic
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
 from megatape.training.callbacks.profile import WARM_UP, Profile
-from megatape.units import size
+from megatape.units import format_bytes
 from tests.training.context import make_context
 from tests.workers import run_workers
 
@@ -65,4 +65,4 @@ def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
     for group, sent in (("tensor", planned.tensor), ("data", planned.data)):
         for collective, count in sent.items():
             line = next(line for line in console.splitlines() if line.startswith(f"{group} ranks, {collective}"))
-            assert line.endswith(size(count)), line
+            assert line.endswith(format_bytes(count)), line

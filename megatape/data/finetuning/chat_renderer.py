@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from megatape.errors import RecordError, UserError
-from megatape.units import size
+from megatape.units import format_bytes
 
 Message = dict[str, str]  # role and content
 Places = list[tuple[int, int]]
@@ -70,8 +70,9 @@ class ChatRenderer:
             answer = MemoryError()
         if isinstance(answer, MemoryError):
             raise UserError(
-                f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, {size(MAX_MEMORY)} of memory or "
-                f"{MAX_TEXT:,} characters for one conversation: simplify its loops, or copy the file again"
+                f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, "
+                f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
+                "simplify its loops, or copy the file again"
             )
         if isinstance(answer, UserError):
             raise answer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from megatape.data.example_dataset import ExampleDataset
 from megatape.data.index import Index
-from megatape.targets import counted
+from megatape.targets import target_mask
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
@@ -23,6 +23,6 @@ def describe_examples(directory: Path, index: Index) -> Iterator[str]:
             f"{packed.num_samples:,} packed, {packed.filled:.1%} full"
         )
         targets = alone.sample(0).targets
-        yield f"  learned of the first: {alone.tokenizer().decode(targets[counted(targets)])!r:.200}"
+        yield f"  learned of the first: {alone.tokenizer().decode(targets[target_mask(targets)])!r:.200}"
     for what, count in index.counts.items():
         yield f"{what}: {count:,}"

@@ -12,7 +12,8 @@ def family_of(config: Config) -> Family:
     if not possible:
         raise UserError(
             f"no architecture of exported models has model.encoding {model.encoding} with attention_bias "
-            f"{model.attention_bias} and qk_norm {str(model.qk_norm).lower()}: megatape/registry.py lists them"
+            f"{model.attention_bias}, qk_norm {str(model.qk_norm).lower()} and normalization {model.normalization}: "
+            "megatape/registry.py lists them"
         )
     family: Family = FAMILIES[config.export.family or possible[0]].load()()
     return family

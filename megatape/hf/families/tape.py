@@ -112,8 +112,8 @@ from .{file} import {name}
 
 
 def find_encoding(name: str) -> tuple[type[Encoding], bool]:
-    """Its class, and whether rope_parameters may change its frequencies. Raises UserError for another name."""
+    """Its class, and whether rope_parameters may change its frequencies. Raises ValueError for another name."""
     if name != NAME:
-        raise UserError(f"encoding is {{name!r}}, but the code beside this configuration is that of {{NAME!r}}")
+        raise ValueError(f"encoding is {{name!r}}, but the code beside this configuration is that of {{NAME!r}}")
     return {name}, SCALABLE
 '''

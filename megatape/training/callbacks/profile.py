@@ -15,7 +15,7 @@ from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
 from megatape.tables import columns
 from megatape.training.callbacks.callback import Callback, RunContext
-from megatape.units import size
+from megatape.units import format_bytes
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",
@@ -131,8 +131,10 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     rows += [(event.key, f"{event.count / steps:g}", f"{own(event) / steps / 1e3:.2f}") for event in operations]
     rows += [("bytes sent", "", "")]
     for group, sent in traffic.sent.items():
-        rows += [(f"{group} ranks, {collective}", "", size(count / steps)) for collective, count in sent.items()]
+        rows += [(f"{group} ranks, {collective}", "", format_bytes(count / steps)) for collective, count in sent.items()]
         if sent:
-            rows.append((f"{group} ranks, of these beside computation", "", size(traffic.beside[group] / steps)))
+            rows.append(
+                (f"{group} ranks, of these overlapped with computation", "", format_bytes(traffic.overlapped[group] / steps))
+            )
     table = columns(rows, align=("left", "right", "right"))
     return f"profile of {steps} steps, for one step on this rank:\n{table}"
