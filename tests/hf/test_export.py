@@ -192,7 +192,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
         export(small, out)
 
     neither, _ = memory_checkpoint(sentencepiece_model, encoding="rope", attention_bias="qkv", qk_norm=True)
-    with pytest.raises(ValueError, match="no architecture .* rope with attention_bias qkv and qk_norm true"):
+    with pytest.raises(ValueError, match="no architecture .* rope with attention_bias qkv, qk_norm true and normalization rms"):
         export(neither, out)
 
     large, _ = memory_checkpoint(sentencepiece_model)
