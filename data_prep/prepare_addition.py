@@ -1,4 +1,4 @@
-"""`megatape prepare addition` from a clone: python data_prep/prepare_addition.py"""
+"""`megatape prepare addition` from a clone: `python data_prep/prepare_addition.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape prepare corpus` from a clone: python data_prep/prepare_corpus.py"""
+"""`megatape prepare corpus` from a clone: `python data_prep/prepare_corpus.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape prepare finetuning` from a clone: python data_prep/prepare_finetuning.py"""
+"""`megatape prepare finetuning` from a clone: `python data_prep/prepare_finetuning.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape data report` from a clone: python data_prep/report.py"""
+"""`megatape data report` from a clone: `python data_prep/report.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape data tokenizer` from a clone: python data_prep/train_tokenizer.py"""
+"""`megatape data tokenizer` from a clone: `python data_prep/train_tokenizer.py`."""
 
 import sys
 from pathlib import Path

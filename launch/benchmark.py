@@ -1,4 +1,4 @@
-"""`megatape benchmark` from a clone: python launch/benchmark.py"""
+"""`megatape benchmark` from a clone: `python launch/benchmark.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape evaluate` from a clone: python launch/evaluate.py"""
+"""`megatape evaluate` from a clone: `python launch/evaluate.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape export` from a clone: python launch/export_hf.py"""
+"""`megatape export` from a clone: `python launch/export_hf.py`."""
 
 import sys
 from pathlib import Path

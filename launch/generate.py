@@ -1,4 +1,4 @@
-"""`megatape generate` from a clone: python launch/generate.py"""
+"""`megatape generate` from a clone: `python launch/generate.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape import` from a clone: python launch/import_hf.py"""
+"""`megatape import` from a clone: `python launch/import_hf.py`."""
 
 import sys
 from pathlib import Path

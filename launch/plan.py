@@ -1,4 +1,4 @@
-"""`megatape plan` from a clone: python launch/plan.py"""
+"""`megatape plan` from a clone: `python launch/plan.py`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`megatape preflight` for a launcher: deepspeed --hostfile FILE launch/preflight.py --config configs/tape_1b.json"""
+"""`megatape preflight` for a launcher: `deepspeed --hostfile FILE launch/preflight.py --config configs/tape_1b.json`."""
 
 import sys
 from pathlib import Path

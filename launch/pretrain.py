@@ -1,4 +1,4 @@
-"""`megatape pretrain` for a launcher: deepspeed launch/pretrain.py --config configs/tape_1b.json"""
+"""`megatape pretrain` for a launcher: `deepspeed launch/pretrain.py --config configs/tape_1b.json`."""
 
 import sys
 from pathlib import Path

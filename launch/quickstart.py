@@ -27,6 +27,7 @@ DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\
 
 
 def main() -> int:
+    """Do what the arguments ask for. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
     parser.add_argument("--steps", type=int, help="number of training steps (default: the configuration's)")

@@ -1,4 +1,4 @@
-"""`megatape study` from a clone: python launch/study.py"""
+"""`megatape study` from a clone: `python launch/study.py`."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,8 @@ class ExitStatus(IntEnum):
     """How a training run ended, on which `megatape supervise` and the batch script act. docs/training.md has the same table.
 
     Every other status is a death, too: 134, 137 or 139 of a process that a signal ended, and 256 minus the signal's number,
-    such as 247, where DeepSpeed's launcher reports one."""
+    such as 247, where DeepSpeed's launcher reports one.
+    """
 
     DONE = 0  # all steps are made, or a user at the keyboard asked for the end
     DIED = 1  # a rank died, hung or met an internal error: started again while the run advances

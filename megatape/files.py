@@ -51,7 +51,8 @@ def read_json(
 def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """The value of a JSON text. pairs_hook: makes an object of its pairs, as json.loads takes it.
 
-    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep."""
+    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep.
+    """
     try:
         value = json.loads(text, object_pairs_hook=pairs_hook)
     except RecursionError:
@@ -122,7 +123,8 @@ def temporary_name(path: Path) -> Path:
 def new_folder(output: Path) -> Iterator[Path]:
     """A folder to fill: it is renamed to `output` when the block ends well and removed when it does not.
 
-    Raises FileExistsError if `output` exists when the block begins or ends."""
+    Raises FileExistsError if `output` exists when the block begins or ends.
+    """
     check_absent(output)
     folder = temporary_name(output)
     folder.mkdir(parents=True)

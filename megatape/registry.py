@@ -14,7 +14,8 @@ from typing import Any
 class Entry:
     """A named definition.
 
-    target: its "package.module:attribute". description: a phrase for help texts, tables and model cards."""
+    target: its "package.module:attribute". description: a phrase for help texts, tables and model cards.
+    """
 
     target: str
     description: str
@@ -35,7 +36,8 @@ class EncodingEntry(Entry):
     scalable          model.scaling may rescale its frequencies
     shiftable         training.num_shifted_groups may divide its attention into groups
     paired_embedding  it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even
-    max_positions     upper limit of model.max_positions, or None"""
+    max_positions     upper limit of model.max_positions, or None
+    """
 
     exported: str | None = None
     rotates: bool = False
@@ -53,7 +55,8 @@ class FamilyEntry(Entry):
     attention_bias  the values of model.attention_bias that it has
     qk_norm         those of model.qk_norm
     normalizations  those of model.normalization
-    whole_heads     hidden_size must be a multiple of num_heads"""
+    whole_heads     hidden_size must be a multiple of num_heads
+    """
 
     encodings: tuple[str, ...] | None = ("rope",)
     attention_bias: tuple[str, ...] = ("none",)

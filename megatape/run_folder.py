@@ -136,7 +136,8 @@ class RunFolder:
     def check_restart(self) -> int:
         """The steps that a run recorded here without ever saving a checkpoint, so that it may start again from step 0.
 
-        Raises UserError if there are no checkpoints but there may have been some."""
+        Raises UserError if there are no checkpoints but there may have been some.
+        """
         self._check_nothing_lost()
         recorded = max(read_metrics(self.metrics), default=0)
         first_save = self._first_save()
@@ -185,8 +186,10 @@ class RunFolder:
             )
 
     def _records_no_save(self) -> bool:
-        """Whether events.jsonl shows that a run began here and never completed a checkpoint: it was killed between the step and
-        its save, or made more steps while the first save was written in the background."""
+        """Whether events.jsonl shows that a run began here and never completed a checkpoint.
+
+        It was killed between the step and its save, or made more steps while the first save was written in the background.
+        """
         events = [event.get("event") for _, event in read_lines(self.events)]
         return "started" in events and "checkpoint" not in events
 
@@ -207,7 +210,8 @@ def named_step(checkpoint: Path) -> int:
 def read_metrics(path: Path) -> dict[int, str]:
     """Step -> its line, for every valid line of metrics.jsonl; the last one counts if a step has several.
 
-    Lines that are not metrics (a process was killed while writing, a disk was full) are left out; no file, no lines."""
+    Lines that are not metrics (a process was killed while writing, a disk was full) are left out; no file, no lines.
+    """
     found = {entry["step"]: text for text, entry in read_lines(path) if type(entry.get("step")) is int}
     return dict(sorted(found.items()))
 

@@ -1,4 +1,4 @@
-"""`megatape submit` from a clone: python launch/slurm/submit.py"""
+"""`megatape submit` from a clone: `python launch/slurm/submit.py`."""
 
 import sys
 from pathlib import Path

@@ -35,7 +35,8 @@ class Need:
 class Sizes:
     """Sizes of one layer on one rank for a micro-batch.
 
-    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 where attention does not move the state."""
+    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 where attention does not move the state.
+    """
 
     tokens: int
     heads: int
@@ -49,14 +50,17 @@ class Backend(ABC):
     """One way to run attention.
 
     updates_by_kernel: models whose preferred backend this is also update the state by our own Triton kernels, where those
-    support the update (StateUpdate.has_kernel in model/encodings/encoding.py)."""
+    support the update (StateUpdate.has_kernel in model/encodings/encoding.py).
+    """
 
     updates_by_kernel: ClassVar[bool] = False
 
     @abstractmethod
     def unsupported_reason(self, need: Need) -> str | None:
-        """Why this backend does not support `need`; None if it does. What fails only on the device at hand is found out by
-        attention/trial.py."""
+        """Why this backend does not support `need`; None if it does.
+
+        What fails only on the device at hand is found out by attention/trial.py.
+        """
 
     def copied_bytes(self, sizes: Sizes) -> int:
         """Bytes that one layer saves on a GPU for its backward pass, beyond the least that a fused kernel saves.

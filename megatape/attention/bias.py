@@ -12,16 +12,17 @@ from torch import Tensor
 class ScoreBias(ABC):
     """A float32 bias on the scaled scores of pairs of tokens.
 
-    weights: the tensors through which it is differentiable."""
+    weights: the tensors through which it is differentiable.
+    """
 
     weights: tuple[Tensor, ...]
 
     @abstractmethod
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """The bias of the queries in `rows` and the keys in `columns` as a function of `weights`,
-        [B or 1, H, rows, columns].
+        """The bias of the queries in `rows` and the keys in `columns` as a function of `weights`.
 
-        Where the key comes after the query, the score is masked later: any finite value will do."""
+        [B or 1, H, rows, columns]. Where the key comes after the query, the score is masked later: any finite value will do.
+        """
 
 
 class DistanceBias(ScoreBias):
@@ -32,8 +33,10 @@ class DistanceBias(ScoreBias):
         self.weights = (by_distance,)
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Constant along each diagonal: row r is a window on the reversed numbers, one step before
-        the window of row r - 1."""
+        """Compute the bias of the block, which is constant along each diagonal.
+
+        Row r is a window on the reversed numbers, one step before the window of row r - 1.
+        """
         (by_distance,) = weights
         nearest = rows.start - (columns.stop - 1)  # distance of the last key from the first query; negative ones are masked
         farthest = rows.stop - 1 - columns.start

@@ -157,8 +157,10 @@ class _BiasGradient:
 
 
 class _Mask:
-    """Sets the scores of later tokens and of other documents to minus infinity, in place, for one
-    block of rows at a time."""
+    """Sets the scores of later tokens and of other documents to minus infinity.
+
+    It works in place, for one block of rows at a time.
+    """
 
     def __init__(self, mask: Mask, channels: int, like: Tensor) -> None:
         self.mask, self.channels = mask, channels
@@ -201,7 +203,8 @@ def _parts(values: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
 def _fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Scaled queries [G, S, N, R] and keys [S, N, R], rotated by e, and values [v | e] [S, N, R + W].
 
-    Without e, queries and keys are not rotated and the values are v [S, N, R]."""
+    Without e, queries and keys are not rotated and the values are v [S, N, R].
+    """
     groups = q.shape[2] // k.shape[2]
     q, k, values = q.float(), k.float(), _fold(v, 1)[0]
     if e is not None:

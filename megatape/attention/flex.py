@@ -31,7 +31,8 @@ class Flex(Backend):
     """Supports masks, and a bias by distance, a lookup that the compiler fuses into the scores.
 
     It refuses a bias by pair: every weight of its network contributes to every score, so the fused
-    gradient would be one atomic addition per weight and score."""
+    gradient would be one atomic addition per weight and score.
+    """
 
     def unsupported_reason(self, need: Need) -> str | None:
         if need.attends == "pair bias":
@@ -65,7 +66,8 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
     """A v [B, N, H, W] of q [B, N, H, R], k [B, N, L, R] and v [B, N, L, W]; mask: [B, N] or None.
 
     The kernel looks the bias up as it computes a score and skips masked blocks, so nothing of size N x N exists. On a CPU,
-    where tests run it, the same code is not compiled and does make an N x N tensor."""
+    where tests run it, the same code is not compiled and does make an N x N tensor.
+    """
     biased: Callable[..., Tensor] | None = None
     if bias is not None:
         assert isinstance(bias, DistanceBias)
@@ -93,8 +95,11 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    """Compiled for each shape, of which a run has few: kernels for any length are slower, and torch makes them at the second
-    length that it sees. What cannot be compiled is an error, because uncompiled it would be N x N."""
+    """Flex attention, compiled for each shape.
+
+    A run has few shapes: kernels for any length are slower, and torch makes them at the second length that it sees. What cannot
+    be compiled is an error, because uncompiled it would be N x N.
+    """
     limit_recompilations(NUM_SHAPES)
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
@@ -120,7 +125,8 @@ def _documents(document_starts: Tensor, version: int) -> BlockMask:
 def _block_mask(document_starts: Tensor, seen: Callable[..., Tensor]) -> BlockMask:
     """What torch's create_block_mask gives for `seen`, which would look at all N x N pairs on the way.
 
-    Keys of a block are hidden from all queries of a block if they come later, or before the documents of all of them."""
+    Keys of a block are hidden from all queries of a block if they come later, or before the documents of all of them.
+    """
     length = document_starts.shape[1]
     blocks = -(-length // BLOCK)
     last = document_starts[:, -1:].expand(-1, blocks * BLOCK - length)

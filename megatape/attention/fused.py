@@ -17,11 +17,14 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Fused(Backend):
-    """Plain attention, with a bias by distance or without, and attention that moves the state, with document masks and grouped
-    queries, on NVIDIA GPUs.
+    """Attention in fused kernels on NVIDIA GPUs.
+
+    Plain attention, with a bias by distance or without, and attention that moves the state, with document masks and grouped
+    queries.
 
     It refuses a bias by pair: FIRE's network of 32 units, evaluated by each head for each pair, would take a dozen times the
-    time of attention itself (docs/kernels.md)."""
+    time of attention itself (docs/kernels.md).
+    """
 
     updates_by_kernel = True
 
@@ -39,8 +42,10 @@ class Fused(Backend):
         return None
 
     def copied_bytes(self, sizes: Sizes) -> int:
-        """Nothing, also with a bias by distance, unless a state wider than the heads is attended to in parts: then queries and
-        keys rotated, e, the parts of A e, and a float32 number for each row of each part."""
+        """Nothing, also with a bias by distance, unless a state wider than the heads is attended to in parts.
+
+        Then it is queries and keys rotated, e, the parts of A e, and a float32 number for each row of each part.
+        """
         size, width = sizes.head_dim, sizes.state_width
         if width in (0, size):
             return 0
@@ -53,7 +58,8 @@ class Fused(Backend):
         """One pass over v and e, where queries and keys are rotated as they are loaded.
 
         Where the ablations' e is wider than the heads, they are rotated before, and e takes a pass for each part of their
-        width."""
+        width.
+        """
         from megatape.attention.kernels.attention import fused_attention
 
         by_distance, size = None, v.shape[-1]

@@ -53,7 +53,8 @@ def backends_by_priority(forced: str = AUTO) -> Backends:
     """All backends in order of preference, the one that training.attention forces before the others.
 
     The others too, because a single layer may need what the forced one does not support: the last one does not move the
-    state."""
+    state.
+    """
     return tuple(dict.fromkeys(name for name in (forced, *BACKENDS) if name != AUTO))
 
 

@@ -43,7 +43,8 @@ def rotate_qk(q: Tensor, k: Tensor, positions: PositionState | None) -> tuple[Te
 def rotate_by_state(q: Tensor, k: Tensor, positions: PositionState) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and e itself, in the dtype of q and k.
 
-    The backward pass keeps the two terms of e, and not e, which is larger."""
+    The backward pass keeps the two terms of e, and not e, which is larger.
+    """
     rotated: tuple[Tensor, Tensor, Tensor] = _RotationByState.apply(q, k, *positions)
     return rotated
 
@@ -70,7 +71,8 @@ def rotate(x: Tensor, e: Tensor) -> Tensor:
     """Multiply the planes of each head by those of the position tensor as complex numbers, (x1 + i x2)(c + i s).
 
     x: [B, N, H, R] queries or keys; e: [B, N, L, W], where H is a multiple of L and heads l H/L .. (l + 1) H/L - 1
-    share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two."""
+    share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two.
+    """
     x1, x2 = _halves(x, e)
     c1, c2, s1, s2 = _planes(x, e)
     return torch.cat([x1 * c1 - x2 * s1, x2 * c2 + x1 * s2], dim=-1).flatten(2, 3)

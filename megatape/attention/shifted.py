@@ -50,7 +50,8 @@ class ShiftedSparse:
     def _attend_in_groups(self, q: Tensor, k: Tensor, v: Tensor, first: int, size: int, mask: Mask) -> Tensor:
         """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
 
-        Groups of one size become samples of a batch, so any backend computes no more than their scores."""
+        Groups of one size become samples of a batch, so any backend computes no more than their scores.
+        """
         batch, length = q.shape[:2]
         lengths = [first, length - size, size - first] if first else [length]
         masks: tuple[Mask, ...] = (None,) * len(lengths)

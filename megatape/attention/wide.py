@@ -16,7 +16,8 @@ def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tenso
     """A v and, unless e is None, A e by as few calls of `attend`, which computes A values, as its kernels allow.
 
     One call over [v | e] if that is no wider than WIDEST; else one over v, and one over each part of e that is no wider than
-    WIDEST or v. Every call computes the scores again."""
+    WIDEST or v. Every call computes the scores again.
+    """
     if e is None:
         return attend(v), None
     width = v.shape[-1]
@@ -31,7 +32,8 @@ def kept_bytes(sizes: Sizes) -> int:
     """Bytes that autograd keeps beside the operands and outputs of one call.
 
     A v, which the output matrix needs apart from [A v | A e]; or of further calls a float32 number for each row, and A e, if it
-    was put together."""
+    was put together.
+    """
     size, width = sizes.head_dim, sizes.state_width
     numbers, calls = size, 0
     if size + width > WIDEST:

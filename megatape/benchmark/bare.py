@@ -19,7 +19,8 @@ LEARNING_RATE = 3e-4
 class BareStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
-    backend, fp8: as in the section training; compiled, checkpointing: as its compile and activation_checkpointing."""
+    backend, fp8: as in the section training; compiled, checkpointing: as its compile and activation_checkpointing.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""The process of one part: python -m megatape.benchmark.child NAME TARGET --device cuda [--tiny]
+"""The process of one part: `python -m megatape.benchmark.child NAME TARGET --device cuda [--tiny]`.
 
 The first line of standard input is the JSON list of keys to skip; when it ends, so does the process. To standard output go the
-lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}."""
+lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}.
+"""
 
 import argparse
 import gc
@@ -24,7 +25,8 @@ ERROR_LINES, ERROR_LENGTH = 3, 500  # of a failure's message that are kept
 class Bench:
     """What a part is given.
 
-    device: "cuda" or "cpu". tiny: sizes that a CPU runs in a second."""
+    device: "cuda" or "cpu". tiny: sizes that a CPU runs in a second.
+    """
 
     def __init__(self, part: str, device: str, tiny: bool, skipped: set[str], channel: IO[str]) -> None:
         self.device, self.tiny = device, tiny

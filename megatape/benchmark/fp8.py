@@ -1,6 +1,7 @@
 """Training steps with FP8 products beside those without, in the same rounds.
 
-Both are compiled: FP8 gains only where scaling is fused with what comes before it."""
+Both are compiled: FP8 gains only where scaling is fused with what comes before it.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -42,7 +42,8 @@ class Journal:
 def read_results(path: Path) -> dict[str, Result]:
     """Key -> result of a results.jsonl, without lines that are none (a process was killed while it wrote).
 
-    Raises FileNotFoundError."""
+    Raises FileNotFoundError.
+    """
     if not path.is_file():
         raise MissingPath(f"no results at {path}: give the results.jsonl of an earlier benchmark")
     entries = [entry for _, entry in read_lines(path) if isinstance(entry.get("key"), str)]

@@ -8,7 +8,8 @@ class Part:
     """Measurements that share a process.
 
     name: with which all its keys begin. target: "module:function" that measures, given a Bench (child.py). seconds: that it is
-    expected to take on a GPU; it is stopped after LIMIT times as many."""
+    expected to take on a GPU; it is stopped after LIMIT times as many.
+    """
 
     name: str
     target: str

@@ -64,7 +64,8 @@ Estimates = dict[Way, Estimate]
 def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator[str]:
     """Yields the paragraphs. measured: results.jsonl of megatape benchmark gpu. tiny: small shapes.
 
-    Raises UserError or FileNotFoundError if there is no such GPU or file."""
+    Raises UserError or FileNotFoundError if there is no such GPU or file.
+    """
     gpu, results = load_gpu(gpu_name), read_results(measured) if measured else {}
     yield f"Estimates for one {gpu.name} in {PRECISION}, of which nothing is measured. Assumed:"
     yield "\n".join(f"* {line}" for line in ASSUMPTIONS)

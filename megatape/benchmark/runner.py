@@ -29,7 +29,8 @@ def benchmark(
 
     budget: seconds after which the benchmark ends; a part that no longer fits is left out. The folder `out` gets results.jsonl,
     with the earlier results too, table.md, made again after every part, and logs/. Raises FileNotFoundError or
-    UserError."""
+    UserError.
+    """
     deadline = time.monotonic() + budget if budget is not None else float("inf")
     known = {key: result for key, result in read_results(done).items() if measured(result)} if done else {}
     (out / LOGS).mkdir(parents=True, exist_ok=True)

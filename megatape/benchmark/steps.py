@@ -1,5 +1,6 @@
-"""Training steps of RoPE and TAPE with every backend, eager and compiled, and with selective activation checkpointing; in the
-same rounds as RoPE with `auto`, eager.
+"""Training steps of RoPE and TAPE with every backend.
+
+Eager and compiled, and with selective activation checkpointing; in the same rounds as RoPE with `auto`, eager.
 
 Times, tokens and FLOPs a second, and activations against the planner's.
 """

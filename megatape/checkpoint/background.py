@@ -17,7 +17,8 @@ COLLECTIVE_ERRORS = (OSError, UserError)  # of a save or of training: raised on 
 class Background:
     """A thread that writes from `snapshot`, one checkpoint at a time. Made and used by all ranks alike.
 
-    Its collectives have a process group of their own: in that of training they would mix with those of the steps."""
+    Its collectives have a process group of their own: in that of training they would mix with those of the steps.
+    """
 
     def __init__(self) -> None:
         self.snapshot = Snapshot(dist.new_group(backend="gloo", group_desc=BACKGROUND_GROUP))
@@ -31,7 +32,8 @@ class Background:
     def has_ended(self) -> bool:
         """Whether this rank's share of it is done, so that `finish` would not wait.
 
-        Raises an error that the other ranks do not share, and that would leave them waiting."""
+        Raises an error that the other ranks do not share, and that would leave them waiting.
+        """
         if self._saving is None or not self._saving.done():
             return False
         error = self._saving.exception()

@@ -82,7 +82,8 @@ def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
 def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
     """The base of the checkpoint in `checkpoint`, in the folder `given` or else where the manifest says it is.
 
-    Raises CheckpointError if the folder, or a file of its recorded size, is not there. `Base.verify` compares the content."""
+    Raises CheckpointError if the folder, or a file of its recorded size, is not there. `Base.verify` compares the content.
+    """
     folder = given or Path(record.folder)
     if given is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
         folder = Path(os.path.normpath(checkpoint / record.relative))

@@ -96,7 +96,8 @@ class CheckpointManager:
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
 
-        Returns whether it was tried: while heartbeats of the run's lease fail, it is postponed. Raises as `save_last`."""
+        Returns whether it was tried: while heartbeats of the run's lease fail, it is postponed. Raises as `save_last`.
+        """
         self.wait()
         state = self._state_dict()
         step: int = state["step"]
@@ -148,7 +149,8 @@ class CheckpointManager:
     def has_ended(self) -> bool:
         """Whether this rank's share of the save in flight is written.
 
-        Raises an error that the other ranks do not share, and that would leave them waiting."""
+        Raises an error that the other ranks do not share, and that would leave them waiting.
+        """
         return self._background is not None and self._background.has_ended()
 
     def poll(self, num_ended: float) -> None:
@@ -191,8 +193,10 @@ class CheckpointManager:
         return reader, []
 
     def rollback_target(self, stable: Callable[[Iterable[int]], list[int]], base: Path | None) -> CheckpointReader | None:
-        """The newest valid checkpoint among those that `stable` picks, newest first, from the steps of all; None without one.
-        Corrupted ones among them are set aside."""
+        """The newest valid checkpoint among those that `stable` picks; None without one.
+
+        stable: picks steps, newest first, from the steps of all checkpoints. Corrupted ones among those it picks are set aside.
+        """
         place = self._place
 
         def names() -> list[str]:
@@ -209,8 +213,10 @@ class CheckpointManager:
         on_main(lambda: retry_transient_errors(lambda: set_aside(corrupted, CORRUPTED)), self._place.topology)
 
     def abandon_newer(self, origin: CheckpointReader) -> None:
-        """Set checkpoints newer than the one that the run went back to aside: a resume that took one would continue what was
-        undone."""
+        """Set checkpoints newer than the one that the run went back to aside.
+
+        A resume that took one would continue what was undone.
+        """
         folder = self._place.folder
 
         def abandon() -> None:

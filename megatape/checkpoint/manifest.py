@@ -42,7 +42,8 @@ def describe(path: Path) -> dict[str, Any]:
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
     """Write a file and wait until it is on disk. Returns its size in bytes and sha256, as the manifest records them.
 
-    Both are of what was given, not of what the file then held: a file that was altered meanwhile fails verification."""
+    Both are of what was given, not of what the file then held: a file that was altered meanwhile fails verification.
+    """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for part in parts:
@@ -57,7 +58,8 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
 def load_manifest(directory: Path) -> dict[str, Any]:
     """Read the manifest and check that every file is there in its size.
 
-    Raises FileNotFoundError if the folder is no complete checkpoint, UserError if it is corrupted or of another format."""
+    Raises FileNotFoundError if the folder is no complete checkpoint, UserError if it is corrupted or of another format.
+    """
     path = directory / MANIFEST
     if not directory.is_dir():
         raise MissingPath(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
@@ -102,9 +104,15 @@ def save_manifest(
     base: dict[str, Any] | None = None,
     all_steps_taken: bool = True,
 ) -> None:
-    """Write the manifest. files: what `write_file` returned for each; tensors: kind -> parameter -> file; base: what
-    `describe_base` returned, None for a checkpoint that holds all weights. all_steps_taken: the optimizer counts as many steps
-    as the run."""
+    """Write the manifest.
+
+    Args:
+        directory: of the checkpoint.
+        files: what `write_file` returned for each.
+        tensors: kind -> parameter -> file.
+        base: what `describe_base` returned, None for a checkpoint that holds all weights.
+        all_steps_taken: the optimizer counts as many steps as the run.
+    """
     version = (WITH_BASE if base else COMPLETE) if all_steps_taken else WITHOUT_STEPS
     manifest: dict[str, Any] = {"format": version, "files": files, "tensors": tensors}
     if base:
@@ -120,7 +128,8 @@ def as_json(value: Any) -> bytes:
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
     """Hash every `shares`-th file, beginning with number `share`, so that ranks can divide the work.
 
-    Raises UserError naming the first file whose content is not what was written."""
+    Raises UserError naming the first file whose content is not what was written.
+    """
     for name in sorted(manifest["files"])[share::shares]:
         check_file(directory, manifest, name)
 

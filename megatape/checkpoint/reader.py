@@ -58,7 +58,8 @@ class CheckpointReader:
 
     Weights that the checkpoint leaves out are read from its base, which is opened when one is needed.
     base: where that is now, if not where the manifest says. Raises FileNotFoundError or UserError as `load_manifest` does, and
-    CheckpointError for a base that is given to a checkpoint without one."""
+    CheckpointError for a base that is given to a checkpoint without one.
+    """
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
         self.directory, self.base_given = directory, base
@@ -132,7 +133,8 @@ class CheckpointReader:
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Hash every `shares`-th file of the checkpoint, and of its base, so that ranks can divide the work.
 
-        Raises UserError for a corrupted checkpoint, CheckpointError for a base that is not the one that it was trained with."""
+        Raises UserError for a corrupted checkpoint, CheckpointError for a base that is not the one that it was trained with.
+        """
         check_hashes(self.directory, self.manifest, share, shares)
         if self.base:
             self.base.verify(share, shares)
@@ -165,7 +167,8 @@ def _read_state(path: Path) -> dict[str, Any]:
 def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
     """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
 
-    Raises as CheckpointReader and its `verify` do."""
+    Raises as CheckpointReader and its `verify` do.
+    """
     checkpoint = CheckpointReader(directory, base)
     checkpoint.verify()
     return checkpoint

@@ -16,7 +16,8 @@ IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; 
 def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours: Config, fingerprints: dict[str, str]) -> None:
     """Raise UserError when resuming from the checkpoint `origin` would train another model or show other samples.
 
-    theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run."""
+    theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run.
+    """
     for field in differences(theirs, ours):
         if field.identity in IMMUTABLE:
             raise UserError(
@@ -37,7 +38,8 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
 def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
     """Raise UserError if documents end with another token than those that the checkpoint `origin` was trained on.
 
-    The fingerprint of a tokenizer is that of its main file, and another one may declare the end token."""
+    The fingerprint of a tokenizer is that of its main file, and another one may declare the end token.
+    """
     if theirs.eos_id != ours.eos_id:
         raise UserError(
             f"{origin} was trained on documents that end with token {theirs.eos_id}, those of {ours.origin} end with "
@@ -46,8 +48,10 @@ def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
 
 
 def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> None:
-    """Raise UserError if the checkpoint `origin`, which has seen so many tokens, would have seen others by our configuration:
-    only changes of the mixture's weights that are still to come may be changed."""
+    """Raise UserError if the checkpoint `origin` would have seen other tokens by our configuration.
+
+    tokens: how many it has seen. Only changes of the mixture's weights that are still to come may be changed.
+    """
     seen = [[change for change in config.data.annealing if change.tokens < tokens] for config in (theirs, ours)]
     if seen[0] != seen[1]:
         told = [" and ".join(f"{change.weights} from {change.tokens:,}" for change in one) or "none" for one in seen]
@@ -60,7 +64,8 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
 def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
     """What resuming from `origin` changes in the recipe, a line for each field.
 
-    Raises UserError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False."""
+    Raises UserError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False.
+    """
     changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
     if asked := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
         told = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in asked)

@@ -22,7 +22,8 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
     base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
     them UserError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
     overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises PathError if a
-    checkpoint cannot be read."""
+    checkpoint cannot be read.
+    """
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
     names = on_main(lambda: retry_transient_errors(lambda: [path.name for path in folder.list_checkpoints()]), topology)
     reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
@@ -36,7 +37,9 @@ def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tu
 
 def first_valid(directories: list[Path], topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
     """The first of these checkpoints whose files all have their size and hash, None if none has, and those before it.
-    Collective. base: as CheckpointReader takes it. Raises on all ranks as `newest_valid` does for one that cannot be judged."""
+
+    Collective. base: as CheckpointReader takes it. Raises on all ranks as `newest_valid` does for one that cannot be judged.
+    """
     for number, directory in enumerate(directories):
         reader = _open_verified(directory, topology, base)
         if reader is not None:
@@ -47,7 +50,8 @@ def first_valid(directories: list[Path], topology: Topology, base: Path | None) 
 def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
     """The checkpoint in `directory`. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or UserError if there is none or it is corrupted, or if its base is not there or another one."""
+    Raises FileNotFoundError or UserError if there is none or it is corrupted, or if its base is not there or another one.
+    """
     CheckpointReader(directory, base)
     reader = _open_verified(directory, topology, base)
     if reader is None:
@@ -70,7 +74,8 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
     Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
-    say nothing about the content."""
+    say nothing about the content.
+    """
     reader = None
 
     def open_and_hash() -> None:

@@ -17,7 +17,8 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> dict[str, Any]:
     """Write a safetensors file of CPU tensors, all of one type; returns what `write_file` does.
 
     The same bytes as the library's, which can only hash a file by reading it again: whatever became of it meanwhile would count
-    as what was written. Format: https://huggingface.co/docs/safetensors, section Format."""
+    as what was written. Format: https://huggingface.co/docs/safetensors, section Format.
+    """
     return write_file(path, _parts(dict(sorted(tensors.items()))))
 
 

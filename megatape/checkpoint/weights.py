@@ -31,7 +31,8 @@ class FileRecord(Section):
 class StoredWeights:
     """Weights of a model in a folder.
 
-    tensors: by our names. files: the hashes that they must have, empty if none were recorded."""
+    tensors: by our names. files: the hashes that they must have, empty if none were recorded.
+    """
 
     def __init__(self, folder: Path, tensors: Mapping[str, TensorRecord], files: Mapping[str, FileRecord]) -> None:
         self.directory, self.tensors, self.files = folder, tensors, files
@@ -45,7 +46,8 @@ class StoredWeights:
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         """The given rows and columns of a weight in float32; a vector is a matrix of one column.
 
-        The file is open for this tensor only: pages of its mapping that were read would count as this process's memory."""
+        The file is open for this tensor only: pages of its mapping that were read would count as this process's memory.
+        """
         record = self.tensors[name]
         path = self.directory / record.file
         with safe_open(path, framework="pt") as file:
@@ -64,7 +66,8 @@ class StoredWeights:
     def hashed(self, share: int, shares: int) -> Iterator[tuple[Path, FileRecord, FileRecord]]:
         """Every `shares`-th file, beginning with number `share`: its path, what it should be, and what it is.
 
-        Raises FileNotFoundError for a missing one."""
+        Raises FileNotFoundError for a missing one.
+        """
         for name in sorted(self.files)[share::shares]:
             path = self.directory / name
             yield path, self.files[name], FileRecord(**describe(path))

@@ -193,7 +193,8 @@ def _partial_name(checkpoint: Path, lease: Lease) -> Path:
 def _is_abandoned(partial: Path, now: float) -> bool:
     """Whether nobody writes a partial folder any more: whoever did with a lease has none, since this run has one.
 
-    Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for STALE_SECONDS."""
+    Earlier versions had no lease, and names that are none of ours may be somebody's: these wait for STALE_SECONDS.
+    """
     if re.fullmatch(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
         return True
     return now - _changed(partial) > STALE_SECONDS
@@ -212,7 +213,8 @@ def _discard(partial: Path) -> None:
 def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     """Take a checkpoint's name away before it is removed, so that no half of it looks like a checkpoint; returns the new name.
 
-    Of a symbolic link only the link is removed."""
+    Of a symbolic link only the link is removed.
+    """
     if checkpoint.is_symlink():
         checkpoint.unlink()
         return None

@@ -15,7 +15,8 @@ def submit_array(words: list[str], option: str, count: int, out: Path, name: str
     """Submit `megatape WORDS OPTION NUMBER` for the numbers 0 .. count - 1, with the code as it is now; returns Slurm's job id.
 
     out: folder of the script and the logs. sbatch: options, such as "--partition gpu --time 60". Raises UserError as
-    slurm.submit does."""
+    slurm.submit does.
+    """
     render = partial(render_array, words, option, count, out, name)
     job, _ = submit_script(out, {}, render, shlex.split(sbatch))
     return job

@@ -14,7 +14,8 @@ def fault(run: Path | None) -> str:
     """What is wrong with a run, or "" if nothing is.
 
     The age of its last step is by the clock of its file system, which may differ from this host's. A run without metrics counts
-    as unhealthy, which container engines ignore during the start period."""
+    as unhealthy, which container engines ignore during the start period.
+    """
     if run is None:
         return ""
     log = RunFolder(run).metrics
@@ -25,6 +26,7 @@ def fault(run: Path | None) -> str:
 
 
 def main() -> int:
+    """Print what is wrong with the run, or `healthy`. Returns the exit status, 1 if something is wrong."""
     name = os.environ.get("MEGATAPE_RUN")
     found = fault(Path(name) if name else None)
     sys.stdout.write(f"{found or 'healthy'}\n")

@@ -165,8 +165,12 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
 
 
 def _meet(topology: Topology) -> dist.Store:
-    """A store that all ranks have joined. Raises MissingRanks, naming the missing ranks or the address that does not answer,
-    and UserError as `check_rendezvous` does."""
+    """A store that all ranks have joined.
+
+    Raises:
+        UserError: Ranks are missing, or the address does not answer, and the message names them; also as `check_rendezvous`
+            raises it.
+    """
     check_rendezvous()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -271,7 +275,8 @@ def _clock_offset(topology: Topology, store: dist.Store) -> float:
 def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> list[Any]:
     """Gather a JSON value from every rank through the store, which works where collectives do not.
 
-    The value of a rank that does not answer is a text that says so."""
+    The value of a rank that does not answer is a text that says so.
+    """
     store.set(f"{name}{topology.rank}", json.dumps(value))
     found = []
     for rank in range(topology.world_size):

@@ -45,7 +45,8 @@ class Job:
     checkpoint_seconds  how long before the time limit Slurm tells the ranks to finish their step and write a checkpoint
     restarts            how often the tasks may be started again in the job (restarts.py)
     interface           of gloo and NCCL; by default each rank takes the one that leads to rank 0
-    options             further #SBATCH options, verbatim"""
+    options             further #SBATCH options, verbatim
+    """
 
     name: str
     nodes: int
@@ -79,7 +80,8 @@ class Study:
 def plan_study(path: str, overrides: Sequence[str], changes: Path | None) -> Study:
     """The run of the configuration `path`, or one run per line `section.key=value ...` of the file `changes`.
 
-    Run i of several writes to run.directory/i. Raises UserError or FileNotFoundError."""
+    Run i of several writes to run.directory/i. Raises UserError or FileNotFoundError.
+    """
     base = load_config(path, overrides)
     directory = Path(base.run.directory)
     if changes is None:
@@ -233,7 +235,8 @@ def search_path() -> str:
 def submit(study: Study, job: Job) -> tuple[str, Path]:
     """Take the snapshot, write the batch script into it, and submit it. Returns Slurm's job id and the snapshot's folder.
 
-    If sbatch refuses the job, removes the snapshot and raises UserError with sbatch's message."""
+    If sbatch refuses the job, removes the snapshot and raises UserError with sbatch's message.
+    """
     names = [f"config-{number}.json" for number in range(len(study.configs))] if study.is_array else ["config.json"]
     configs = dict(zip(names, study.configs, strict=True))
     return submit_script(study.directory, configs, lambda snapshot: render(study, job, snapshot))
@@ -242,8 +245,10 @@ def submit(study: Study, job: Job) -> tuple[str, Path]:
 def submit_script(
     directory: Path, configs: dict[str, Config], render: Callable[[Path], str], options: Sequence[str] = ()
 ) -> tuple[str, Path]:
-    """As `submit`, for a batch script that `render` makes, given the snapshot. options: of sbatch, which override
-    the script's."""
+    """As `submit`, for a batch script that `render` makes, given the snapshot.
+
+    options: of sbatch, which override the script's.
+    """
     if shutil.which("sbatch") is None:
         raise UserError("sbatch is not installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")

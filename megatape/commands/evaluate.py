@@ -1,4 +1,4 @@
-"""megatape evaluate: megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated"""
+"""megatape evaluate: `megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated`."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""megatape export: megatape export runs/tape_tiny/checkpoints/step-00000100 exported"""
+"""megatape export: `megatape export runs/tape_tiny/checkpoints/step-00000100 exported`."""
 
 from pathlib import Path
 

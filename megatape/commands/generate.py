@@ -1,4 +1,4 @@
-"""megatape generate: megatape generate exported --prompt "Once upon a time" """
+"""megatape generate: `megatape generate exported --prompt "Once upon a time"`."""
 
 import json
 import sys
@@ -84,7 +84,8 @@ def run(options: Options) -> int:
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """The lines of a .jsonl file, each an object with a `prompt`, or those of a .txt file as such objects.
 
-    Raises FileNotFoundError, or UserError naming the line that has no prompt."""
+    Raises FileNotFoundError, or UserError naming the line that has no prompt.
+    """
     from megatape.hf.generation import check_text
 
     if path.suffix not in (".jsonl", ".txt"):
@@ -143,8 +144,10 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], sampling: "Samp
 
 
 def _batches(lengths: list[int], sampling: "Sampling") -> Iterator[tuple[int, int]]:
-    """Begin and end of consecutive prompts of these lengths that are padded to at most BATCH_TOKENS, if one alone is not
-    longer."""
+    """Begin and end of consecutive prompts of these lengths that are batched.
+
+    A batch is padded to at most BATCH_TOKENS, if one prompt alone is not longer.
+    """
     begin, longest = 0, 0
     for end, length in enumerate(lengths):
         longest = max(longest, length)

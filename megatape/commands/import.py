@@ -1,4 +1,4 @@
-"""megatape import: megatape import Llama-3.2-1B runs/llama --encoding tape"""  # noqa: N999 (the command's name)
+"""megatape import: `megatape import Llama-3.2-1B runs/llama --encoding tape`."""  # noqa: N999 (the command's name)
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""megatape ledger: megatape ledger runs/tape_155m"""
+"""megatape ledger: `megatape ledger runs/tape_155m`."""
 
 from pathlib import Path
 

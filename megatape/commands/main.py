@@ -150,8 +150,11 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _accept_any_text() -> None:
-    """Let no text end a command: standard output and errors escape characters that their encoding lacks, such as an umlaut on
-    an ASCII terminal, and bytes of standard input that are no text become lone surrogates. A stream that is closed is empty."""
+    """Let no text end a command.
+
+    Standard output and errors escape characters that their encoding lacks, such as an umlaut on an ASCII terminal, and bytes of
+    standard input that are no text become lone surrogates. A stream that is closed is empty.
+    """
     for name, mode, errors in (
         ("stdin", "r", "surrogateescape"),
         ("stdout", "w", "backslashreplace"),

@@ -195,8 +195,10 @@ def prepare_deepspeed(verbose: bool = False) -> None:
 
 
 def read_tokenizer(path: Path) -> "Tokenizer":
-    """The tokenizer in a file or folder; warns if models that train with it cannot be exported. Raises FileNotFoundError or
-    UserError."""
+    """The tokenizer in a file or folder; warns if models that train with it cannot be exported.
+
+    Raises FileNotFoundError or UserError.
+    """
     from megatape.data.tokenizer_files import load_tokenizer
     from megatape.hf.tokenizer import special_tokens
 

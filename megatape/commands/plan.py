@@ -1,4 +1,4 @@
-"""megatape plan: megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200"""
+"""megatape plan: `megatape plan --config configs/tape_7b.json --nodes 2 --gpus-per-node 8 --gpu h200`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape preflight, launched the way the run will be: deepspeed --hostfile FILE launch/preflight.py --config FILE"""
+"""megatape preflight, launched the way the run will be: `deepspeed --hostfile FILE launch/preflight.py --config FILE`."""
 
 from megatape.commands.options import ConfigOptions, LaunchedOptions, prepare_deepspeed
 

@@ -1,4 +1,4 @@
-"""megatape pretrain: deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json"""
+"""megatape pretrain: `deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json`."""
 
 from megatape.commands.options import ConfigOptions, FrozenBaseOptions, LaunchedOptions, prepare_deepspeed
 from megatape.options import option

@@ -1,4 +1,4 @@
-"""Generates docs/commands.md from the options of the commands: python -m megatape.commands.reference > docs/commands.md"""
+"""Generates docs/commands.md from the options: `python -m megatape.commands.reference > docs/commands.md`."""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""megatape report: megatape report runs/tape_155m runs/rope_155m --output report"""
+"""megatape report: `megatape report runs/tape_155m runs/rope_155m --output report`."""
 
 import sys
 from pathlib import Path

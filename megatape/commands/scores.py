@@ -1,4 +1,4 @@
-"""megatape scores: megatape scores predictions.json --scrolls scrolls --set qasper"""
+"""megatape scores: `megatape scores predictions.json --scrolls scrolls --set qasper`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape submit: megatape submit --config configs/tape_155m.json --nodes 4 --gpus-per-node 8 --time 24:00:00"""
+"""megatape submit: `megatape submit --config configs/tape_155m.json --nodes 4 --gpus-per-node 8 --time 24:00:00`."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""megatape supervise: megatape supervise --restarts 5 --config configs/tape_1b.json -- deepspeed launch/pretrain.py"""
+"""megatape supervise: `megatape supervise --restarts 5 --config configs/tape_1b.json -- deepspeed launch/pretrain.py`."""
 
 from pathlib import Path
 

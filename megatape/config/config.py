@@ -152,7 +152,8 @@ class Config(Section):
     def data_ranks(self, world_size: int) -> int:
         """Number of data-parallel ranks among `world_size` ranks.
 
-        Raises ConfigError if `world_size` is not a positive multiple of parallel.tp."""
+        Raises ConfigError if `world_size` is not a positive multiple of parallel.tp.
+        """
         if world_size < 1 or world_size % self.parallel.tp:
             raise ConfigError(
                 f"{world_size} processes are not a multiple of parallel.tp {self.parallel.tp}: start a multiple of it, or "
@@ -163,7 +164,8 @@ class Config(Section):
     def accumulation(self, world_size: int) -> int:
         """Gradient accumulation: micro-batches per step on each data-parallel rank when `world_size` ranks run.
 
-        Raises ConfigError with the equation if the ranks or the global batch do not divide evenly."""
+        Raises ConfigError with the equation if the ranks or the global batch do not divide evenly.
+        """
         batch, micro, data_ranks = self.training.global_batch_size, self.training.micro_batch_size, self.data_ranks(world_size)
         if batch % (micro * data_ranks):
             raise ConfigError(

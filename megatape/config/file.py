@@ -33,7 +33,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a JSON configuration and apply `section.key=value` overrides.
 
     A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ConfigError that says what is wrong, where,
-    with which value, and what is allowed."""
+    with which value, and what is allowed.
+    """
     path = Path(path)
     if not path.is_file():
         raise MissingPath(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")

@@ -1,4 +1,4 @@
-"""Generates docs/config.md from the fields' descriptions: python -m megatape.config.reference > docs/config.md"""
+"""Generates docs/config.md from the fields' descriptions: `python -m megatape.config.reference > docs/config.md`."""
 
 import json
 import textwrap

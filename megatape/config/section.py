@@ -88,7 +88,8 @@ class Difference:
 def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, Identity, Any]]:
     """Path, identity and value of every field of a section, in the order of declaration.
 
-    A subsection whose field carries an identity is one value."""
+    A subsection whose field carries an identity is one value.
+    """
     for name, field in type(section).model_fields.items():
         identity, value = identity_of(field.metadata), getattr(section, name)
         if identity is not None:

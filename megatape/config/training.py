@@ -121,8 +121,10 @@ class TrainingConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """The optimizer, with the keys that every kind has. Norms, gains and biases are not decayed; attention gains learn L times
-    faster."""
+    """The optimizer, with the keys that every kind has.
+
+    Norms, gains and biases are not decayed; attention gains learn L times faster.
+    """
 
     kind: Fixed[OptimizerName] = Field("adamw", description="optimizer")
     learning_rate: Compared[float] = Field(gt=0, description="peak of the schedule")

@@ -55,7 +55,8 @@ class AdditionTask:
     per_cell   training problems for each pair of lengths
     seed       of all draws, and of what is held out
 
-    Raises UserError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none."""
+    Raises UserError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none.
+    """
 
     digits: int
     per_cell: int
@@ -70,8 +71,10 @@ class AdditionTask:
 
     @classmethod
     def of(cls, directory: Path) -> Self:
-        """The task that a data directory was prepared for. Raises UserError or FileNotFoundError
-        if it is not addition data."""
+        """The task that a data directory was prepared for.
+
+        Raises UserError or FileNotFoundError if it is not addition data.
+        """
         source = load_index(directory).source
         if source.get("kind") != KIND:
             raise UserError(
@@ -94,7 +97,8 @@ class AdditionTask:
     def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
         """TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
 
-        Raises UserError if there is none."""
+        Raises UserError if there is none.
+        """
         generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
         lengths = a_digits, b_digits
         if 10 ** sum(lengths) <= ENUMERABLE:
@@ -143,7 +147,8 @@ def longest_document(digits: int) -> int:
 def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
     """Writes the data directory `output`, all or nothing, and returns its index. Calls `progress` with the tokens so far.
 
-    Raises UserError like AdditionTask, and FileExistsError if `output` exists."""
+    Raises UserError like AdditionTask, and FileExistsError if `output` exists.
+    """
     with new_folder(output) as directory:
         documents = itertools.chain(
             (("validation", problem) for problem in task.validation_problems()),

@@ -22,7 +22,8 @@ class BestFitDataset(Dataset):
     is packed by itself, which bounds the memory that packing takes: a document across two shards is cut there.
 
     Attributes: filled, the share of all places that is not padding, and those of Dataset. Opening takes the lengths of
-    documents from the folder's tables, or reads the split where it has none."""
+    documents from the folder's tables, or reads the split where it has none.
+    """
 
     def __init__(
         self, directory: str | Path, split: str, sequence_length: int, cache: CacheFolder | None = None, window: int = 0

@@ -17,8 +17,12 @@ from megatape.errors import PathError
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """root: on a local disk, where file locks and renaming work. max_bytes: of all copies there, without those that are being
-    made; None: any number."""
+    """A folder of copies, of limited size.
+
+    Attributes:
+        root: on a local disk, where file locks and renaming work.
+        max_bytes: of all copies there, without those that are being made; None: any number.
+    """
 
     root: Path
     max_bytes: int | None = None
@@ -26,7 +30,8 @@ class CacheFolder:
     def make_room(self, wanted: int) -> None:
         """Remove the copies that were needed least recently, until `wanted` bytes more stay within the limit.
 
-        A rank that still reads one keeps it until it closes the file."""
+        A rank that still reads one keeps it until it closes the file.
+        """
         if self.max_bytes is None:
             return
         with locked(self.root / "room.lock"):
@@ -45,7 +50,8 @@ class ShardCache:
     """Copies of the shards of a data directory, in a folder named after a hash of its index.
 
     The ranks of a node share it: the first one that needs a shard copies it while the others wait. origin: path or URL of the
-    data directory."""
+    data directory.
+    """
 
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
         self._cache, self._origin = cache, origin
@@ -57,7 +63,8 @@ class ShardCache:
     def local(self, shard: Shard) -> Path:
         """Path of the local copy, which is made if there is none of the shard's size. Readers verify its members.
 
-        Raises OSError if the shard cannot be copied."""
+        Raises OSError if the shard cannot be copied.
+        """
         copy = self._folder / shard.file
         if not _complete(copy, shard):
             with self._locked(shard):
@@ -69,7 +76,8 @@ class ShardCache:
     def expect(self, shards: Sequence[Shard]) -> None:
         """Let a thread copy these shards, in this order, instead of those that were expected before.
 
-        An error is nobody's here: `local` meets it again when the shard is needed."""
+        An error is nobody's here: `local` meets it again when the shard is needed.
+        """
         self._expected = list(shards)
         for shard in shards:  # what makes room for the others is not among them
             self._used(shard)

@@ -17,9 +17,14 @@ from megatape.runtime.holder import HeartbeatMonitor, read_holder, this_process
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds. period: between heartbeats. silence: in which another process sees none, until the claim of a process that is
-    stopped or on another machine is void; NFS shows changes up to 60 s late. poll: between looks at what other processes work
-    on."""
+    """How long processes wait for each other, in seconds.
+
+    Attributes:
+        period: between heartbeats.
+        silence: in which another process sees none, until the claim of a process that is stopped or on another machine is void;
+            NFS shows changes up to 60 s late.
+        poll: between looks at what other processes work on.
+    """
 
     period: float = 10.0
     silence: float = 120.0
@@ -40,7 +45,8 @@ class Claim:
     def take(self) -> bool:
         """Whether the claim is this process's now: nobody had it, or only a process that is dead or silent.
 
-        A process of this machine that runs keeps its claim without heartbeats: it may be busy."""
+        A process of this machine that runs keeps its claim without heartbeats: it may be busy.
+        """
         if self._create():
             return True
         try:

@@ -40,8 +40,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contents:
-    """ledger: by input, empty if the directory has none; total: its sum. lengths: of the documents of each split. Prompts and
-    answers have neither lengths nor samples."""
+    """What a data directory holds.
+
+    Prompts and answers have neither lengths nor samples.
+
+    Attributes:
+        ledger: by input, empty if the directory has none.
+        total: the sum of the ledger.
+        lengths: of the documents of each split.
+    """
 
     directory: Path
     index: Index
@@ -55,7 +62,8 @@ class Contents:
 def read_contents(directory: Path) -> Contents:
     """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
 
-    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger."""
+    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger.
+    """
     index = load_index(directory)
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]

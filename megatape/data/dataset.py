@@ -26,7 +26,8 @@ class Sample:
 
     tokens           int64 [N]
     targets          int64 [N], the next token of each, or IGNORE_INDEX
-    document_starts  int64 [N], the index of the first token of each token's document; None: documents see each other"""
+    document_starts  int64 [N], the index of the first token of each token's document; None: documents see each other
+    """
 
     tokens: np.ndarray
     targets: np.ndarray
@@ -114,7 +115,8 @@ class Dataset(ABC):
         """The tokenizer of the data.
 
         Raises UserError or FileNotFoundError if its files are not those that the index lists, or if the index has other ids of
-        special tokens, with which documents would begin and end elsewhere."""
+        special tokens, with which documents would begin and end elsewhere.
+        """
         entry = self.tokenizer_entry
         self._folder.fetch(*entry.files)
         tokenizer = stored_tokenizer(self._folder.directory, entry.files)
@@ -160,7 +162,8 @@ class TokenDataset(Dataset):
     the remainder shorter than N at its end.
 
     mask_documents: a document sees and predicts only itself, so its end has no target.
-    window: if not 0, each shard is cut by itself, and what holds for the stream holds for each shard."""
+    window: if not 0, each shard is cut by itself, and what holds for the stream holds for each shard.
+    """
 
     def __init__(
         self,
@@ -210,13 +213,14 @@ class TokenDataset(Dataset):
 
 
 class DocumentDataset(Dataset):
-    """Sample i is document i, `<s> text </s>` (without `<s>` if the tokenizer has none), padded with further `</s>`, after
-    which nothing is a target.
+    """Sample i is document i, `<s> text </s>`, padded with further `</s>`, after which nothing is a target.
 
-    prompt_end: text of one token; only what follows its first occurrence in a document is a target.
-    None: the whole document.
+    There is no `<s>` if the tokenizer has none.
 
-    Opening reads the whole split once to find its documents. Raises UserError if one is longer than N + 1 tokens."""
+    prompt_end: text of one token; only what follows its first occurrence in a document is a target. None: the whole document.
+
+    Opening reads the whole split once to find its documents. Raises UserError if one is longer than N + 1 tokens.
+    """
 
     def __init__(
         self,

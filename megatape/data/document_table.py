@@ -31,7 +31,8 @@ COLUMNS = ("tokens", "bytes", "place", "url")
 class TableWriter:
     """Writes the table `{name}-documents.parquet` into `directory`, unless there are no documents.
 
-    name: of the split, or of a part of it that no other part has."""
+    name: of the split, or of a part of it that no other part has.
+    """
 
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / f"{name}-documents.parquet"
@@ -146,7 +147,8 @@ class DocumentTables:
 def lengths_by_end(members: Iterable[np.ndarray], eos_id: int) -> Iterator[np.ndarray]:
     """The tokens of each document of a split without tables, as `lengths` has them: a document ends with its end token.
 
-    members: token ids of all members, in order."""
+    members: token ids of all members, in order.
+    """
     begun = 0  # tokens of a document that goes on in the next member
     for ids in members:
         ends = np.flatnonzero(ids == eos_id) + 1 + begun

@@ -30,7 +30,8 @@ def write_documents(
 ) -> Index:
     """Writes (split, text) pairs as shards, with tokenizer and index, into an existing directory; returns the index.
 
-    source, validation_share: what the index records. Calls `progress` with the number of tokens so far."""
+    source, validation_share: what the index records. Calls `progress` with the number of tokens so far.
+    """
     entry = store_tokenizer(tokenizer, directory)
     writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
     num_tokens = 0

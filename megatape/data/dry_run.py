@@ -17,8 +17,13 @@ BEFORE, SHOWN = 20, 80  # characters of a text that are shown, before the first 
 
 @dataclass
 class Effect:
-    """What a rule would do: how many documents would go, how many would change, and the first of them: place, what would become
-    of it, and some of its text."""
+    """What a rule would do.
+
+    Attributes:
+        dropped: how many documents would go.
+        changed: how many documents would change.
+        examples: of the first of them, the place, what would become of it, and some of its text.
+    """
 
     dropped: int = 0
     changed: int = 0

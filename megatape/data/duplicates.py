@@ -36,7 +36,8 @@ def pack_hashes(hashes: bytes | bytearray) -> np.ndarray:
 def repeated(units: Sequence[LoadHashes], at_once: int = AT_ONCE, beat: Callable[[], None] = lambda: None) -> np.ndarray:
     """Whether a document has the hash of an earlier one, of its unit or one before: bool [documents of all units in order].
 
-    Memory is bounded: hashes are compared in parts, by their remainder. beat: called for every unit of every part."""
+    Memory is bounded: hashes are compared in parts, by their remainder. beat: called for every unit of every part.
+    """
     firsts = np.cumsum([0, *(len(load()) for load in units)])
     num_parts = 1 << max(0, int(firsts[-1]) // at_once).bit_length()
     flags = np.zeros(firsts[-1], bool)

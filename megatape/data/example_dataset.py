@@ -25,7 +25,8 @@ class ExampleDataset(Dataset):
 
     mask_documents: a sample has as many examples as fit (data/packing.py), which do not see each other; else it has one.
     Attributes: filled, the share of all places that is not padding, and those of Dataset; unigram_entropy is that of the
-    targets. Raises UserError if the split is not one of prompts and answers, or its longest example does not fit."""
+    targets. Raises UserError if the split is not one of prompts and answers, or its longest example does not fit.
+    """
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class ExampleDataset(Dataset):
 def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
     """The answers of a split of `num_tokens` tokens: example, first token and end, int64 [answers, 3].
 
-    Raises FileNotFoundError, OSError, or UserError for a file that is not the one of the index, or was never right."""
+    Raises FileNotFoundError, OSError, or UserError for a file that is not the one of the index, or was never right.
+    """
     if not path.is_file():
         raise MissingPath(f"{path}: not found, the index lists it: copy it again or re-run the preparation")
     content = path.read_bytes()

@@ -34,7 +34,8 @@ class Foreign:
     validation_share  which share, by a hash of a document's ids
     append_eos        documents (samples of mds) come without the end token, which is to be added
 
-    Raises UserError for a share of nothing or of everything."""
+    Raises UserError for a share of nothing or of everything.
+    """
 
     format: str
     inputs: tuple[Path, ...]
@@ -60,7 +61,8 @@ class Found:
     """What an import has seen.
 
     begun: documents that begin as the tokenizer's do. empty: documents without tokens, which are left out. unfinished: inputs
-    whose last document had no end token, which was added."""
+    whose last document had no end token, which was added.
+    """
 
     documents: int = 0
     begun: int = 0
@@ -75,7 +77,8 @@ def import_data(
     """Write the data directory `output`. Returns its index, and what was found.
 
     Raises FileNotFoundError, or UserError if files are corrupted, of another format or of another tokenizer; FileExistsError
-    if `output` exists. Then nothing is left."""
+    if `output` exists. Then nothing is left.
+    """
     found = Found()
     with new_folder(output) as directory:
         writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
@@ -109,11 +112,12 @@ def import_data(
 
 @path_errors()
 def export_data(directory: Path, name: str, output: Path, progress: Report = lambda tokens: None) -> Index:
-    """Write a data directory in a format of TOKEN_FORMATS, as output/train... and output/validation..., with the tokenizer's
-    files. Returns the index of the data.
+    """Write a data directory in a format of TOKEN_FORMATS, with the tokenizer's files. Returns the index of the data.
 
-    Raises FileNotFoundError or UserError if the data are corrupted, FileExistsError if `output` exists. Then nothing is
-    left."""
+    The data are written as output/train... and output/validation...
+
+    Raises FileNotFoundError or UserError if the data are corrupted, FileExistsError if `output` exists. Then nothing is left.
+    """
     index = load_index(directory)
     if index.answers:
         raise UserError(f"{directory} holds prompts and answers: format {name} cannot tell them apart, so it is not exported")
@@ -180,7 +184,8 @@ def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) ->
 def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator[np.ndarray]:
     """The documents of a stream of token ids, each with its end token; the last one may have none.
 
-    Raises UserError if there is no end token, or none in MAX_TOKENS."""
+    Raises UserError if there is no end token, or none in MAX_TOKENS.
+    """
     begun: list[np.ndarray] = []
     size, ended = 0, False
     for ids in pieces:

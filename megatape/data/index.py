@@ -56,7 +56,8 @@ class Split:
 class TokenizerEntry:
     """The tokenizer in the data directory: the file that decides all ids, and what readers need to know about it.
 
-    bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an adopted tokenizer."""
+    bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an adopted tokenizer.
+    """
 
     file: str
     sha256: str
@@ -80,7 +81,8 @@ class Answers:
     examples         number of examples, each with an answer or more
     tokens           of all answers, their ends included
     longest          tokens of the longest example
-    unigram_entropy  nats per token of the answers"""
+    unigram_entropy  nats per token of the answers
+    """
 
     file: str
     sha256: str
@@ -94,7 +96,8 @@ class Answers:
 class DocumentTable:
     """A Parquet file with a row for each document, in the order of a split's tokens. Its columns: see document_table.py.
 
-    documents, tokens: of all its rows. A split has a table for each unit of the preparation that gave it documents."""
+    documents, tokens: of all its rows. A split has a table for each unit of the preparation that gave it documents.
+    """
 
     file: str
     sha256: str
@@ -106,7 +109,8 @@ class DocumentTable:
 class Tally:
     """What became of the documents of one --input: those read are those written and those dropped, by reason.
 
-    tokens, text_bytes: of the documents written, control tokens included."""
+    tokens, text_bytes: of the documents written, control tokens included.
+    """
 
     read: Count = 0
     written: Count = 0
@@ -132,7 +136,8 @@ class Index:
     counts           what preparation skipped, cut and dropped
     document_tables  by split, in order; empty in folders without
     ledger           by --input (by the kind of a source without inputs); empty in folders without. See ledger.py
-    rules            by which the source was cleaned, in order, with their options and the versions of what applied them"""
+    rules            by which the source was cleaned, in order, with their options and the versions of what applied them
+    """
 
     tokenizer: TokenizerEntry
     dtype: str

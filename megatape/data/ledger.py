@@ -9,7 +9,8 @@ def check_ledger(index: Index) -> Tally:
 
     index: of a folder that has a ledger.
     Raises UserError if a document is missing or counted twice: of each input those read are those written and those dropped,
-    and the sums are what the index says of reasons, splits and tables."""
+    and the sums are what the index says of reasons, splits and tables.
+    """
     total = Tally()
     for name, tally in index.ledger.items():
         total.add(tally)

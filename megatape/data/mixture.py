@@ -15,7 +15,8 @@ class Mixture:
 
     Attributes: sequence_length, vocab_size, tokenizer_hash as of every corpus; num_tokens of all; shares of the corpora before
     any annealing; unigram_entropy, the mean of the corpora's by these shares; fingerprint of all corpora and the first weights.
-    Raises UserError if the corpora have different tokenizers, or for weights without a schedule."""
+    Raises UserError if the corpora have different tokenizers, or for weights without a schedule.
+    """
 
     def __init__(self, data: DataConfig, corpora: dict[str, Dataset]) -> None:
         self._data = data

@@ -1,5 +1,7 @@
-"""The order of samples, as pure functions of integers: the state of the data is a single number,
-for any number of ranks."""
+"""The order of samples, as pure functions of integers.
+
+The state of the data is a single number, for any number of ranks.
+"""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,14 +23,19 @@ def sample_hash(seed: int, position: int, modulus: int) -> int:
 
 
 def samples_digest(samples: Iterable[tuple[str, int]]) -> int:
-    """A number for some samples, each a corpus and an index, in any order: the sum of a hash of each, of 32 bits, so that
-    the ranks of a step can add theirs up, exactly even as float64 for two million samples."""
+    """A number for some samples, each a corpus and an index, in any order.
+
+    It is the sum of a hash of each, of 32 bits, so that the ranks of a step can add theirs up, exactly even as float64 for two
+    million samples.
+    """
     return sum(int.from_bytes(_digest(f"{corpus} {index}", 4), "little") for corpus, index in samples)
 
 
 def permuted(index: int, size: int, name: str) -> int:
-    """A bijection of [0, size), another for each name: a Feistel network over the next even number of bits, applied until the
-    result is inside."""
+    """A bijection of [0, size), another for each name.
+
+    It is a Feistel network over the next even number of bits, applied until the result is inside.
+    """
     keys = _round_keys(name)
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1

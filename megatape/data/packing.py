@@ -15,7 +15,8 @@ def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:
 
     lengths: int [E], at most `capacity`. Best fit decreasing: from the longest on, an example joins the sequence in which it
     leaves the least room. Sequences are in the order of their first examples, so that the first sequences are no selection
-    by length."""
+    by length.
+    """
     sequences: list[list[int]] = []
     with_room: dict[int, list[int]] = defaultdict(list)  # sequences by the room that is left in them
     rooms: list[int] = []  # keys of with_room, in order
@@ -41,7 +42,8 @@ def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:
 def joined(pieces: Iterable[tuple[np.ndarray, np.ndarray]], length: int, padding: int) -> Sample:
     """A sample of `length` places of pieces that do not see each other, and then padding, which has no targets.
 
-    pieces: token ids [m + 1] and targets [m] of each, int64; its last token is a target and never an input."""
+    pieces: token ids [m + 1] and targets [m] of each, int64; its last token is a target and never an input.
+    """
     tokens = np.full(length, padding, np.int64)
     targets = np.full(length, IGNORE_INDEX, np.int64)
     document_starts = np.empty(length, np.int64)

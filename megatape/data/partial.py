@@ -1,5 +1,6 @@
-"""A data directory in the making, OUTPUT.partial, on which any number of processes and machines may work, and which survives
-all of them.
+"""A data directory in the making, OUTPUT.partial.
+
+Any number of processes and machines may work on it, and it survives all of them.
 
     plan.json              what is prepared, from which files, with which tokenizer
     tokenizers/            the tokenizer, in place; several in a folder each, here and in what follows
@@ -44,7 +45,8 @@ class Plan:
     source: as the index records it. units: all parts of the source, in order. tokenizers: by the name of the data directory
     below the output, which is empty where there is only one. trained_vocab_size: of a tokenizer that was trained on the source;
     None if it was given. drop_duplicates: whether documents that equal an earlier one are left out. rules: by which others are
-    left out or changed, with their options and the versions of what applies them."""
+    left out or changed, with their options and the versions of what applies them.
+    """
 
     source: dict[str, Any]
     units: list[Unit]
@@ -56,10 +58,11 @@ class Plan:
     version: int = VERSION
 
     def difference(self, other: "Plan", used: set[int]) -> str | None:
-        """The first thing in which another plan differs so that what was made of the `used` units does not fit it, with both
-        values.
+        """The first thing in which another plan differs, with both values, if it matters for what was made.
 
-        A file that has changed is no difference while nothing was made of its unit: a corrupted one was replaced."""
+        It matters if what was made of the `used` units does not fit the other plan. A file that has changed is no difference
+        while nothing was made of its unit: a corrupted one was replaced.
+        """
         names = "version", "source", "validation_share", "trained_vocab_size", "drop_duplicates", "rules", "tokenizers"
         for name in names:
             if (mine := getattr(self, name)) != (its := getattr(other, name)):
@@ -75,7 +78,8 @@ class Plan:
 class PartialFolder:
     """The folder of the preparation of `output`.
 
-    names: of the data directories in `output`; the empty name is `output` itself."""
+    names: of the data directories in `output`; the empty name is `output` itself.
+    """
 
     def __init__(self, output: Path, patience: Patience, names: Sequence[str] = ("",)) -> None:
         self.output, self.path, self.patience, self.names = output, output.with_name(f"{output.name}.partial"), patience, names
@@ -161,7 +165,8 @@ class PartialFolder:
 
         Returns the index of its first data directory and the sum of what the units counted, unless an earlier attempt has
         summed it up. Raises UserError if too many records are bad; also, and removes the folder, if the source has no
-        documents or a split has no tokens."""
+        documents or a split has no tokens.
+        """
         counts = None
         if not self._is_final():
             for name in self.names:

@@ -15,7 +15,8 @@ class Positions:
 
     max_offset: training samples start at a random position in 0 .. max_offset, evaluation at 0.
     drawn_from: if not 0, positions are instead drawn from 0 .. drawn_from - 1 and sorted: anew for
-    each training sample, once for each seed and length in evaluation."""
+    each training sample, once for each seed and length in evaluation.
+    """
 
     max_offset: int = 0
     drawn_from: int = 0

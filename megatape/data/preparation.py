@@ -39,7 +39,8 @@ class Corpus:
 
     tokenizer: that of the data; None: one of `vocab_size` tokens is trained on the source first. drop_duplicates: leave out
     documents that equal an earlier one. several: tokenizers of several data directories, by their names below the output, in
-    place of `tokenizer`. cleaning: the rules by which documents are left out or changed."""
+    place of `tokenizer`. cleaning: the rules by which documents are left out or changed.
+    """
 
     source: Source
     validation_share: float
@@ -59,7 +60,8 @@ class Preparation:
     """A preparation in `folder`.
 
     units: all parts of the source. warn: shows a line to the user. created: whether this process made the folder. fast: what
-    stands in for tokenizers."""
+    stands in for tokenizers.
+    """
 
     created = False
 
@@ -73,7 +75,8 @@ class Preparation:
     def begin(self) -> Plan:
         """Decide what the result is, as this process's options say, and store it; or go on with what another has stored.
 
-        Raises UserError if the two differ."""
+        Raises UserError if the two differ.
+        """
         folder = self.folder
         self.created = folder.create()
         while (plan := folder.plan()) is None:

@@ -34,7 +34,8 @@ class Progress:
     """What a command has done so far.
 
     read_bytes, total_bytes: of the source's files as they are stored, in all passes, 0 if unknown; what was finished before
-    counts as read. documents, text_bytes, tokens: of this command's own work."""
+    counts as read. documents, text_bytes, tokens: of this command's own work.
+    """
 
     total_bytes: int
     read_bytes: int = 0
@@ -52,11 +53,13 @@ def prepare(
     progress: Callable[[Progress], None] = lambda done: None,
     patience: Patience = USUAL,
 ) -> tuple[Index, CorpusCounts | None]:
-    """Prepare `corpus` as the data directory `output`, or several in it. Returns the index, of several the first, and what was
-    counted, unless another process has summed that up.
+    """Prepare `corpus` as the data directory `output`, or several in it.
 
-    Raises FileExistsError if `output` exists, FileNotFoundError or UserError if the source cannot be read or something else
-    was begun there, ChildProcessError if a worker was killed. What is finished stays: the same call goes on with the rest."""
+    Returns the index, of several the first, and what was counted, unless another process has summed that up.
+
+    Raises FileExistsError if `output` exists, FileNotFoundError or UserError if the source cannot be read or something else was
+    begun there, ChildProcessError if a worker was killed. What is finished stays: the same call goes on with the rest.
+    """
     if not corpus.source.validation:
         check_share(corpus.validation_share)
     check_absent(output)
@@ -107,7 +110,8 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     """Run workers until all units are finished.
 
     One that has ended well is enough: it has waited for the units of all, and another may be stopped. Raises what a worker
-    raised, or ChildProcessError for one that was killed. No worker is left."""
+    raised, or ChildProcessError for one that was killed. No worker is left.
+    """
     context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
     reports: Any = context.Queue()
     corpus = replace(preparation.corpus, tokenizer=None, several={})  # the folder has them

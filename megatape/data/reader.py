@@ -42,7 +42,8 @@ class ShardFile:
     def state(self) -> State:
         """Numbers that differ if the content does: which file it is, its size, when content and attributes changed.
 
-        Copying tools set the former time back, never the latter."""
+        Copying tools set the former time back, never the latter.
+        """
         status = os.fstat(self._descriptor)
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -89,7 +90,8 @@ class SplitReader:
     def member(self, number: int, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Token ids [begin, end) of member `number` of the split, by default all.
 
-        Raises UserError if the member differs from the index, OSError if it cannot be read."""
+        Raises UserError if the member differs from the index, OSError if it cannot be read.
+        """
         shard_number, position = self._members[number]
         return retry_transient_errors(lambda: self._ids(shard_number, position, begin, end))
 

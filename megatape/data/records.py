@@ -27,8 +27,14 @@ CORRUPTED: tuple[type[Exception], ...] = (EOFError, BadGzipFile, cast(Any, isal_
 
 @dataclass
 class RecordCounts:
-    """What a pass over records has skipped so far. too_long: records beyond the limit, first_too_long: the place of the first.
-    bad_examples: `place: reason` of the first few bad records. read_bytes: of the files, as they are stored."""
+    """What a pass over records has skipped so far.
+
+    Attributes:
+        too_long: records beyond the limit.
+        first_too_long: the place of the first.
+        bad_examples: `place: reason` of the first few bad records.
+        read_bytes: of the files, as they are stored.
+    """
 
     read_bytes: int = 0
     too_long: int = 0
@@ -62,7 +68,8 @@ def read_records(
     """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: .gz or .zst.
 
     begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
-    Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file."""
+    Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file.
+    """
     after = f"byte {begin:,}, line " if begin else ""
     read_before = counts.read_bytes
     try:
@@ -119,8 +126,10 @@ def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
 
 
 def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[bytes | None]:
-    """The lines of a file that begin in [begin, end), None in place of one longer than `max_bytes`, of which no more is held in
-    memory."""
+    """The lines of a file that begin in [begin, end).
+
+    None stands for one longer than `max_bytes`, of which no more is held in memory.
+    """
     if begin:
         file.seek(begin - 1)  # unless a line ends there, the first one began before
         _skip(file, file.readline(CHUNK_BYTES), end)

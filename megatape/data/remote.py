@@ -41,7 +41,8 @@ def open_file(name: str, retries: Retries = USUAL) -> BinaryIO:
 def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None = None) -> None:
     """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
 
-    size: in bytes, that it must have; None: any."""
+    size: in bytes, that it must have; None: any.
+    """
     with open_file(name, retries) as source, path.open("wb") as copy:
         if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
             raise PathError(f"{name}: {found:,} bytes, not {size:,}")
@@ -86,7 +87,8 @@ def find_files(
     Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
     ends with a slash.
     Raises MissingPath, or UserError for a folder without a match or an unknown protocol, ModuleNotFoundError for one whose
-    package is not installed. option: which one gave the inputs."""
+    package is not installed. option: which one gave the inputs.
+    """
     files: list[str] = []
     for name in (name for given in inputs for name in _expanded(given)):
         path = _local(name)

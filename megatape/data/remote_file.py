@@ -33,7 +33,8 @@ class Retries:
 
     count: failures without PROGRESS_BYTES in between, of which one more is an error. wait, longest_wait: seconds before the
     first new attempt, twice as many before each further one. timeout: seconds of silence that are a failure, and of waiting for
-    fewer than SLOW_BYTES."""
+    fewer than SLOW_BYTES.
+    """
 
     count: int = 7
     wait: float = 1.0
@@ -130,7 +131,8 @@ class Attempts:
 class RemoteFile(io.RawIOBase):
     """A file at a URL. size: in bytes. version: differs if the content does, empty if the server tells none.
 
-    Raises OSError when it is opened or read."""
+    Raises OSError when it is opened or read.
+    """
 
     def __init__(self, url: str, retries: Retries) -> None:
         self.url = url

@@ -19,7 +19,8 @@ class Schedule:
     """phases: for each the first sample that it holds for, the first one's 0, and the whole weights of all corpora.
 
     Let w be a corpus's weight over the sum of weights. Of the first n samples of a phase it has between n w - 1 and n w + 1,
-    both excluded, for every n."""
+    both excluded, for every n.
+    """
 
     def __init__(self, phases: Sequence[tuple[int, Sequence[int]]]) -> None:
         assert phases[0][0] == 0
@@ -71,7 +72,8 @@ def _spread(weights: Sequence[int]) -> np.ndarray:
 
     The c-th sample of a corpus may come as soon as that leaves it less than one ahead of its share, and must before it is one
     behind. Of those that may come, the one that must first does. As for any unit tasks of which some order is in time, this
-    order is: the windows are those of Baruah et al., "Proportionate progress" (1996), which prove that one exists."""
+    order is: the windows are those of Baruah et al., "Proportionate progress" (1996), which prove that one exists.
+    """
     total = sum(weights)
     waiting = heapq.merge(*(_windows(corpus, weight, total) for corpus, weight in enumerate(weights)))
     upcoming = next(waiting, None)
@@ -95,7 +97,8 @@ def _windows(corpus: int, weight: int, total: int) -> Iterator[tuple[int, int, i
 def whole_weights(weights: Sequence[float]) -> list[int]:
     """Whole numbers in exactly the proportions of decimal ones: 0.7 and 0.3 are 7 and 3.
 
-    Raises UserError if their sum would be above MAX_CYCLE."""
+    Raises UserError if their sum would be above MAX_CYCLE.
+    """
     decimals = [Fraction(repr(weight)) for weight in weights]
     factor = lcm(*(decimal.denominator for decimal in decimals))
     whole = [int(decimal * factor) for decimal in decimals]

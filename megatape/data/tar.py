@@ -28,7 +28,8 @@ class TarError(UserError):
 class Member(NamedTuple):
     """A member that is no folder. content: None if it was not wanted, is longer than was asked for, or has a fault.
 
-    fault: why it is no file that could be trusted; empty if it is one."""
+    fault: why it is no file that could be trusted; empty if it is one.
+    """
 
     name: str
     size: int
@@ -39,7 +40,8 @@ class Member(NamedTuple):
 def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
     """The members of an open tar file. Reads the content of files whose name is wanted, and that have at most `max_bytes`.
 
-    Raises TarError."""
+    Raises TarError.
+    """
     extended: dict[str, str] = {}
     num_extended = 0
     while (header := _exactly(file, BLOCK)) != ZEROS:

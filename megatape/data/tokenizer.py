@@ -1,6 +1,7 @@
 """What the package needs of a tokenizer, ours or one that a pretrained model brought along.
 
-Two files implement it: tokenizer_sentencepiece.py and tokenizer_json.py; tokenizer_files.py reads either from disk."""
+Two files implement it: tokenizer_sentencepiece.py and tokenizer_json.py; tokenizer_files.py reads either from disk.
+"""
 
 import hashlib
 from abc import ABC, abstractmethod

@@ -49,7 +49,8 @@ class IdsDiffer(Exception):
 class FastTokenizer:
     """Encodes documents as a tokenizer does, on one thread.
 
-    Raises ModuleNotFoundError without gigatoken, and UserError if it cannot read the tokenizer or gives other ids."""
+    Raises ModuleNotFoundError without gigatoken, and UserError if it cannot read the tokenizer or gives other ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         import gigatoken

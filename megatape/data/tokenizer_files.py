@@ -15,7 +15,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a SentencePiece model, a tokenizer.json (its companions lie beside it) or a folder of transformers.
 
     In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or
-    UserError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers."""
+    UserError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers.
+    """
     if path.is_dir():
         return _in_folder(path)
     if not path.is_file():
@@ -38,7 +39,8 @@ def json_tokenizer(path: Path) -> JsonTokenizer:
 def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
     """The tokenizer whose files (name -> sha256) are kept in `directory`.
 
-    Raises FileNotFoundError, or UserError for a file with another hash."""
+    Raises FileNotFoundError, or UserError for a file with another hash.
+    """
     files = {}
     for name, expected in hashes.items():
         path = directory / name

@@ -23,7 +23,8 @@ class JsonTokenizer(Tokenizer):
 
     Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises
     UserError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
-    other."""
+    other.
+    """
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
@@ -140,8 +141,10 @@ class JsonTokenizer(Tokenizer):
         return self._where(TEMPLATE_FILE if TEMPLATE_FILE in self.files else CONFIG_FILE)
 
     def _read_declared(self) -> dict[str, Any]:
-        """Special tokens by role, as transformers reads them: special_tokens_map.json counts beside an older
-        tokenizer_config.json."""
+        """Special tokens by role, as transformers reads them.
+
+        special_tokens_map.json counts beside an older tokenizer_config.json.
+        """
         config = self._object(CONFIG_FILE)
         added = config.get("added_tokens_decoder")
         if added is None:

@@ -54,7 +54,8 @@ class Encoding:
     """What a file of ranks does not say.
 
     pattern: of the words into which texts are split. special: ids of special tokens; empty: `eos` has the one after the last
-    rank. eos, bos: what documents end and begin with. composed: whether texts are normalized to NFC first."""
+    rank. eos, bos: what documents end and begin with. composed: whether texts are normalized to NFC first.
+    """
 
     pattern: str
     special: Mapping[str, int]
@@ -86,7 +87,8 @@ ENCODINGS = {
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
 
-    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding."""
+    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding.
+    """
     from tokenizers import normalizers, processors
     from transformers.convert_slow_tokenizer import TikTokenConverter
 

@@ -19,7 +19,8 @@ from megatape.data.writer import SplitWriter
 class UnitWriter:
     """Writes into `folder`.
 
-    part: of the names of all files. encode: gives the tokenizer's ids. Attributes: tokens, written so far."""
+    part: of the names of all files. encode: gives the tokenizer's ids. Attributes: tokens, written so far.
+    """
 
     def __init__(self, folder: Path, part: str, tokenizer: Tokenizer, encode: Callable[[list[str]], list[np.ndarray]]) -> None:
         self._folder, self._encode = folder, encode

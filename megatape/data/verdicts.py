@@ -94,7 +94,8 @@ class FirstPass:
 def compare(files: Sequence[Path], beat: Callable[[], None]) -> bytes:
     """Which documents equal or resemble an earlier one, given what the first pass wrote of each unit.
 
-    beat: called again and again. Memory: about 50 bytes for each of at most 2^26 hashes, and 2 bytes for each document."""
+    beat: called again and again. Memory: about 50 bytes for each of at most 2^26 hashes, and 2 bytes for each document.
+    """
     with np.load(files[0], allow_pickle=False) as first:
         bands = [name for name in first.files if name.startswith("band")]
         names = {DUPLICATES: ["hashes"] if "hashes" in first.files else [], NEAR_DUPLICATES: bands}

@@ -10,7 +10,8 @@ from megatape.data.order import permuted
 class WindowOrder:
     """samples: of each shard, int64 [shards]. window: how many shards, one after the other in the order of an epoch, are mixed.
 
-    Like order.sample_index a function of integers: each epoch has each sample once."""
+    Like order.sample_index a function of integers: each epoch has each sample once.
+    """
 
     def __init__(self, samples: np.ndarray, window: int) -> None:
         self._samples, self._window = samples, window

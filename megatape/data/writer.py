@@ -16,10 +16,12 @@ MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
 
 class SplitWriter:
     """Collects the token ids of a split and writes `{name}-000000.tar`, ... into `directory`.
+
     Equal ids give equal bytes.
 
     name: of the split, or of a part of it that no other part has. token_counts: how often each token occurs, int64
-    [vocab_size], once the writer is closed."""
+    [vocab_size], once the writer is closed.
+    """
 
     def __init__(
         self,

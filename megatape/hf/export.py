@@ -22,7 +22,8 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
 
     merge: merge LoRA's adapters into the weights instead of leaving them out. The folder appears only when it is complete,
     under a temporary name until then. Raises FileExistsError if it exists, FileNotFoundError or UserError for a checkpoint
-    that cannot be exported."""
+    that cannot be exported.
+    """
     with new_folder(out) as folder:
         check_parameters(checkpoint)
         if checkpoint.config.model.lora is not None:

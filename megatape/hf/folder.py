@@ -37,7 +37,8 @@ def read_model(folder: Path) -> PreTrainedModel:
     """The model in `folder`, run by the installed class of its model_type, on the CPU.
 
     Raises FileNotFoundError for a missing file, UserError for one that is corrupted: a tensor that is missing, unexpected, of
-    another shape, or not finite."""
+    another shape, or not finite.
+    """
     config_path = folder / "config.json"
     fields = read_object(config_path)
     if str(fields.get("encoding")) not in ENCODINGS:
@@ -86,7 +87,8 @@ def read_model(folder: Path) -> PreTrainedModel:
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer in `folder`, with the ids of training: special tokens in a text are text, and texts begin as documents did.
 
-    Raises FileNotFoundError or UserError for a missing or corrupted file."""
+    Raises FileNotFoundError or UserError for a missing or corrupted file.
+    """
     tokenizer = json_tokenizer(folder / JSON_FILE)
     limit = tokenizer.declared.get("model_max_length")
     return PreTrainedTokenizerFast(
@@ -110,10 +112,12 @@ def reason(error: BaseException) -> str:
 
 
 def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration with these fields. A key that the class does not have would be taken by transformers for an
-    instruction.
+    """The configuration with these fields.
 
-    Raises UserError, or what the class raises for values that make no sense."""
+    A key that the class does not have would be taken by transformers for an instruction.
+
+    Raises UserError, or what the class raises for values that make no sense.
+    """
     config_class = family.config_class
     fields = {name: value for name, value in fields.items() if name not in IGNORED}
     defaults = config_class().to_dict()

@@ -21,7 +21,8 @@ class Sampling:
     """How texts are continued; the options of `megatape generate`. Raises UserError for values that make no sense.
 
     temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), of which top_k keeps
-    the likeliest tokens and top_p the fewest with that probability together. stop: strings that end a text."""
+    the likeliest tokens and top_p the fewest with that probability together. stop: strings that end a text.
+    """
 
     max_new_tokens: int = 64
     temperature: float = 0.0
@@ -111,7 +112,8 @@ def continue_prompts(
     """`sampling.samples` continuations of each prompt, which is a list of tokens; all in one batch, padded on the left.
 
     Without sampling they are what each prompt gives alone. show: is given the text of the first one as it comes. Samples are
-    drawn by torch's generator, which the caller seeds."""
+    drawn by torch's generator, which the caller seeds.
+    """
     model, width = loaded.model, max(map(len, prompts))
     found = model.generation_config.eos_token_id
     ends = set(found if isinstance(found, list) else [] if found is None else [found])
@@ -131,7 +133,8 @@ def continue_prompts(
 class _Text:
     """A continuation that comes token by token; `text` is as much of it as later tokens do not change.
 
-    end: why it ended, empty until then."""
+    end: why it ended, empty until then.
+    """
 
     def __init__(self, tokenizer: Any, ends: set[int], stop: tuple[str, ...]) -> None:
         self.tokenizer, self.ends, self.stop = tokenizer, ends, stop

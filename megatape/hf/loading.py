@@ -57,7 +57,8 @@ class LoadedModel:
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
 
-        All prompts must have the same number of ids, so that nothing is padded."""
+        All prompts must have the same number of ids, so that nothing is padded.
+        """
         tokens = torch.tensor(prompts, device=self.model.device)
         output = self.model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_tokens, do_sample=False)
         found: list[list[int]] = output[:, tokens.shape[1] :].tolist()
@@ -66,12 +67,14 @@ class LoadedModel:
 
 @path_errors()
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
-    """The exported model in `folder`, or one of others that could be imported, on the GPU if there is one, run by the
-    installed classes.
+    """The exported model in `folder`, or one of others that could be imported, run by the installed classes.
+
+    It is on the GPU if there is one.
 
     trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either
     way.
-    Raises FileNotFoundError or UserError if it is no such model, or a tensor is missing, unexpected or not finite."""
+    Raises FileNotFoundError or UserError if it is no such model, or a tensor is missing, unexpected or not finite.
+    """
     check_exported(folder)
     model: Any = _foreign_model(folder) if trust_remote_code else _installed_model(folder)
     tokenizer: Any = (
@@ -120,12 +123,14 @@ def load_trained(
     base: Path | None = None,
     adapter: Path | None = None,
 ) -> Iterator[LoadedModel]:
-    """As load_exported, but `folder` may also be a training checkpoint, which is exported for the time being, or an import,
-    which stands for the model that it refers to.
+    """As load_exported, but `folder` may also be a training checkpoint or an import.
+
+    A checkpoint is exported for the time being; an import stands for the model that it refers to.
 
     model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies. base: of a
     checkpoint, as CheckpointReader takes it. adapter: an exported adapter to merge into the model, as merge_adapter takes
-    it."""
+    it.
+    """
     with TemporaryDirectory() as temporary:
         found = _loadable(folder, model, base, Path(temporary))
         name = str(folder)

@@ -29,7 +29,8 @@ MATRICES = {"a": "lora_A", "b": "lora_B"}
 class Plain:
     """A checkpoint as one of a model without adapters.
 
-    merge: whether adapters are added to their layers' weights, in float32; else they are left out."""
+    merge: whether adapters are added to their layers' weights, in float32; else they are left out.
+    """
 
     def __init__(self, checkpoint: Checkpoint, merge: bool) -> None:
         self.checkpoint, self.merge = checkpoint, merge
@@ -63,11 +64,13 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Ten
 
 @path_errors()
 def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
-    """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it, and
-    the hash of each weight that it did not train, as the base has it.
+    """Write what the run trained into the new folder `out`, as peft's PeftModel.from_pretrained(base, out) reads it.
+
+    Also writes the hash of each weight that the run did not train, as the base has it.
 
     Raises FileExistsError if `out` exists, and UserError for a run without LoRA, one that trained weights which have an
-    adapter, or a precision that cannot hold a value."""
+    adapter, or a precision that cannot hold a value.
+    """
     config = checkpoint.config
     if config.model.lora is None:
         raise UserError(

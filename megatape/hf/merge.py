@@ -36,7 +36,8 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     """Write the folder `base` with the adapter merged into its weights, as the new folder `out`.
 
     Sums are in float32 and stored in the adapter's precision. Raises FileExistsError if `out` exists, FileNotFoundError or
-    UserError for a folder that is no adapter of `megatape export`, and for another base."""
+    UserError for a folder that is no adapter of `megatape export`, and for another base.
+    """
     if not (adapter / BASE).is_file():
         raise MissingPath(f"{adapter}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
     settings = read_object(adapter / SETTINGS)

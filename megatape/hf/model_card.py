@@ -46,8 +46,10 @@ them here before publishing.
 
 
 def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer: str) -> str:
-    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens. tokenizer: a
-    paragraph about it."""
+    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens.
+
+    tokenizer: a paragraph about it.
+    """
     model = config.model
     description = ENCODINGS[model.encoding].description
     return _TEMPLATE.format(

@@ -36,7 +36,8 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     """Every tensor of model.safetensors, or of the files that its index lists. Only headers are read.
 
     Raises FileNotFoundError for a missing file, UserError for a file that is truncated, a tensor that two files hold, and an
-    index that is wrong about its files."""
+    index that is wrong about its files.
+    """
     index = _index(folder)
     names = [SINGLE] if index is None else sorted(set(index.values()))
     if index is not None and SINGLE not in names and (folder / SINGLE).exists():

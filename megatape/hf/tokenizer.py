@@ -13,7 +13,8 @@ class SpecialTokens:
     """Ids of the control tokens: what documents begin with, what ends a text, and padding. None: there is none.
 
     The padding of our own tokenizers is unknown: byte fallback never produces it, so no trained token is lost to padding. The
-    end token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents."""
+    end token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents.
+    """
 
     bos: int | None
     eos: int | list[int]
@@ -35,7 +36,8 @@ def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None
     """Write the files of the tokenizer into `folder`. The eos ids of generation_config.json are in `special_tokens`.
 
     max_length: positions the language model is meant for; beyond it transformers warns of a tokenizer of ours.
-    Raises UserError if the tokenizer cannot be exported."""
+    Raises UserError if the tokenizer cannot be exported.
+    """
     if isinstance(tokenizer, JsonTokenizer):
         for name in tokenizer.files.keys() - {GENERATION_FILE}:
             (folder / name).write_bytes(tokenizer.files[name])

@@ -27,8 +27,10 @@ _Kind = ModelProto.SentencePiece
 
 
 def read_proto(tokenizer: Tokenizer) -> ModelProto:
-    """The SentencePiece model of a tokenizer, if tokenizer.json can say exactly what it does; else ValueError says what it
-    cannot."""
+    """The SentencePiece model of a tokenizer, if tokenizer.json can say exactly what it does.
+
+    Else ValueError says what it cannot.
+    """
     proto = ModelProto.FromString(tokenizer.files[SENTENCEPIECE_FILE])
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     pieces = [piece.piece for piece in proto.pieces if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)]
@@ -56,7 +58,8 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
 def write_converted(proto: ModelProto, max_length: int, directory: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json for a checked model into `directory`.
 
-    max_length: positions the language model is meant for; beyond it transformers warns."""
+    max_length: positions the language model is meant for; beyond it transformers warns.
+    """
     build_tokenizer(proto).save(str(directory / "tokenizer.json"))
     trainer = proto.trainer_spec
     settings = {

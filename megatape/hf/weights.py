@@ -38,7 +38,8 @@ def write_weights(
     """Write model.safetensors, or several shards and their index, as transformers reads them.
 
     shapes: of every parameter under our names; read: gives one of them; rename: gives its name in the files. Raises
-    UserError if a parameter read has another shape, or values beyond the range of `dtype`."""
+    UserError if a parameter read has another shape, or values beyond the range of `dtype`.
+    """
     shards = plan_shards(shapes, dtype, SHARD_BYTES)
     index: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):

@@ -57,7 +57,8 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     By the convention of the paper's table and of torch's counter, attention counts all N x N
     scores, though half of them are masked, and with shifted sparse attention all scores within groups.
     A bias counts once for the whole batch. The last layer's position update is not computed, so it is
-    not counted."""
+    not counted.
+    """
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):
@@ -84,7 +85,8 @@ def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool =
     """Bytes of activations that autograd keeps between forward and backward pass of one micro-batch, weights excluded.
 
     masked: with document masks. Runs the forward pass on the model's device. Under FakeTensorMode
-    that costs neither memory nor time, and attention runs as on a CPU."""
+    that costs neither memory nor time, and attention runs as on a CPU.
+    """
     device = next(model.parameters()).device
     tokens = torch.zeros(batch_size, length, dtype=torch.long, device=device)
     positions = torch.arange(length, device=device).expand(batch_size, -1)

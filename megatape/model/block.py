@@ -1,4 +1,6 @@
-"""One transformer block over two residual streams, content x [B, N, C] and what is added to the encoding's state e; with TAPE:
+"""One transformer block over two residual streams.
+
+The streams are the content x [B, N, C] and what is added to the encoding's state e; with TAPE:
 
       x ─────┬──────────────────────► + ──┬──────────────────► + ──► x
              │                        ▲   │                    ▲

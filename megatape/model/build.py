@@ -78,7 +78,8 @@ def multiply_in_fp8(model: Transformer, product: Product) -> None:
     """Let blocks multiply by q, k, v, o, gate, up and down with `product` in training.
 
     The rest stays as it is: embedding is no product; the head's logits and their loss need the precision; what position
-    encodings multiply is too small to gain anything."""
+    encodings multiply is too small to gain anything.
+    """
     for layer in model.blocks.modules():
         if isinstance(layer, Linear):
             layer.product = product
@@ -98,7 +99,8 @@ def use_backends(model: Transformer, backends: Backends | None, update_by_kernel
 def shift_groups(model: Transformer, num_groups: int) -> None:
     """Let attention be shifted and sparse in training, with this number of groups of tokens in a sample.
 
-    The second half of the whole model's key/value heads is shifted, whatever share of them this rank holds."""
+    The second half of the whole model's key/value heads is shifted, whatever share of them this rank holds.
+    """
     config, axis = model.config, model.axis
     own = config.num_kv_heads // axis.size
     num_unshifted = min(max(config.num_kv_heads // 2 - axis.rank * own, 0), own)
@@ -129,7 +131,8 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
     none: The last sum of a block that moves the position state is rebuilt from its terms: the MLP's norm keeps one and the
         position update the other.
     selective: Norms and the MLP's product of gate and up are computed again, too. Matrix products and attention are kept.
-    full: Only the streams between blocks are kept."""
+    full: Only the streams between blocks are kept.
+    """
     for block in model.blocks:
         assert isinstance(block, Block)
         if block.moves:

@@ -14,7 +14,8 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
     """Compile what a block does before and after attention, which has kernels of its own, once a training step needs it.
 
     Blocks of the same shapes share what is compiled. backend: of torch.compile. Raises UserError if there is no C++ compiler,
-    which the default one needs."""
+    which the default one needs.
+    """
     if backend == "inductor":
         _check_compiler()
     for block in model.blocks:

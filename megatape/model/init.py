@@ -15,7 +15,8 @@ def initial_block(
 ) -> Tensor:
     """Rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
 
-    init: as in Settings; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column."""
+    init: as in Settings; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column.
+    """
     if isinstance(init, float):
         return torch.full((rows.stop - rows.start, columns.stop - columns.start), init)
     first = rows.start // ROWS
@@ -34,8 +35,10 @@ def initial_block(
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
-    """The initial value of a parameter that one rank holds whole. std: standard deviation, unless
-    its settings say otherwise."""
+    """The initial value of a parameter that one rank holds whole.
+
+    std: standard deviation, unless its settings say otherwise.
+    """
     shape = tuple(parameter.shape)
     rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
     return initial_block(name, shape, settings(parameter).init, rows, columns, std, seed).view(shape)

@@ -12,7 +12,8 @@ from megatape.model.encodings import encoding_of
 def attention_needs(config: Config, device_type: str) -> tuple[Need, Need]:
     """What a run needs from attention on this type of device: in all layers but the last, and in the last.
 
-    The last layer does not move the state, because nothing reads it."""
+    The last layer does not move the state, because nothing reads it.
+    """
     model, attends = config.model, encoding_of(config.model).attends
     dtype = getattr(torch, config.training.precision)
     need = Need(device_type, attends, model.head_dim, dtype, config.data.mask_documents)

@@ -38,8 +38,11 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """Keeps x or what it is rebuilt from, and a float32 number per row. (Autograd would keep x in float32, and on
-    a CPU its normalized values too.) Saves the weight itself, because ZeRO stage 3 frees and refills its storage."""
+    """Keeps x or what it is rebuilt from, and a float32 number per row.
+
+    Autograd would keep x in float32, and on a CPU its normalized values too. Saves the weight itself, because ZeRO stage 3
+    frees and refills its storage.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *args: Tensor) -> Tensor:

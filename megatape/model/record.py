@@ -15,7 +15,8 @@ from megatape.parallel.layout import local_tokens
 def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
     """Inside the block, a list that receives (x, e) of this rank's tokens after every block of a forward pass.
 
-    Only there does the last block update e, since nothing else reads it."""
+    Only there does the last block update e, since nothing else reads it.
+    """
     found: list[tuple[Tensor, Tensor | None]] = []
 
     def record(block: nn.Module, inputs: tuple[object, ...], streams: Streams) -> None:

@@ -14,7 +14,8 @@ PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapte
 def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
     """Freeze all parameters but those that an entry of `trainable` stands for and none of `frozen` does.
 
-    An entry is a group or a pattern like blocks.0.*."""
+    An entry is a group or a pattern like blocks.0.*.
+    """
     chosen = _members(model, trainable) - _members(model, frozen)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)

@@ -27,8 +27,10 @@ from megatape.parallel.parameters import never_decay
 
 
 class Transformer(nn.Module):
-    """Decoder-only transformer with one of the position encodings. model/build.py makes it, and applies to it from outside what
-    is not in its equations."""
+    """Decoder-only transformer with one of the position encodings.
+
+    model/build.py makes it, and applies to it from outside what is not in its equations.
+    """
 
     def __init__(self, config: ModelConfig, axis: Axis = SINGLE) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """One small update of the state by our own Triton kernels on the device at hand, before a run relies on them.
 
-attention/trial.py does the same for attention's backends."""
+attention/trial.py does the same for attention's backends.
+"""
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from megatape.parallel.mesh import SINGLE
 
 
 def update_failure(config: Config, tokens: int, device: torch.device) -> str:
-    """What goes wrong when the kernels update a later layer's state for so many tokens, forward and backward, against the plain
-    update; "" if nothing does, or if they do not support the run's update."""
+    """What goes wrong when the kernels update a later layer's state for so many tokens, against the plain update.
+
+    Forward and backward. "" if nothing does, or if they do not support the run's update.
+    """
     model, encoding = config.model, encoding_of(config.model)
     update, dtype = encoding.update(SINGLE), getattr(torch, config.training.precision)
     if update is None or not update.has_kernel(device):

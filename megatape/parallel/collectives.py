@@ -94,7 +94,8 @@ class Pieces:
 def exchange(x: Tensor, axis: Axis, given: Pieces, wanted: Pieces) -> Tensor:
     """An all-to-all: x is split into one piece a rank, and the pieces of all ranks are joined in another way.
 
-    Backward: the inverse exchange."""
+    Backward: the inverse exchange.
+    """
 
     def convert(x: Tensor, given: Pieces, wanted: Pieces) -> Tensor:
         sent = given.split(x, axis.size)

@@ -22,7 +22,8 @@ CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.
 def fp8_product(recipe: str, device: torch.device) -> Product:
     """F.linear in FP8. recipe: of torchao. On a CPU the product is emulated: it has FP8's rounding and float32's time.
 
-    Raises UserError if torchao is missing, or if the GPU cannot."""
+    Raises UserError if torchao is missing, or if the GPU cannot.
+    """
     emulated = device.type == "cpu"
     if not emulated and torch.cuda.get_device_capability(device) < CAPABILITY:
         raise UserError(

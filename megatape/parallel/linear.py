@@ -39,7 +39,8 @@ class Linear(nn.Module):
 class ColumnLinear(Linear):
     """A layer whose outputs the ranks divide, [B, N, in_features] -> [B, N, out_features / T].
 
-    weight: [out_features / T, in_features]; bias: [out_features / T] or None."""
+    weight: [out_features / T, in_features]; bias: [out_features / T] or None.
+    """
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__(in_features, out_features, axis)
@@ -54,7 +55,8 @@ class ColumnLinear(Linear):
 class RowLinear(Linear):
     """A layer whose inputs the ranks divide, [B, N, in_features / T] -> [B, N/T, out_features].
 
-    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens."""
+    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
+    """
 
     def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
         super().__init__(in_features, out_features, axis)
@@ -88,7 +90,8 @@ class VocabularyEmbedding(nn.Module):
 class VocabularyHead(nn.Module):
     """The output matrix, whose rows the ranks divide: logits, or the loss without ever holding all logits.
 
-    weight: [ceil(V / T), C]; None if tied, when callers pass the embedding's."""
+    weight: [ceil(V / T), C]; None if tied, when callers pass the embedding's.
+    """
 
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False) -> None:
         super().__init__()
@@ -96,14 +99,17 @@ class VocabularyHead(nn.Module):
         self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
-        """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary; logits of
-        padding rows are minus infinity."""
+        """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.
+
+        Logits of padding rows are minus infinity.
+        """
         return mask_padding(F.linear(gather_tokens(x, self.axis), self._weight(tied)), self.vocab_size, self.axis)
 
     def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
         """x: [B, N/T, C]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
 
-        Without targets, returns the logits."""
+        Without targets, returns the logits.
+        """
         if targets is None:
             return self.logits(x, tied)
         return cross_entropy(x, self._weight(tied), targets, self.vocab_size, self.axis)

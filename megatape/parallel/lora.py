@@ -21,7 +21,8 @@ class Adapter(nn.Module):
     """What LoRA adds to the output of one layer.
 
     a: [rank, in_features]; b: [out_features, rank], zero at first. Subclasses divide one of them among the ranks of `axis`.
-    in_features, out_features: of the whole layer. dropout: probability. layer: a random number of the layer."""
+    in_features, out_features: of the whole layer. dropout: probability. layer: a random number of the layer.
+    """
 
     a_dim: ClassVar[int | None]
     b_dim: ClassVar[int | None]

@@ -1,5 +1,6 @@
-"""Cross entropy over a vocabulary divided among tensor-parallel ranks, in chunks of tokens: the
-logits never exist all at once.
+"""Cross entropy over a vocabulary divided among tensor-parallel ranks, in chunks of tokens.
+
+The logits never exist all at once.
 
 B batch, N tokens, C hidden, V vocabulary, T tensor-parallel ranks.
 """
@@ -27,7 +28,8 @@ def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, a
     `vocab_size` being padding; targets: [B, N].
 
     The forward pass computes the gradients of x and weight too, while it has the logits, and keeps
-    them for the backward pass, which follows at once. So no chunk's logits are computed twice."""
+    them for the backward pass, which follows at once. So no chunk's logits are computed twice.
+    """
     return _CrossEntropy.apply(x, weight, targets, vocab_size, axis, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
@@ -84,7 +86,8 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 def _chunk(states: Tensor, weight: Tensor, rows: Tensor, held: Tensor, vocab_size: int, axis: Axis) -> tuple[Tensor, Tensor]:
     """states: [n, C]; rows, held: [n], the targets' rows and whether this rank holds them.
 
-    Returns the cross entropies [n] and this rank's share of the probabilities [n, ceil(V / T)], in float32."""
+    Returns the cross entropies [n] and this rank's share of the probabilities [n, ceil(V / T)], in float32.
+    """
     logits = mask_padding(F.linear(states, weight), vocab_size, axis).float()
     chosen = logits.gather(1, rows[:, None]).squeeze(1).where(held, 0.0)
     # One exchange: the log-sum-exp over each rank's logits, and the target's logit, which one rank holds.

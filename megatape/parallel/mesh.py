@@ -78,7 +78,8 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
 def fake_axis(name: str, size: int) -> Axis:
     """Rank 0 of `size` ranks that do not exist, whose group sends nothing: for counting on shapes alone.
 
-    The group is independent of the default process group, whether there is one or not."""
+    The group is independent of the default process group, whether there is one or not.
+    """
     return Axis(name, size, 0, fake_group(name, size))
 
 

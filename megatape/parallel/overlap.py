@@ -21,7 +21,8 @@ class AsyncAllToAll:
     """An all-to-all in flight: x is split into one piece for each rank, and the pieces of all ranks are joined in another way.
 
     The backward pass, which meets `wait` first, begins the inverse exchange there and waits for it where this one began: it
-    overlaps with the backward pass of what was computed between the two. At T = 1, and for None, nothing is exchanged."""
+    overlaps with the backward pass of what was computed between the two. At T = 1, and for None, nothing is exchanged.
+    """
 
     def __init__(self, x: Tensor | None, axis: Axis, given: Pieces, wanted: Pieces) -> None:
         self.pending = None if x is None or axis.size == 1 else _PendingAllToAll(axis, given, wanted)
@@ -121,7 +122,8 @@ def begin_gather(x: Tensor, axis: Axis) -> Tensor:
     """The tokens of all ranks, [B, N/T, C] -> [B, N, C], in flight: for linear layers only, which wait for them.
 
     Each rank keeps only its part, and the backward pass gathers the rest again, once for all layers. Backward:
-    reduce-scatter."""
+    reduce-scatter.
+    """
     if axis.size == 1:
         return x
     gather = AsyncAllGather(x.detach(), axis, in_halves=True)

@@ -26,7 +26,8 @@ class Settings:
     init: the initial value of every element, or their distribution; None for a normal one with standard deviation
     model.init_std.
     decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate. role: for optimizers that treat
-    weights differently. bounds: lowest and highest value, to which every step of the optimizer clips the master weight."""
+    weights differently. bounds: lowest and highest value, to which every step of the optimizer clips the master weight.
+    """
 
     init: float | Uniform | None
     decay: bool
@@ -56,7 +57,8 @@ def parameter(
 
     A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`:
     without the tags the gradient norm is wrong, and so is clipping. Tags and hook survive
-    DeepSpeed's partitioning, which changes a parameter in place."""
+    DeepSpeed's partitioning, which changes a parameter in place.
+    """
     local = list(shape)
     if dim is not None:
         local[dim] = -(-shape[dim] // axis.size)
@@ -81,8 +83,10 @@ def parameter(
 
 @dataclass(frozen=True)
 class Share:
-    """The block of a whole parameter that a tensor-parallel rank holds: `rows` x `columns`, of
-    which the last rows may be padding."""
+    """The block of a whole parameter that a tensor-parallel rank holds.
+
+    It is `rows` x `columns`, of which the last rows may be padding.
+    """
 
     rows: slice
     columns: slice

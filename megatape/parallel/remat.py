@@ -27,7 +27,8 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 def recompute(function: Callable[..., Any], *args: Any) -> Any:
     """function(*args), for which autograd keeps only the arguments; the backward pass computes the rest again.
 
-    Both runs see the context variables of this call."""
+    Both runs see the context variables of this call.
+    """
     if torch.compiler.is_compiling():  # a compiler knows no contexts; what asks for them, tensor parallelism, is not compiled
         return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     context = copy_context()
@@ -39,7 +40,8 @@ def recomputed() -> bool:
     """Whether this code runs inside `recompute`.
 
     There tensors live only from the second run to the backward pass right after it: keeping a gathered input is cheap,
-    while gathering it a third time is not."""
+    while gathering it a third time is not.
+    """
     return _inside.get()
 
 
@@ -116,8 +118,10 @@ def _version(x: Tensor) -> int:
 
 
 def _saves() -> bool:
-    """Whether a remat saves memory here: not without a backward pass, not inside `recompute`, and not under a compiler, which
-    chooses itself what to keep."""
+    """Whether a remat saves memory here.
+
+    Not without a backward pass, not inside `recompute`, and not under a compiler, which chooses itself what to keep.
+    """
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not recomputed()
 
 
@@ -155,8 +159,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """Keeps what its input is rebuilt from, unless the weight is frozen, and the weight itself, because ZeRO stage 3 frees and
-    refills its storage."""
+    """Keeps what its input is rebuilt from, unless the weight is frozen, and the weight itself.
+
+    It keeps that itself, because ZeRO stage 3 frees and refills its storage.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rebuilt: RecomputedInput, *args: Tensor) -> Tensor:

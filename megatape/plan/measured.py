@@ -31,10 +31,12 @@ class MeasuredStep:
 
 
 def nearest_step(results: Path, config: Config) -> MeasuredStep:
-    """Of the steps with a run's encoding and training.fp8 in a results.jsonl those of the size nearest to the run's, and of
-    these the fastest.
+    """The fastest of the measured steps whose size is nearest to that of a run.
 
-    Raises FileNotFoundError, or UserError if there are none, or if the rates of the GPU are not known."""
+    Only steps of a results.jsonl with the run's encoding and training.fp8 count.
+
+    Raises FileNotFoundError, or UserError if there are none, or if the rates of the GPU are not known.
+    """
     if not results.is_file():
         raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
     entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}

@@ -70,7 +70,8 @@ def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Mem
 def checkpoint_bytes(config: Config) -> int:
     """The tensors of a checkpoint: float32 weights, and the optimizer's state of those that are trained.
 
-    What a run with training.init_from freezes counts as left out, as if `init_from` held all of it."""
+    What a run with training.init_from freezes counts as left out, as if `init_from` held all of it.
+    """
     model = meta_model(config.model)
     freeze(model, config.training.trainable, config.training.frozen)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -122,7 +123,8 @@ def recomputed_bytes(config: Config, encoding: str, backends: Backends) -> int:
 def attention_copies(config: Config) -> tuple[int, int]:
     """Bytes that attention keeps on a GPU beyond those that PLAIN keeps: in a layer that is not the last, and in the last.
 
-    Raises UserError if the backend that training.attention forces cannot run there."""
+    Raises UserError if the backend that training.attention forces cannot run there.
+    """
     needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
     check_forced_backend(needs[0], forced)
     inner, last = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)

@@ -27,13 +27,15 @@ Row = tuple[str, str]
 
 
 def report(config: Config, measured: Path | None = None) -> str:
-    """Sizes and costs of a run; with a cluster in the configuration also traffic, step time, and
-    what to change if memory is short.
+    """Sizes and costs of a run.
 
-    Without a cluster the plan is for the fewest ranks that can run it: one tensor-parallel group.
+    With a cluster in the configuration also traffic, step time, and what to change if memory is short. Without a cluster the
+    plan is for the fewest ranks that can run it: one tensor-parallel group.
+
     measured: results.jsonl of a benchmark, by which the step time is corrected.
 
-    Raises UserError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured."""
+    Raises UserError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured.
+    """
     cluster = config.cluster
     if cluster is not None:
         step = None if measured is None else nearest_step(measured, config)

@@ -40,7 +40,8 @@ FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as b
 class Speed:
     """Seconds and model FLOPs utilization of one optimizer step, (good, bad) each, and its FLOPs over all ranks.
 
-    model_flops: three times the forward pass. done_flops: the same with what activation checkpointing recomputes."""
+    model_flops: three times the forward pass. done_flops: the same with what activation checkpointing recomputes.
+    """
 
     seconds: tuple[float, float]
     utilization: tuple[float, float]
@@ -59,7 +60,8 @@ def plan_speed(
 ) -> Speed:
     """The speed of a step on `world_size` GPUs, `gpus_per_node` on each node.
 
-    correction: measured seconds over `middle`; the range that is left is that of the links."""
+    correction: measured seconds over `middle`; the range that is left is that of the links.
+    """
     model, training, length = config.model, config.training, config.data.sequence_length
     forward = forward_flops(model, length, training.num_shifted_groups) * training.global_batch_size
     model_flops = 3 * forward

@@ -46,7 +46,8 @@ def run_pass(config: Config) -> Pass:
 class TensorTraffic:
     """Bytes that a tensor-parallel rank sends to the others in the forward and backward pass of a micro-batch.
 
-    overlapped: of these, bytes overlapped with computation."""
+    overlapped: of these, bytes overlapped with computation.
+    """
 
     sent: Sent
     overlapped: int
@@ -58,7 +59,8 @@ def tensor_traffic(config: Config) -> TensorTraffic:
 
     Bytes are an affine function of the sequence length, and each of its coefficients is an affine function of the depth,
     because all layers but the last are alike. So two shallow models on short sequences give them, and the result is exact
-    (unless training.trainable or frozen treat layers differently)."""
+    (unless training.trainable or frozen treat layers differently).
+    """
     if config.parallel.tp == 1:
         return TensorTraffic(Counter(), 0)
     at_two, at_three = (_sent(config, num_layers) for num_layers in (2, 3))
@@ -97,7 +99,8 @@ def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, lis
 class Activations:
     """Bytes that autograd keeps on one rank between forward and backward pass of a micro-batch.
 
-    total: of the whole model; layer: of each layer but the last."""
+    total: of the whole model; layer: of each layer but the last.
+    """
 
     total: int
     layer: int
@@ -110,7 +113,8 @@ def activations(
     """What a run's model would keep on a CPU with this encoding (`nope` shows what the others add) and these backends.
 
     Counted with two and three layers and extrapolated to all of them, which is exact. So is the extrapolation from short
-    samples where attention keeps nothing N x N."""
+    samples where attention keeps nothing N x N.
+    """
     model = config.model.model_copy(
         update={"encoding": encoding, "scaling": config.model.scaling if encoding == config.model.encoding else None}
     )

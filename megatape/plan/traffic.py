@@ -22,7 +22,8 @@ GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the pr
 class Traffic:
     """Bytes that one rank sends in one optimizer step, to its tensor-parallel group and to its data-parallel group.
 
-    overlapped: share of the tensor-parallel bytes overlapped with computation."""
+    overlapped: share of the tensor-parallel bytes overlapped with computation.
+    """
 
     tensor: Sent
     data: Sent
@@ -82,7 +83,8 @@ def elements(parameters: list[nn.Parameter]) -> int:
 def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
     """Bytes of `sent` that leave the node, on average over the ranks of the group.
 
-    Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank."""
+    Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank.
+    """
     if group_size <= members_per_node:
         return 0.0
     outside = (group_size - members_per_node) / (group_size - 1)

@@ -31,8 +31,10 @@ from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, fused_on
 
 @dataclass(frozen=True)
 class StepWork:
-    """A forward and backward pass over a micro-batch on one rank. saved: bytes that autograd keeps for the backward pass, what
-    torch.compile would leave out included."""
+    """A forward and backward pass over a micro-batch on one rank.
+
+    saved: bytes that autograd keeps for the backward pass, what torch.compile would leave out included.
+    """
 
     work: Work
     saved: int
@@ -42,7 +44,8 @@ class StepWork:
 def step_work(config: Config) -> StepWork:
     """With the attention that a run gets on a GPU. Documents count as one, and the optimizer is not in it.
 
-    Counted with two and three layers and extrapolated to all of them, which is exact, as all but the last are alike."""
+    Counted with two and three layers and extrapolated to all of them, which is exact, as all but the last are alike.
+    """
     two, three = (_step(config, num_layers) for num_layers in (2, 3))
     more = config.model.num_layers - 2
     layer = Counter(three.work)
@@ -99,7 +102,8 @@ def _gained_by_fusion(config: Config) -> Work:
 def _compiled(config: Config) -> list[tuple[Work, Work]]:
     """The parts below as compiled, forward and backward: the same with every attention.
 
-    On shapes of a CPU, because there RMSNorm consists of operators that can be fused."""
+    On shapes of a CPU, because there RMSNorm consists of operators that can be fused.
+    """
     with precision_of(config), FakeTensorMode():
         return [compiled_work(function, weights, args) for function, weights, args, _ in _compiled_parts(config)]
 

@@ -28,8 +28,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Elements gathered in one micro-batch, and the most that are gathered at any time. Weights
-    that are always whole do not count."""
+    """Elements gathered in one micro-batch, and the most that are gathered at any time.
+
+    Weights that are always whole do not count.
+    """
 
     elements: int
     live: int

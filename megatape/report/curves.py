@@ -76,7 +76,8 @@ def _series(group: Group, column: str, width: int) -> Series:
 def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tuple[float, float, float, float]]:
     """Number of the interval of `width` steps -> mean step, least, largest and mean value, of those that are finite.
 
-    Intervals without any are left out."""
+    Intervals without any are left out.
+    """
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]
     numbers = ((steps - 1) // width).astype(int)

@@ -26,7 +26,8 @@ class Run:
     metrics  [steps] float64 for each of COLUMNS, by step; NaN where nothing was recorded
     events   objects of events.jsonl, in the order of their lines
     data     of each of its data directories that is there, by path
-    ranks    that wrote its newest checkpoint; None if there is none"""
+    ranks    that wrote its newest checkpoint; None if there is none
+    """
 
     name: str
     folder: RunFolder

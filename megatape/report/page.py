@@ -15,7 +15,8 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
     """Write index.html into the new folder `output`; returns its path, and what could not be shown.
 
     evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
-    FileNotFoundError or UserError if a folder is not what it should be."""
+    FileNotFoundError or UserError if a folder is not what it should be.
+    """
     with new_folder(output) as folder:
         text, notes = render(directories, evaluated)
         (folder / PAGE).write_text(text, encoding="utf-8")

@@ -20,7 +20,8 @@ MAX_POINTS = 20  # of a curve; neighbouring lengths are pooled
 def write_page(records: Iterable[Record], not_run: Sequence[str], path: Path) -> None:
     """Write the page, in place of an earlier one. not_run: a phrase for each thing that was asked for and not run.
 
-    All tasks of the records are in the registry."""
+    All tasks of the records are in the registry.
+    """
     records = list(records)
     summary = Summary(records)
     text = fill(

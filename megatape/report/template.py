@@ -16,7 +16,8 @@ PAGE = "index.html"
 def fill(template: str, scripts: tuple[str, ...] = (), **values: Any) -> str:
     """The page of a template, with these scripts. values: what the template shows; as text, never as HTML.
 
-    Surrogates, which stand for bytes of file names that are not UTF-8, become escapes: the page can be encoded."""
+    Surrogates, which stand for bytes of file names that are not UTF-8, become escapes: the page can be encoded.
+    """
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
     """The JSON values of all ranks, in order, on every rank. Collective; nothing is pickled.
 
-    group: of all ranks, by default the one that training uses."""
+    group: of all ranks, by default the one that training uses.
+    """
     device = device_of(group)
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(topology.world_size)]
@@ -39,7 +40,8 @@ def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessG
     """What `work` returns (JSON) on the main rank, on every rank. Collective, over `group` as in `exchange`.
 
     Raises on all ranks:
-        UserError, OSError: that of the main rank, as `on_all` does."""
+        UserError, OSError: that of the main rank, as `on_all` does.
+    """
     return on_all(lambda: work() if topology.is_main else None, topology, group, names=False)[0]  # type: ignore[return-value]
 
 

@@ -10,7 +10,8 @@ class LineHandler(logging.Handler):
     """Prints each line at once: information on the main rank to the output, the rest of every rank to the errors.
 
     A line that cannot be written, because the terminal or the reader of a pipe has gone or a disk is full, is lost, and nothing
-    else happens. A warning of another rank begins with its number; an error says itself whose it is."""
+    else happens. A warning of another rank begins with its number; an error says itself whose it is.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -85,7 +85,8 @@ class RunLog:
     def sync_metrics(self) -> None:
         """Wait until metrics.jsonl is on disk: after a power failure no checkpoint may lack the metrics of its steps.
 
-        Before the first step there is no file, and a disk that refuses it has caused a warning."""
+        Before the first step there is no file, and a disk that refuses it has caused a warning.
+        """
         if self.is_main and self._folder.metrics.exists():
             self.attempt(lambda: sync(self._folder.metrics))
 

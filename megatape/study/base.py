@@ -27,7 +27,8 @@ TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
 class Base:
     """A model of transformers with rotary positions as they were pretrained.
 
-    source: its folder. given: the import of it that the user made, None if there is none yet."""
+    source: its folder. given: the import of it that the user made, None if there is none yet.
+    """
 
     source: Path
     given: Path | None
@@ -57,10 +58,12 @@ class Base:
             )
 
     def imported(self, folder: Path, length: int) -> Path:
-        """Its import, with every file as it was when it was imported: the user's own, or else the one in `folder`, which is
-        written if it does not exist.
+        """Its import, with every file as it was when it was imported.
 
-        Raises UserError if `folder` holds an import of another model, and what import_model raises."""
+        It is the user's own, or else the one in `folder`, which is written if it does not exist.
+
+        Raises UserError if `folder` holds an import of another model, and what import_model raises.
+        """
         if self.given is None and not folder.exists():
             import_model(self.source, folder, "rope", length)
             return folder
@@ -74,7 +77,8 @@ class Base:
 def open_base(folder: Path) -> Base:
     """The model in a folder of transformers, or that an import refers to.
 
-    Raises FileNotFoundError, or UserError for one that is not supported, or whose frequencies are scaled already."""
+    Raises FileNotFoundError, or UserError for one that is not supported, or whose frequencies are scaled already.
+    """
     given = folder.absolute() if (folder / IMPORT).is_file() else None
     source = Path(read_record(folder).source) if given else folder.absolute()
     found = read_architecture(source)

@@ -35,7 +35,8 @@ class Children:
     def run(self, command: list[str], environment: dict[str, str], log: Path) -> int:
         """Run a command, append its output to `log`, and return its exit status once its whole group has exited.
 
-        Raises Stopped after `stop`."""
+        Raises Stopped after `stop`.
+        """
         with log.open("a", encoding="utf-8") as file:
             with self._mutex:
                 if self._stopped:
@@ -69,7 +70,8 @@ class Children:
 def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
     """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
-    wait: until no other process holds the lock, and say so. Otherwise raises UserError if one does."""
+    wait: until no other process holds the lock, and say so. Otherwise raises UserError if one does.
+    """
     with path_errors():
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w", encoding="utf-8")

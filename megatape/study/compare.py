@@ -43,7 +43,8 @@ def compare(
     command   what the user typed, for the table
 
     Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed."""
+    failed.
+    """
     machine = Machine(jobs, launcher)
     base = load_config(file, settings)
     if base.model.scaling is not None:
@@ -67,8 +68,10 @@ def compare(
 def _runs(
     file: str, settings: Sequence[str], variants: list[Variant], seed_range: range, out: Path, machine: Machine
 ) -> list[Run[Outcome]]:
-    """All runs, ordered by seed so that every encoding has results early. Raises UserError if two are the same model, or if
-    one could not be measured."""
+    """All runs, ordered by seed so that every encoding has results early.
+
+    Raises UserError if two are the same model, or if one could not be measured.
+    """
     runs = []
     for seed in seed_range:
         models: dict[Any, str] = {}

@@ -19,7 +19,8 @@ Row = tuple[str, list[Outcome]]  # label of a variant, and one outcome per seed
 def report(rows: list[Row], command: str, out: Path) -> str:
     """Write comparison.md and comparison.png into `out`; returns the text of the former.
 
-    rows: the others are compared with the first. command: what the user typed."""
+    rows: the others are compared with the first. command: what the user typed.
+    """
     config = rows[0][1][0].config
     training, data, model = config.training, config.data, config.model
     setting = (

@@ -34,7 +34,8 @@ class Cost:
     """Counts for one encoding.
 
     flops: of the forward pass of one sequence. saved, saved_blocks: bytes that autograd keeps for the backward pass of the
-    batch, without weights, of the whole model and of its blocks."""
+    batch, without weights, of the whole model and of its blocks.
+    """
 
     parameters: int
     flops: int
@@ -53,7 +54,8 @@ class Timing:
 class Subject:
     """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
 
-    attention: the preferred backend. checkpointing: training.activation_checkpointing."""
+    attention: the preferred backend. checkpointing: training.activation_checkpointing.
+    """
 
     def __init__(
         self,
@@ -147,7 +149,8 @@ def prepare(
 ) -> dict[str, Subject]:
     """The same model with the baseline and each encoding, and each of them again with these modes of activation checkpointing.
 
-    Raises UserError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape.
+    """
     weights: dict[tuple[str, torch.Size], Tensor] = {}
     names = encodings if BASELINE in encodings else [BASELINE, *encodings]
     subjects = {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
@@ -180,7 +183,8 @@ def study(
 ) -> Iterator[str]:
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study efficiency`.
 
-    Raises FileNotFoundError or UserError for bad arguments."""
+    Raises FileNotFoundError or UserError for bad arguments.
+    """
     config = paper_config()
     if file is not None:
         loaded = load_config(file)
@@ -203,7 +207,8 @@ def report(
 ) -> Iterator[str]:
     """Yields the paragraphs of the study. The baseline is always measured; sizes and rounds are at least 1.
 
-    Raises UserError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape.
+    """
     yield reproduced()
     subjects = prepare(config, encodings, length, batch, device, modes)
     dtype = str(compute_dtype(device)).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Measures a model of `megatape study finetune`: python -m megatape.study.extension RUN_FOLDER 128,256 [base]
+"""Measures a model of `megatape study finetune`: `python -m megatape.study.extension RUN_FOLDER 128,256 [base]`.
 
 The numbers are lengths in tokens; `base` is for the model that training starts from, as it is. Every entry of an outcome's
 `figures` is a column of the table.

@@ -47,7 +47,8 @@ def finetune(
     command   what the user typed, for the table
 
     Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed."""
+    failed.
+    """
     names = parse_methods(methods)
     machine = Machine(jobs, launcher)
     base = open_base(folder)
@@ -90,7 +91,8 @@ def finetune(
 def parse_methods(text: str) -> list[str]:
     """The methods of a list such as "base,lora,tape", without the base, which is always compared.
 
-    Raises UserError for an unknown or repeated one."""
+    Raises UserError for an unknown or repeated one.
+    """
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in (BASE, *METHODS):
@@ -101,8 +103,10 @@ def parse_methods(text: str) -> list[str]:
 
 
 def _check_free(settings: Sequence[str], taken: set[str]) -> None:
-    """Raise UserError if the user sets what the methods set, or what has an option of its own. The scaling is free: it is the
-    same for all methods."""
+    """Raise UserError if the user sets what the methods set, or what has an option of its own.
+
+    The scaling is free: it is the same for all methods.
+    """
     options = {"data.path": "data", "data.sequence_length": "length", "training.steps": "steps", "run.directory": "out"}
     for key in (item.partition("=")[0] for item in settings):
         if key in options:

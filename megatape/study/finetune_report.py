@@ -20,7 +20,8 @@ Outcomes = dict[str, Outcome]  # by method
 def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     """Write finetune.md and finetune.png into `out`; returns the text of the former.
 
-    original: tokens that the base is made for. command: what the user typed."""
+    original: tokens that the base is made for. command: what the user typed.
+    """
     *_, outcome = outcomes.values()
     config = outcome.config
     training, data, model = config.training, config.data, config.model

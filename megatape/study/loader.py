@@ -33,7 +33,8 @@ Reader = Callable[[int], Iterator[Pair]]  # the batches after so many samples, w
 def report(directory: Path, length: int) -> Iterator[str]:
     """Yields the table for samples of `length` tokens of the training split of a data directory, read for an epoch.
 
-    Raises UserError or FileNotFoundError if the directory is corrupted, or has too few tokens."""
+    Raises UserError or FileNotFoundError if the directory is corrupted, or has too few tokens.
+    """
     verified = TokenDataset(directory, "train", length)
     steps = verified.num_samples // BATCH
     if steps < 2:

@@ -63,7 +63,8 @@ def report() -> Iterator[str]:
 def peaks(tokens: int, hidden_size: int, vocab_size: int, dtype: torch.dtype) -> tuple[int, int]:
     """Peak bytes of the forward and backward pass: (chunked, all logits at once).
 
-    Hidden states, output matrix and their gradients do not count."""
+    Hidden states, output matrix and their gradients do not count.
+    """
     return _peak(_chunked, tokens, hidden_size, vocab_size, dtype), _peak(_plain, tokens, hidden_size, vocab_size, dtype)
 
 

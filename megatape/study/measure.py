@@ -1,4 +1,4 @@
-"""Evaluates a complete run of a comparison: python -m megatape.study.measure RUN_FOLDER [SCALING]
+"""Evaluates a complete run of a comparison: `python -m megatape.study.measure RUN_FOLDER [SCALING]`.
 
 The data decides on the metrics: exact match for addition, perplexity by sequence length for text.
 """
@@ -95,7 +95,8 @@ def tested_lengths(config: Config) -> list[int]:
 def measure(run: RunFolder, scaling: str | None) -> Outcome:
     """Evaluate the last checkpoint of a run, with its frequencies scaled where a test is longer than training was.
 
-    Raises UserError or FileNotFoundError if the run is not complete."""
+    Raises UserError or FileNotFoundError if the run is not complete.
+    """
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]

@@ -1,5 +1,7 @@
-"""The methods of the paper's context extension (arXiv 2501.00712, Table 5): what each changes in the configuration of a run
-that starts from a pretrained rope model."""
+"""The methods of the paper's context extension (arXiv 2501.00712, Table 5).
+
+Each changes something in the configuration of a run that starts from a pretrained rope model.
+"""
 
 from typing import Any
 
@@ -37,7 +39,8 @@ def method_settings(name: str, original: int, length: int) -> Settings:
 def extension(original: int, length: int) -> Settings:
     """What all methods have in common: longer samples, whose positions are divided to stay within the original length.
 
-    Raises UserError if `length` is not longer."""
+    Raises UserError if `length` is not longer.
+    """
     if length <= original:
         raise UserError(f"length {length} is no longer than the {original} tokens that the base is made for: give more")
     return {

@@ -19,7 +19,8 @@ class Outcome:
     scaling       kind of model.scaling used in the evaluation, or None
     figures       metrics by name, the columns of the table
     losses        mean training loss (nats) of equal parts of the run, keyed by the last step of each
-    curve, axes   a metric by length in tokens or digits, and the names of length and metric"""
+    curve, axes   a metric by length in tokens or digits, and the names of length and metric
+    """
 
     config: Config
     fingerprints: dict[str, str]

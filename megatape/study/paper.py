@@ -10,7 +10,8 @@ class PaperCost:
     """One encoding with 12 layers of PAPER_SHAPE on one sequence of 1024 tokens.
 
     parameters: in units of 2^20. flops, multiply_adds: of the forward pass, in units of 10^9. attention_seconds: of one
-    attention layer."""
+    attention layer.
+    """
 
     parameters: float
     flops: float

@@ -24,7 +24,8 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
 
     One row of dot products for each model that has position tensors, taken as they enter a layer; then one row for each
     model but the first, with its attention minus the first model's. All are means over sequences and over channels or
-    heads. Raises UserError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder."""
+    heads. Raises UserError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder.
+    """
     if out.suffix != ".png":
         raise UserError(f"out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
@@ -61,7 +62,8 @@ def shown(num_layers: int) -> list[int]:
 def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """(dot products, attention), each [N, N] per layer: means over sequences and over channels or heads.
 
-    There are no dot products for an encoding without position tensors."""
+    There are no dot products for an encoding without position tensors.
+    """
     count, length = subject.tokens.shape
     products: dict[int, Tensor] = {}
     attention = {layer: torch.zeros(length, length) for layer in layers}

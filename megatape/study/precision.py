@@ -23,7 +23,8 @@ class Drift:
     delta_dtype  precision of what layers add to E in the bfloat16 pass
     norm         relative difference of the norm of E, after each layer
     state        norm of the difference of E over the norm of E, after each layer
-    logits       the same for the logits"""
+    logits       the same for the logits
+    """
 
     delta_dtype: torch.dtype
     norm: list[float]

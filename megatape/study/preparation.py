@@ -34,7 +34,8 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
     """Yields what is measured, and the table.
 
     tokenizer: None trains one of `vocab_size` tokens on the source. megabytes: of text, 10^6 bytes; a smaller source is
-    repeated with new words. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids."""
+    repeated with new words. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids.
+    """
     if tokenizer is None:
         read = (document.text for document in read_documents(source, CorpusCounts()))
         tokenizer = SentencePieceTokenizer(train_tokenizer(read, vocab_size))

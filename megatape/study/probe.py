@@ -73,7 +73,8 @@ def dot_products(layer: LayerInputs) -> Tensor | None:
     """Inner products of the position tensors of all pairs of tokens, [B, L, N, N], or [B, 1, N, N] if all channels are equal.
 
     They are divided by the number of planes, so that rotary positions give the mean of cos((n - m) theta_k) over planes,
-    1 on the diagonal. None for an encoding without position tensors."""
+    1 on the diagonal. None for an encoding without position tensors.
+    """
     if layer.e is None or not layer.attention.encoding.has_position_tensor:
         return None
     e = layer.e.transpose(1, 2).float()

@@ -34,7 +34,8 @@ class Measured:
     initialized        once weights, master weights and optimizer state are filled in
     peak_initializing  peak until then
     peak               peak of the whole run
-    seconds            median of the timed steps"""
+    seconds            median of the timed steps
+    """
 
     initialized: int
     peak_initializing: int

@@ -37,7 +37,8 @@ class Result(Protocol):
     """What a study measures of a model.
 
     config, fingerprints  of the training: its resolved configuration, and hashes of its data and tokenizer
-    summary               in one line"""
+    summary               in one line
+    """
 
     @property
     def config(self) -> Config: ...
@@ -58,7 +59,8 @@ class Run(Generic[Found]):
     config   what `pretrain` makes of its command; run.directory is the run's folder
     train    the command that trains it to its last step, from where it is; None if it is measured as it is
     measure  result file -> the command that writes it
-    read     of a result file"""
+    read     of a result file
+    """
 
     name: str
     config: Config
@@ -134,7 +136,8 @@ class Machine:
     """Where runs are trained: `jobs` at a time, each on a GPU of its own or with an equal share of the cores.
 
     launcher: command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
-    Raises UserError if the machine has too few GPUs."""
+    Raises UserError if the machine has too few GPUs.
+    """
 
     def __init__(self, jobs: int, launcher: str | None) -> None:
         self.jobs, self.launcher = jobs, launcher
@@ -148,7 +151,8 @@ class Machine:
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:
         """Train and measure whatever is missing; yields progress messages and returns an error for each run that failed.
 
-        lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they."""
+        lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they.
+        """
         failures = []
         with ThreadPoolExecutor(self.jobs) as pool:
             missing = sum(bool(run.missing()) for run in runs)

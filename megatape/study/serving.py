@@ -83,7 +83,8 @@ def study(
 ) -> Iterator[str]:
     """Run the study on this machine's GPU, or on its CPU; the arguments are those of `megatape study serving`.
 
-    Raises FileNotFoundError or UserError for bad arguments."""
+    Raises FileNotFoundError or UserError for bad arguments.
+    """
     config = paper_config() if file is None else load_config(file).model
     config = ModelConfig.model_validate(config.model_dump() | {"num_layers": layers or config.num_layers})
     names = parse_encodings(encodings)
@@ -101,7 +102,8 @@ def build(
 ) -> dict[str, PreTrainedModel]:
     """A Llama and a model with each encoding, of one shape: random weights, no biases, no norm of queries, no scaling.
 
-    Raises UserError if an encoding does not support the shape."""
+    Raises UserError if an encoding does not support the shape.
+    """
     fields = {theirs: getattr(config, ours) for theirs, ours in FIELDS.items()} | {"head_dim": config.head_dim}
     # Decoding goes beyond the prompt; RandPE draws as many positions as it may.
     fields["max_position_embeddings"] = longest = max(config.max_positions, 2 * length)

@@ -27,7 +27,8 @@ class Change:
 
     attention     `attention_difference` of each layer
     dot_products  `dot_product_difference` of each layer; empty for an encoding without position tensors
-    logits        largest absolute difference over the largest absolute logit"""
+    logits        largest absolute difference over the largest absolute logit
+    """
 
     attention: list[float]
     dot_products: list[float]
@@ -38,7 +39,8 @@ def attention_difference(before: Tensor, after: Tensor) -> float:
     """Fraction of its attention that a query moves to other keys, 0 to 1, averaged over sequences, heads and queries.
 
     This is the total variation distance of the two distributions, half the sum over keys of |A' - A|, where A is 0 for
-    added keys. before: [B, H, N, N]. after: [B, H, N + S, N + S], whose last N tokens are those of before."""
+    added keys. before: [B, H, N, N]. after: [B, H, N + S, N + S], whose last N tokens are those of before.
+    """
     length = before.shape[-1]
     after = after[:, :, -length:]
     moved = (after[..., -length:] - before).abs().sum(-1) + after[..., :-length].sum(-1)
@@ -48,7 +50,8 @@ def attention_difference(before: Tensor, after: Tensor) -> float:
 def dot_product_difference(before: Tensor, after: Tensor) -> float:
     """Norm of the change of all pairs' dot products over the norm before.
 
-    before: [B, L, N, N]. after: [B, L, N + S, N + S], whose last N tokens are those of before."""
+    before: [B, L, N, N]. after: [B, L, N + S, N + S], whose last N tokens are those of before.
+    """
     length = before.shape[-1]
     return float((after[..., -length:, -length:] - before).norm() / before.norm())
 
@@ -68,7 +71,8 @@ def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[
 def changes(subject: Subject, shift: int) -> dict[str, Change]:
     """The change for both kinds of shift: means over the subject's sequences, and the maximum for the logits.
 
-    Raises UserError unless the shift is in 1 .. length - 1."""
+    Raises UserError unless the shift is in 1 .. length - 1.
+    """
     length = subject.tokens.shape[1]
     if not 1 <= shift < length:
         raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")

@@ -26,7 +26,8 @@ class Subject:
 
     label   its encoding, with the checkpoint if several models have that encoding
     source  where it comes from
-    tokens  [S, N]; each sequence starts with the token `bos`"""
+    tokens  [S, N]; each sequence starts with the token `bos`
+    """
 
     label: str
     source: str
@@ -50,7 +51,8 @@ def load_subjects(
 ) -> list[Subject]:
     """One model per checkpoint or, if `random`, the model of `config` with each of the encodings, and random tokens.
 
-    Raises UserError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid."""
+    Raises UserError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid.
+    """
     if random:
         if checkpoints or data or not config:
             raise UserError("random needs `config` FILE, and takes neither checkpoints nor `data`")

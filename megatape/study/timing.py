@@ -36,7 +36,8 @@ def interleaved(
 ) -> dict[Name, list[float]]:
     """Seconds of every action in every round. A round runs each action once; a first, untimed round warms up.
 
-    clock: of a CPU."""
+    clock: of a CPU.
+    """
     seconds: dict[Name, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():

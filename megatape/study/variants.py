@@ -16,7 +16,8 @@ class Variant:
 
     trained   its label without the scaling; variants with the same one share their training
     settings  overrides of the configuration for training
-    scaling   kind of model.scaling for tests that are longer than training, or None"""
+    scaling   kind of model.scaling for tests that are longer than training, or None
+    """
 
     trained: str
     settings: tuple[str, ...]
@@ -32,7 +33,8 @@ class Variant:
 def parse_variants(text: str) -> list[Variant]:
     """The variants of a list such as "rope,tape+yarn,tape:position_size=12".
 
-    Raises UserError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant."""
+    Raises UserError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant.
+    """
     variants = [_parse(entry.strip()) for entry in text.split(",")]
     for variant in variants:
         if variants.count(variant) > 1:

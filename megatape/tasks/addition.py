@@ -25,7 +25,8 @@ class AdditionGrid:
 
     trained_digits  D, the length of the longest operands in the training data
     problems        number of problems in each cell
-    correct         number answered exactly: every digit, and the end token"""
+    correct         number answered exactly: every digit, and the end token
+    """
 
     trained_digits: int
     problems: list[list[int]]
@@ -116,8 +117,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Addition(Task[Asked, AdditionGrid]):
-    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits (None: twice the trained
-    digits). data: the directory the model was trained on."""
+    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits.
+
+    max_digits: None for twice the trained digits. data: the directory the model was trained on.
+    """
 
     data: Annotated[Path, option("data directory; for addition the one of training")]
     max_digits: Annotated[int | None, option("longest operands to test (default: twice the trained digits)", metavar="M")] = (
@@ -128,7 +131,8 @@ class Addition(Task[Asked, AdditionGrid]):
         """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
 
         Raises UserError if `data` does not hold addition data, if its tokenizer is not the model's, or if the longest problem
-        exceeds the model's maximum positions."""
+        exceeds the model's maximum positions.
+        """
         task, size = AdditionTask.of(self.data), self._size()
         tokenizer = _tokenizer(model, self.data)
         _check_lengths(model, size)

@@ -87,11 +87,13 @@ class DividedModel:
 
 @contextmanager
 def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None) -> Iterator[DividedModel]:
-    """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share, in the
-    precision that an export of it has.
+    """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share.
+
+    It is in the precision that an export of it has.
 
     base, adapter: as load_trained takes them. Raises FileNotFoundError or UserError as that does, and for a model that the
-    ranks cannot divide or whose positions depend on a run's seed."""
+    ranks cannot divide or whose positions depend on a run's seed.
+    """
     with TemporaryDirectory() as temporary:
         name, found = str(folder), folder
         if adapter is not None:
@@ -113,8 +115,10 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Raise UserError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model, or if its positions are
-    drawn."""
+    """Raise UserError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model.
+
+    Also raises it if the model's positions are drawn.
+    """
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         if getattr(model, field) % num_ranks:
             raise UserError(

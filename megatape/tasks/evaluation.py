@@ -37,7 +37,8 @@ def evaluate_in(
     """Evaluate into a folder, or go on there; the results do not depend on how often it was stopped, or on the number of ranks.
 
     name: of the task. origin: what the model is, in JSON values; the folder must have been begun with the same. Collective over
-    all ranks. Raises ExistingPath if it was not, and what the task raises."""
+    all ranks. Raises ExistingPath if it was not, and what the task raises.
+    """
     journal, batches = Journal(folder), task.batches(model)
     num_examples = sum(map(len, batches))
     if not num_examples:

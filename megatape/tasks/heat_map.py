@@ -10,7 +10,8 @@ class Grid:
     """Shares (0 to 1) of a measure: rows over the vertical axis, columns over the horizontal one.
 
     labels: of the horizontal and the vertical axis. ticks: what stands at each column and row; None: 1, 2, ...
-    num_framed: the first rows and columns, which get a frame; 0: none."""
+    num_framed: the first rows and columns, which get a frame; 0: none.
+    """
 
     shares: list[list[float]]
     measure: str

@@ -15,10 +15,13 @@ FILES = ("*.json", "*.safetensors", "*.model")  # of a folder without a manifest
 
 
 def model_hash(folder: Path) -> str:
-    """sha256 of a model's folder: of a checkpoint's manifest, which has those of its files, or of the names and hashes of the
-    files with configuration, weights and tokenizer.
+    """sha256 of a model's folder.
 
-    Raises FileNotFoundError if there are none."""
+    Of a checkpoint's manifest, which has those of its files, or of the names and hashes of the files with configuration,
+    weights and tokenizer.
+
+    Raises FileNotFoundError if there are none.
+    """
     manifest = folder / MANIFEST
     paths = [manifest] if manifest.is_file() else sorted(path for pattern in FILES for path in folder.glob(pattern))
     if not paths:

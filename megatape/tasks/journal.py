@@ -34,7 +34,8 @@ class Journal:
     def open(self, settings: dict[str, Any]) -> None:
         """Create the folder, or check that it belongs to an evaluation with these settings. For one process.
 
-        Raises ExistingPath if it belongs to another one or to none, naming the first setting that differs."""
+        Raises ExistingPath if it belongs to another one or to none, naming the first setting that differs.
+        """
         path, text = self.folder / "settings.json", json.dumps(settings, default=str, indent=2)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:

@@ -12,7 +12,8 @@ MAX_LENGTH = 2**24  # more than anybody waits for
 def parse_lengths(value: Any) -> Any:
     """The numbers of a list such as "1024,2048".
 
-    Raises UserError unless they are positive and ascend to at most MAX_LENGTH."""
+    Raises UserError unless they are positive and ascend to at most MAX_LENGTH.
+    """
     if not isinstance(value, str):
         return value
     lengths = tuple(int(part) if part.isdecimal() else 0 for part in value.split(","))

@@ -52,7 +52,8 @@ class Asked:
 class LmEvalScores:
     """Results of all tasks and groups.
 
-    metrics: as lm-eval names them, such as "acc,none" and "acc_stderr,none". shown: the tasks and groups that a table shows."""
+    metrics: as lm-eval names them, such as "acc,none" and "acc_stderr,none". shown: the tasks and groups that a table shows.
+    """
 
     metrics: dict[str, dict[str, Any]]
     shown: list[str]
@@ -104,7 +105,8 @@ class LmEval(Task[Asked, LmEvalScores]):
 
     tasks: names of tasks, groups or tags. num_fewshot: examples in a prompt; None: as each task has it. max_examples: the first
     so many of each task; None: all. data_root: folder with data sets as the hub has them; None: the hub. include: folder with
-    own tasks."""
+    own tasks.
+    """
 
     tasks: Annotated[
         Listed[str],
@@ -127,7 +129,8 @@ class LmEval(Task[Asked, LmEvalScores]):
         """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
 
         Raises UserError, or MissingPath, for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
-        without lm-eval."""
+        without lm-eval.
+        """
         found = []
         for name, task in self._loaded()["tasks"].items():
             documents = task.doc_iterator(limit=self.max_examples)

@@ -18,7 +18,8 @@ LOGIT_TOKENS = 2**12  # of a forward pass, whose logits are [4096, V]
 class LmEvalModel(TemplateLM):
     """See above. Texts begin with what documents of training began with, and nothing is padded.
 
-    A context that does not fit is cut on its left, as lm-eval does for the models of transformers."""
+    A context that does not fit is cut on its left, as lm-eval does for the models of transformers.
+    """
 
     def __init__(self, model: EvaluationModel) -> None:
         super().__init__()
@@ -49,7 +50,8 @@ class LmEvalModel(TemplateLM):
     def _loglikelihood_tokens(self, requests: Iterable[Any], **kwargs: Any) -> list[tuple[float, bool]]:
         """Of requests (texts, context ids, continuation ids): the continuation's, and whether it is the likeliest one.
 
-        Requests with the same input, such as answers of one token, share a forward pass."""
+        Requests with the same input, such as answers of one token, share a forward pass.
+        """
         wanted: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
         number = -1
         for number, (_, context, continuation) in enumerate(requests):

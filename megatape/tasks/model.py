@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 class EvaluationModel(Protocol):
     """A trained model. B texts, N tokens.
 
-    name: where it comes from, for messages. tokenizer: as transformers has it."""
+    name: where it comes from, for messages. tokenizer: as transformers has it.
+    """
 
     name: str
     tokenizer: Any
@@ -31,4 +32,5 @@ class EvaluationModel(Protocol):
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
 
-        All prompts have the same number of ids."""
+        All prompts have the same number of ids.
+        """

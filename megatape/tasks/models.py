@@ -37,7 +37,8 @@ def evaluate_models(
 
     trust_remote_code, base, adapter: as load_trained takes them. training_code: run the model by load_divided instead.
     Collective over all ranks. Returns the summaries and tables. Raises UserError if a model is given twice, and what the
-    loading and evaluate_in raise."""
+    loading and evaluate_in raise.
+    """
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
     for folder, label in zip(models, labels, strict=True):
@@ -78,7 +79,8 @@ def _full_gpu_named(folder: Path) -> Iterator[None]:
 def name_models(models: Sequence[Path]) -> list[str]:
     """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
 
-    Raises UserError if one is given twice."""
+    Raises UserError if one is given twice.
+    """
     parts = [Path(os.path.realpath(model)).parts for model in models]  # Path.resolve raises no OSError for a loop of links
     for number, part in enumerate(parts):
         if part in parts[:number]:

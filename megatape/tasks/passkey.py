@@ -115,7 +115,8 @@ class Passkey(Task[Prompt, PasskeyScores]):
     """The passkey task of `megatape evaluate`.
 
     protocol: one of PROTOCOLS. lengths: in tokens, for `authors` of Llama 2. trials: questions of each length and depth. None:
-    as the protocol has it."""
+    as the protocol has it.
+    """
 
     protocol: Annotated[
         Literal["authors", "grid", "ruler"],
@@ -137,7 +138,8 @@ class Passkey(Task[Prompt, PasskeyScores]):
         """Prompts of equal length, so that nothing is padded.
 
         Raises UserError for a number of trials below 1, for a length that leaves no room for the question, and for prompts
-        beyond the model's maximum positions."""
+        beyond the model's maximum positions.
+        """
         batches = []
         for cell in PROTOCOLS[self.protocol](model, self.lengths, self.trials):
             batches += equal_lengths(_prompts(model, cell), lambda prompt: len(prompt.tokens))

@@ -29,7 +29,8 @@ Lengths = tuple[int, ...] | None  # of --lengths
 class Question:
     """A prompt, and the number that the model must continue it with, after a space.
 
-    within: tokens that the model may write, in which the number may stand anywhere; None: it must write the number alone."""
+    within: tokens that the model may write, in which the number may stand anywhere; None: it must write the number alone.
+    """
 
     prompt: str
     key: str
@@ -95,7 +96,8 @@ def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
 def most_that_fit(tokens: Callable[[int], int], length: int, model: EvaluationModel) -> int:
     """How often the garbage can be repeated in at most `length` tokens. tokens: how many a question has with so much of it.
 
-    Raises UserError if it does not fit once."""
+    Raises UserError if it does not fit once.
+    """
     shortest = tokens(1)
     if shortest > length:
         raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")

@@ -42,8 +42,10 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Window:
-    """tokens, int64 [N + 1], of which N are predicted, from the token number `begin` of the text on; the last `num_scored`
-    predictions count. length: the context length that it belongs to."""
+    """A window of N + 1 tokens of the text, of which N are predicted and the last `num_scored` predictions count.
+
+    tokens: int64 [N + 1], from the token number `begin` of the text on. length: the context length that it belongs to.
+    """
 
     length: int
     begin: int
@@ -57,7 +59,8 @@ class LengthScore:
 
     nats: mean loss of a token. error: its standard error, from the means of the windows; None where these overlap.
     nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score
-    a token more than once. by_position: mean loss at the positions of the windows that count, in NUM_POSITIONS ranges."""
+    a token more than once. by_position: mean loss at the positions of the windows that count, in NUM_POSITIONS ranges.
+    """
 
     length: int
     tokens: int
@@ -126,7 +129,8 @@ class Perplexity(Task[Window, PerplexityScores]):
     """The perplexity task of `megatape evaluate`.
 
     data: a data directory, a text file or a .bin file. lengths: context lengths in tokens, ascending; None: usual_lengths.
-    mode: one of _MODES. stride: tokens that sliding windows move by; None: 256. max_tokens: of the text."""
+    mode: one of _MODES. stride: tokens that sliding windows move by; None: 256. max_tokens: of the text.
+    """
 
     data: Annotated[
         Path,
@@ -155,7 +159,8 @@ class Perplexity(Task[Window, PerplexityScores]):
 
         Raises FileNotFoundError, or UserError for a text that is too short or not in the model's tokens, lengths that do not
         divide the longest in mode "disjoint", and a stride elsewhere than in mode "sliding" or above
-        a length."""
+        a length.
+        """
         if self.stride is not None and self.mode != "sliding":
             raise UserError(f"stride has no effect with `mode` {self.mode}: leave it out, or choose sliding")
         lengths, tokens = self._lengths(model), read_tokens(model, self.data, self.max_tokens)
@@ -202,7 +207,8 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
 
     Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
     text is packed as in training, and every sequence starts without context. Raises UserError if the split is shorter
-    than `longest`."""
+    than `longest`.
+    """
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
     windows = _batched(_disjoint(length, longest, tokens, 0))
@@ -212,7 +218,8 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
 def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarray:
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
-    Raises FileNotFoundError, or UserError for ids that are not the model's."""
+    Raises FileNotFoundError, or UserError for ids that are not the model's.
+    """
     if path.is_dir():
         size = TokenDataset(path, "validation", 1).num_tokens
         dataset = TokenDataset(path, "validation", min(size, max_tokens) - 1)

@@ -26,7 +26,8 @@ class Ranks:
     topology: of all processes; None if this one is alone. tensor: those that divide the model, and have the same share of the
     batches.
 
-    An error that all processes know of is raised by the main one; the others raise FailedElsewhere."""
+    An error that all processes know of is raised by the main one; the others raise FailedElsewhere.
+    """
 
     topology: Topology | None = None
     share: int = 0
@@ -70,7 +71,8 @@ ALONE = Ranks()
 def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     """The processes that a launcher started, of which `num_tensor` each divide a model. Collective over them.
 
-    Raises UserError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`."""
+    Raises UserError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`.
+    """
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
         raise UserError(

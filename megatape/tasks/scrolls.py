@@ -107,7 +107,8 @@ class Scrolls(Task[Asked, ScrollsScores]):
     """The SCROLLS task of `megatape evaluate`.
 
     scrolls: the folder of the sets. max_examples: of each set; None: all. sequence_length: the N of the fine-tuning, None: the
-    model's maximum; max_answer_tokens: that of the fine-tuning, None: the recipe's. They decide where prompts are cut."""
+    model's maximum; max_answer_tokens: that of the fine-tuning, None: the recipe's. They decide where prompts are cut.
+    """
 
     scrolls: Annotated[Path, option("the sets as SCROLLS publishes them, folders or zip files", metavar="FOLDER")]
     sets: Annotated[
@@ -127,7 +128,8 @@ class Scrolls(Task[Asked, ScrollsScores]):
     def batches(self, model: EvaluationModel) -> list[list[Asked]]:
         """Prompts of equal length, so that nothing is padded.
 
-        Raises UserError for lengths that do not fit the model or leave no room for prompts, and what read_set raises."""
+        Raises UserError for lengths that do not fit the model or leave no room for prompts, and what read_set raises.
+        """
         length = model.max_positions if self.sequence_length is None else self.sequence_length
         if length > model.max_positions:
             raise UserError(

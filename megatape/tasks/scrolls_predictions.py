@@ -12,7 +12,8 @@ from megatape.tasks.scrolls_sets import Question, some_ids
 def read_predictions(path: Path) -> dict[str, str]:
     """Answers by id, from a file {id: answer}.
 
-    Raises FileNotFoundError, or UserError for another content and ids given twice."""
+    Raises FileNotFoundError, or UserError for another content and ids given twice.
+    """
     twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

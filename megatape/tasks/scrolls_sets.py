@@ -78,7 +78,8 @@ def read_set(
     """The questions of a split in the order of their first lines. encode: an input to its prompt.
 
     Raises MissingPath if `data` has not the layout, and UserError for a line that is not of a set, an id with two
-    inputs, questions without reference, and an empty set."""
+    inputs, questions without reference, and an empty set.
+    """
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
     without: list[str] = []

@@ -16,8 +16,13 @@ Sample = dict[str, Any]  # what came of an example, for a line of samples.jsonl
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of the results. name: with its unit and what it was measured at, a column of the table. error: its standard
-    error, None if there is none. n: of how many answers or tokens."""
+    """A number of the results.
+
+    Attributes:
+        name: with its unit and what it was measured at, a column of the table.
+        error: its standard error, None if there is none.
+        n: of how many answers or tokens.
+    """
 
     name: str
     value: float
@@ -47,11 +52,14 @@ Found = TypeVar("Found", bound=Result)
 
 
 class Task(ABC, Generic[Example, Found]):
-    """Base of evaluation tasks, with the types of their examples and results. A task is a dataclass whose fields are its
-    options (`Annotated[type, option(...)]`). One that another task has too must mean the same there: both get it.
+    """Base of evaluation tasks, with the types of their examples and results.
+
+    A task is a dataclass whose fields are its options (`Annotated[type, option(...)]`). One that another task has too must mean
+    the same there: both get it.
 
     A batch is what a rank answers at a time, and what an evaluation that was stopped begins again with. It is the same in every
-    process and after a restart, so the results do not depend on either."""
+    process and after a restart, so the results do not depend on either.
+    """
 
     @abstractmethod
     def batches(self, model: EvaluationModel) -> list[list[Example]]:

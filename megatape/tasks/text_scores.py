@@ -28,7 +28,8 @@ def normalize(text: str) -> list[str]:
 def score(metric: Metric, prediction: str, references: list[str]) -> dict[str, float]:
     """Scores of an answer by name: `f1` or `exact_match`, or `rouge1`, `rouge2` and `rougeL`, each with its own best reference.
 
-    Raises ModuleNotFoundError for `rouge` without the package rouge_score."""
+    Raises ModuleNotFoundError for `rouge` without the package rouge_score.
+    """
     if metric == "rouge":
         found = [rouge_scorer().score(reference, prediction) for reference in references]
         return {name: 100.0 * max(scores[name].fmeasure for scores in found) for name in ROUGE}
@@ -41,7 +42,8 @@ def score(metric: Metric, prediction: str, references: list[str]) -> dict[str, f
 def mean_scores(scores: list[dict[str, float]]) -> dict[str, tuple[float, float | None]]:
     """Mean of each score over all answers and its standard error; of ROUGE also `rouge`, the geometric mean of the three means.
 
-    The error is that of independent answers, for the geometric mean to first order; None where it is not defined."""
+    The error is that of independent answers, for the geometric mean to first order; None where it is not defined.
+    """
     found = {name: _mean([each[name] for each in scores]) for name in scores[0]}
     if set(found) == set(ROUGE):
         means = [found[name][0] for name in ROUGE]

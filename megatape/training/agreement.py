@@ -22,7 +22,8 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
 
     arguments: those of the command line beside the configuration, by name.
     Raises RankMismatch on all ranks if one of them cannot open its data, or if configuration, arguments, code or data differ
-    between ranks."""
+    between ranks.
+    """
     data, fault = None, ""
     found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
     found |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
@@ -66,7 +67,8 @@ def find_disagreement(everyone: list[dict[str, Any]]) -> str:
     """What keeps the ranks from training together, or "".
 
     everyone: by rank, its host, its fault or "", and the values that must be equal on all ranks, by name; a value that a rank
-    could not find is left out."""
+    could not find is left out.
+    """
     faults = _by_value({rank: entry["fault"] for rank, entry in enumerate(everyone)})
     if len(faults) == 1 and "" not in faults:
         return next(iter(faults))  # what all ranks see needs no ranks in the message

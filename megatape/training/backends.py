@@ -24,7 +24,8 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     """The first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
     A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
-    training.attention forces a backend that does not support the model or fails, or if none is left."""
+    training.attention forces a backend that does not support the model or fails, or if none is left.
+    """
     needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
     check_forced_backend(needs[0], forced)
     sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
@@ -54,7 +55,8 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology, backends: Backends) -> bool:
     """Whether a run that prefers the first of `backends` updates the state by the kernels that come with it. Collective.
 
-    Kernels that fail on one rank are used on none, and the main rank says so in one line."""
+    Kernels that fail on one rank are used on none, and the main rank says so in one line.
+    """
     if not get_backend(backends[0]).updates_by_kernel:
         return False
     told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)

@@ -23,8 +23,11 @@ from megatape.zero.state import WEIGHT
 
 @dataclass(frozen=True)
 class Validation:
-    """Mean loss in nats, and the position view on the main rank: None elsewhere, and for an encoding whose blocks change no
-    position tensor. corpora: the loss on each corpus of a mixture, whose mean by the first shares is `loss`."""
+    """Mean loss in nats, and the position view.
+
+    The view is on the main rank: None elsewhere, and for an encoding whose blocks change no position tensor. corpora: the loss
+    on each corpus of a mixture, whose mean by the first shares is `loss`.
+    """
 
     loss: float
     positions: PositionView | None

@@ -16,7 +16,8 @@ LOG = logging.getLogger(__name__)
 def working_product(config: Config, device: torch.device, topology: Topology) -> Product | None:
     """What multiplies in FP8, or None where training.fp8 is none. Collective.
 
-    Raises UserError on all ranks if one cannot: torchao is missing there, or its device does not multiply in FP8."""
+    Raises UserError on all ranks if one cannot: torchao is missing there, or its device does not multiply in FP8.
+    """
     recipe = config.training.fp8
     if recipe == "none":
         return None

@@ -59,7 +59,8 @@ class InitialState(NamedTuple):
     """What a run has at step 0.
 
     read: of its state. base: those of its frozen weights that checkpoints leave out, because the files of
-    training.init_from hold them; None if there are none."""
+    training.init_from hold them; None if there are none.
+    """
 
     read: Reader
     base: StoredWeights | None
@@ -87,7 +88,8 @@ class CheckpointWeights(CheckpointReader):
 def open_source(directory: Path, base: Path | None = None) -> Source:
     """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
 
-    Raises FileNotFoundError or UserError."""
+    Raises FileNotFoundError or UserError.
+    """
     if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
         return CheckpointWeights(directory, base)
     if base is not None:
@@ -111,7 +113,8 @@ def initial_state(
 ) -> InitialState:
     """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
 
-    Raises UserError on all of them if the weights of training.init_from are missing, corrupted or another model's."""
+    Raises UserError on all of them if the weights of training.init_from are missing, corrupted or another model's.
+    """
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if base is not None:
@@ -145,7 +148,8 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 def check_fits(source: Source, model: ModelConfig) -> None:
     """Raise UserError naming the parameters that keep `model` from starting with these weights.
 
-    With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing."""
+    With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing.
+    """
     ours, theirs = _shapes(model), source.shapes()
     free = set() if source.model.encoding == model.encoding else _of_encoding(model) | _of_encoding(source.model)
     lacking = {name for name in ours.keys() - theirs.keys() - free if not in_adapter(name)}

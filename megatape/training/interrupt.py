@@ -6,13 +6,16 @@ from typing import Self
 
 
 class Interrupt:
-    """Remembers that a signal came: SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back, SIGHUP
-    from a terminal that was closed, unless the process was started to ignore that (nohup).
+    """Remembers that a signal came.
+
+    SIGINT from a user, SIGTERM or SIGUSR1 from a scheduler that wants the machine back, SIGHUP from a terminal that was closed,
+    unless the process was started to ignore that (nohup).
 
     Context manager: outside it, the signals do what they did before.
 
     Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank; both mean the same one request. A second SIGINT
-    ends the process at once."""
+    ends the process at once.
+    """
 
     def __init__(self) -> None:
         self.requested = False

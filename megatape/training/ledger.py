@@ -62,7 +62,8 @@ def prove(directory: Path) -> Iterator[str]:
 
     Raises FileNotFoundError or UserError if the folder holds no run, and UserError at the first step that is missing, whose
     samples do not follow those of the step before, whose digest is another, or which has a sample for the second time in an
-    epoch."""
+    epoch.
+    """
     folder = RunFolder(directory)
     if not folder.config.is_file():
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")

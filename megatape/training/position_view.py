@@ -26,7 +26,8 @@ class PositionView:
     products  [layers, P, P] float16, e_i . e_j as a mean over channels and planes: initially the mean of cos((i - j) theta_k)
     norms     [layers] float32, root mean square modulus |c + i s| over all tokens, channels and planes; initially 1
     gains     [layers - 1, K] float32, of each attention update but the last, which nothing reads. TAPE has one for each head;
-              K is 0 for encodings without gains"""
+              K is 0 for encodings without gains
+    """
 
     tokens: list[str]
     places: np.ndarray
@@ -54,8 +55,10 @@ class PositionView:
         return view
 
     def picture(self, magnified: int = 3) -> np.ndarray:
-        """The dot products of all layers side by side, each at its own scale: red above zero, blue below. [height, width, 3]
-        uint8."""
+        """The dot products of all layers side by side, each at its own scale: red above zero, blue below.
+
+        [height, width, 3] uint8.
+        """
         products = self.products.astype(np.float32)
         limits = np.quantile(np.abs(products), 0.99, axis=(1, 2), keepdims=True)
         shares = np.clip(products / np.where(limits, limits, 1), -1, 1)

@@ -23,7 +23,8 @@ def check_continues(
 
     Args:
         reader: the checkpoint.
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         topology: all ranks.
         attention: backend of the run.
         allow_changes: let the run change what same_run.NEEDS_CONFIRMATION names.
@@ -49,7 +50,8 @@ def check_continues(
 def restart(folder: RunFolder, log: RunLog, topology: Topology) -> None:
     """Let a run with --resume auto and without checkpoints start from step 0. Collective.
 
-    Raises ValueError if a checkpoint may have been lost."""
+    Raises ValueError if a checkpoint may have been lost.
+    """
 
     def set_aside() -> None:
         if recorded := retry_transient_errors(folder.check_restart):

@@ -87,20 +87,24 @@ class SpikePolicy:
         """Whether to go back after a spike, `samples` having been seen.
 
         Not within STABLE_STEPS steps after the samples of a rollback, which did not help: the next would follow at every
-        step."""
+        step.
+        """
         end = self.rolled_back[-1][1] + 1 if self.rolled_back else -math.inf
         return samples - end > STABLE_STEPS * self._config.global_batch_size
 
     def stable(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """Those of the checkpoints, by step, that STABLE_STEPS steps without a spike or a fault have followed at `step`. The
-        newest is first."""
+        """Those of the checkpoints, by step, that STABLE_STEPS steps without a spike or a fault have followed at `step`.
+
+        The newest is first.
+        """
         return [saved for saved in self._candidates(checkpoints) if saved + STABLE_STEPS <= step][::-1]
 
     def protected(self, checkpoints: Iterable[int], step: int) -> list[int]:
         """The checkpoints to keep at `step` for a rollback: the newest stable one, and the oldest that may become the next.
 
         All that may would be STABLE_STEPS checkpoints at an interval of 1; none, and checkpoint.keep could remove each of them
-        before enough steps have followed it."""
+        before enough steps have followed it.
+        """
         if self._config.on_spike != "rewind":
             return []
         candidates = self._candidates(checkpoints)

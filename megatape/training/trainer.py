@@ -217,7 +217,8 @@ class Trainer:
         """Make the next step.
 
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
-        Raises DataError on all ranks if one cannot read its samples."""
+        Raises DataError on all ranks if one cannot read its samples.
+        """
         state = self.state
         self.pace.enter(PhaseKind.STEP, f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
@@ -261,7 +262,8 @@ class Trainer:
         """Loss on the validation splits, and the position view.
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
-        DataError on all ranks if one cannot read its share."""
+        DataError on all ranks if one cannot read its share.
+        """
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
             batches = read_validation(self.config, self.data, self.mesh["batch"])
@@ -406,7 +408,8 @@ class Trainer:
     ) -> tuple[StepStatus, float]:
         """What all ranks tell each other before the step after `consumed` samples, and of the gradients of the one before it.
 
-        Returns the sum over ranks, and for how many seconds this one waited for its samples. Collective."""
+        Returns the sum over ranks, and for how many seconds this one waited for its samples. Collective.
+        """
         batches, waited = self._wait_for_batches(consumed)
         local = StepStatus(
             loss=gradients.loss if gradients else 0.0,
@@ -421,8 +424,10 @@ class Trainer:
         return local.sum_over_ranks(self.engine), waited
 
     def _wait_for_batches(self, consumed: int) -> tuple[StepBatches, float]:
-        """The batches of the step after `consumed` samples, for which this rank may have to wait for a file server or a copy,
-        and for how many seconds it did."""
+        """The batches of the step after `consumed` samples, and for how many seconds this rank waited for them.
+
+        It may have to wait for a file server or a copy.
+        """
         with self.pace.waiting(f"the reading of samples {consumed} and after"):
             started = time.perf_counter()
             batches = self.prefetcher.get(consumed)
@@ -459,10 +464,12 @@ class Trainer:
             self.log.record("spike", f"{output.place}: {output.remark}")
 
     def _roll_back(self) -> bool:
-        """After a spike: go back to the newest valid stable checkpoint, set newer ones aside, and skip the samples of the steps
-        that led here. Collective.
+        """After a spike, go back to the newest valid stable checkpoint. Collective.
 
-        Returns whether it did: not if there is no such checkpoint, or the run has only just gone back."""
+        Sets newer ones aside, and skips the samples of the steps that led here.
+
+        Returns whether it did: not if there is no such checkpoint, or the run has only just gone back.
+        """
         self.checkpoints.wait()
         reader, step, samples = None, self.state.step, self.state.samples
         if self.policy.may_roll_back(samples):
@@ -505,8 +512,10 @@ class Trainer:
             )
 
     def _count_skipped(self, output: StepOutput) -> None:
-        """Note a skipped step, once its metrics are written. Raises TrainingDiverged when more than training.max_skipped_steps
-        in a row were skipped for their faults."""
+        """Note a skipped step, once its metrics are written.
+
+        Raises TrainingDiverged when more than training.max_skipped_steps in a row were skipped for their faults.
+        """
         if output.skipped:
             self.log.record("skipped", f"{output.place}: {output.skipped}")
         if output.is_planned:

@@ -32,8 +32,10 @@ def lazy_import_dynamo() -> None:
 
 
 class LazyModule(ModuleType):
-    """A module whose code runs when an attribute is read that it lacks. It stays the same object, of which others may hold
-    references, and all its classes are the real ones."""
+    """A module whose code runs when an attribute is read that it lacks.
+
+    It stays the same object, of which others may hold references, and all its classes are the real ones.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # inspect and others read these of every module

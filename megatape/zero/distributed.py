@@ -22,7 +22,8 @@ from megatape.zero.internals import disable_compiled_ops
 def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
     """Join the process group of all ranks and return this rank's device.
 
-    timeout: after which the meeting and collectives fail, those of all groups. Raises UserError as `check_rendezvous` does."""
+    timeout: after which the meeting and collectives fail, those of all groups. Raises UserError as `check_rendezvous` does.
+    """
     check_rendezvous()
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
@@ -52,8 +53,11 @@ def own_device() -> torch.device:
 
 
 def _threads(topology: Topology) -> int:
-    """This rank's share of the cores: the default of launchers, one thread or all cores per process, seldom suits a shared
-    machine. Raises UserError if MEGATAPE_THREADS is not a number of threads."""
+    """This rank's share of the cores.
+
+    The default of launchers, one thread or all cores per process, seldom suits a shared machine. Raises UserError if
+    MEGATAPE_THREADS is not a number of threads.
+    """
     given = os.environ.get("MEGATAPE_THREADS")
     if given is None:
         return max(1, len(os.sched_getaffinity(0)) // topology.local_size)
@@ -63,10 +67,12 @@ def _threads(topology: Topology) -> int:
 
 
 def _device_number(topology: Topology, visible: int) -> int:
-    """The index of this rank's GPU among the visible ones: its local rank, or 0 if the scheduler
-    shows each rank only its own.
+    """The index of this rank's GPU among the visible ones.
 
-    Raises UserError if there are too few."""
+    It is the local rank, or 0 if the scheduler shows each rank only its own.
+
+    Raises UserError if there are too few.
+    """
     if visible == 1:
         return 0
     if topology.local_rank >= visible:

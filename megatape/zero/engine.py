@@ -77,7 +77,8 @@ class Engine:
     """A module under DeepSpeed ZeRO.
 
     build_module: makes this rank's share of the module on the given tensor axis. Its forward pass returns the float32 sum of
-        its targets' losses; its weights are uninitialized until `state.load`."""
+        its targets' losses; its weights are uninitialized until `state.load`.
+    """
 
     def __init__(
         self,
@@ -162,7 +163,8 @@ class Engine:
         Args:
             learning_rate: multiplied by the `scale` of each parameter group.
             loss: mean over the targets of all ranks.
-            num_nonfinite, square: sums over all ranks of the same fields of `Gradients`.
+            num_nonfinite: sum over all ranks of the same field of `Gradients`.
+            square: sum over all ranks of the same field of `Gradients`.
             skip_reason: see `Update`.
         """
         for group in self.state.optimizer.param_groups:
@@ -200,8 +202,11 @@ class Engine:
             self.state.piece(name, WEIGHT).values.clamp_(low, high)
 
     def _watch_replicated(self) -> None:
-        """Note gradients that are not finite among those that every tensor-parallel rank has: DeepSpeed's norm has those of the
-        first such rank only, and its faults are shared with the others by their sum of losses."""
+        """Note gradients that are not finite among those that every tensor-parallel rank has.
+
+        DeepSpeed's norm has those of the first such rank only, and its faults are shared with the others by their sum of
+        losses.
+        """
 
         def note(gradient: Tensor) -> None:
             self._nonfinite.logical_or_(~gradient.isfinite().all())
@@ -211,13 +216,15 @@ class Engine:
                 parameter.register_hook(note)
 
     def _name_ranks(self, at_fault: bool) -> str:
-        """ " on rank 1, but not on all", or "" if it is on all of them or none knows. Collective."""
+        """Name the ranks at fault: " on rank 1, but not on all", or "" if it is on all of them or none knows. Collective."""
         ranks = exchange(at_fault, self.topology)
         return "" if all(ranks) or not any(ranks) else f" on rank {ranks.index(True)}, but not on all"
 
     def check_replicas(self) -> None:
         """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same.
-        Collective."""
+
+        Collective.
+        """
         if differences := find_differences(self.state, self.topology, self.mesh):
             others = len(differences) - 1
             more = f", and {others} other tensor{'s' * (others > 1)}" if others else ""
@@ -247,7 +254,8 @@ class Engine:
     def evaluate(self, batches: Iterable[Inputs], num_targets: int) -> float:
         """The mean loss over the valid targets of all ranks' batches, of which every rank has the same number.
 
-        num_targets: those of this rank's."""
+        num_targets: those of this rank's.
+        """
         self.deepspeed.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for inputs in batches:

@@ -57,7 +57,8 @@ class Fragment:
 def gradient_norm(optimizer: Any) -> float:
     """Norm of the gradient before clipping, which DeepSpeed has computed when it calls the client's optimizer.
 
-    It is negative where DeepSpeed found that it is not finite."""
+    It is negative where DeepSpeed found that it is not finite.
+    """
     return float(optimizer._global_grad_norm)
 
 
@@ -116,7 +117,8 @@ def trim_zero3_hooks(module: nn.Module) -> None:
 
     Their autograd functions define `setup_context`. At each call of such a function torch inspects
     the signature of `forward`, which is stored here instead. NVTX ranges are switched off: those of
-    training/profile.py take their place."""
+    training/profile.py take their place.
+    """
     nvtx.enable_nvtx = False
     _store_signature(LinearFunctionForZeroStage3)
     for part in map(vars, module.modules()):

@@ -27,8 +27,10 @@ class Piece:
     values: Tensor
 
     def gather(self, destination: int, device: torch.device, group: dist.ProcessGroup | None) -> Tensor | None:
-        """The whole float32 tensor of all ranks' pieces on rank `destination`, None elsewhere. Collective over the group, whose
-        tensors are on `device`."""
+        """The whole float32 tensor of all ranks' pieces on rank `destination`, None elsewhere.
+
+        Collective over the group, whose tensors are on `device`.
+        """
         start, share, size = self.start, self.share, self.values.numel()
         whole = torch.zeros(matrix(self.shape), dtype=torch.float32, device=device)
         if size:

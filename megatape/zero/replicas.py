@@ -19,7 +19,8 @@ def find_differences(state: ZeroState, topology: Topology, mesh: Mesh) -> list[s
     """A sentence for each tensor whose replicas differ by a bit or more; the same on all ranks. Collective.
 
     Replicas get equal gradients and take equal steps, so a difference is no rounding. The checksums read each
-    replicated tensor once, and all that ranks send are 16 bytes for each."""
+    replicated tensor once, and all that ranks send are 16 bytes for each.
+    """
     found: dict[Key, int] = {}
     for names, axes in _replicated(state, mesh):
         if not names:

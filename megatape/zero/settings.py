@@ -11,7 +11,8 @@ class Stage3Limits:
     """When ZeRO stage 3 gathers and releases weights, in elements.
 
     prefetch: gathered ahead of use. max_live: the most that is gathered at any time. max_reuse_distance: weights
-    used again within this many are not released. always_whole: weights up to this size are never divided."""
+    used again within this many are not released. always_whole: weights up to this size are never divided.
+    """
 
     prefetch: int
     max_live: int
@@ -24,7 +25,8 @@ def stage3_limits(config: Config) -> Stage3Limits:
 
     DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass.
     For most models that is all of them, and stage 3 would save nothing. Two buckets hide the gathering as
-    well. Vectors stay whole: gathering them would cost more latency than dividing them saves memory."""
+    well. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
+    """
     bucket = config.zero.bucket_size
     return Stage3Limits(bucket, 2 * bucket, max_reuse_distance=0, always_whole=config.model.hidden_size)
 

@@ -14,7 +14,8 @@ class Snapshot:
     """Copies in host memory of what this rank contributes, with what a checkpoint needs of ZeroState's interface.
 
     The memory is kept for the next snapshot: to get it anew, and to pin it for a GPU, takes longer than to fill it.
-    group: over which `gather` exchanges, of all ranks and the CPU's tensors."""
+    group: over which `gather` exchanges, of all ranks and the CPU's tensors.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group

@@ -30,8 +30,9 @@ Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
 
 
 class ZeroState:
-    """Access to the master weights and optimizer state of an initialized DeepSpeed engine. Missing
-    optimizer state is created as zeros.
+    """Access to the master weights and optimizer state of an initialized DeepSpeed engine.
+
+    Missing optimizer state is created as zeros.
 
     A frozen parameter has no optimizer state and no master weight: its compute weight counts as that,
     and the data axis divides it at stage 3 only.
@@ -96,7 +97,8 @@ class ZeroState:
     def load(self, read: Reader, step: int) -> None:
         """Overwrite master weights, optimizer state and compute weights with what `read` returns for this rank's pieces.
 
-        step: the optimizer's step count."""
+        step: the optimizer's step count.
+        """
         for kind, names in self.tensors.items():
             for name in names:
                 piece = self.piece(name, kind)
@@ -119,8 +121,10 @@ class ZeroState:
         return Piece(self._shape(name), self._share(name), held.start, source.view(-1).narrow(0, held.offset, held.size))
 
     def gradient_piece(self, name: str) -> Piece:
-        """This rank's run of elements of the gradient, inside a step of the optimizer; without values where another rank holds
-        the same."""
+        """This rank's run of elements of the gradient, inside a step of the optimizer.
+
+        It is without values where another rank holds the same.
+        """
         held = self.fragment(name)
         if held is None or not self.contributes(name):
             return Piece(self._shape(name), self._share(name), 0, torch.empty(0))

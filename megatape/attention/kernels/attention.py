@@ -56,7 +56,8 @@ def fused_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
 
-    by_distance: float32 [H, N], a bias on scores, or None."""
+    by_distance: float32 [H, N], a bias on scores, or None.
+    """
     initial, delta = positions or (None, None)
     content, attended_positions = _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, mask)
     return content, attended_positions
@@ -68,6 +69,7 @@ def width(head_dim: int) -> int:
 
 
 def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
+    """The tile with which `kernel` runs on x, by the dtype and the head size of x."""
     if kernel is rotate_kernel:
         return ROTATED
     return FLOAT_TILE if x.dtype == torch.float32 else HALF_TILES[kernel, max(width(x.shape[-1]), 64)]
@@ -76,7 +78,8 @@ def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
 class _FusedAttention(torch.autograd.Function):
     """Keeps its arguments and results and one number per query; rotated queries and keys are computed again.
 
-    moves: whether e is a value, too."""
+    moves: whether e is a value, too.
+    """
 
     @staticmethod
     def forward(
@@ -169,8 +172,10 @@ def _ends(starts: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
-    """Runs a kernel on every head: keys_kernel on blocks of keys, distances_kernel on diagonals of square tiles, and the others
-    on blocks of queries."""
+    """Runs a kernel on every head.
+
+    keys_kernel runs on blocks of keys, distances_kernel on diagonals of square tiles, and the others on blocks of queries.
+    """
     batch, length, heads, size = q.shape
     tile = tile_of(kernel, q)
     rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)

@@ -58,7 +58,8 @@ def queries_kernel(
     """d_q; row_sum, the d_i of all queries, which the other pass reads; and d_state, the part of de that comes through queries.
 
     d_q, d_state: [B, N, H, R]; row_sum: [B, H, N], float32. k is rotated, and so is rotated_q: q without initial. Without
-    delta there is no d_state. Program: as in the forward pass."""
+    delta there is no d_state. Program: as in the forward pass.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
@@ -149,7 +150,8 @@ def keys_kernel(
     """d_k, d_v and d_delta, [B, N, L, R]. d_state and row_sum: from queries_kernel.
 
     ends: [B, N] or None, the token after the last one that sees each token. Program: KEYS keys of a channel of a sample; those
-    that the most queries see come first."""
+    that the most queries see come first.
+    """
     first, channel, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
     channels = heads // GROUP
     e_channel, e_channels = state_channel(delta, channel, channels)

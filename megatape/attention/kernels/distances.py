@@ -35,7 +35,8 @@ def distances_kernel(
 
     A distance is in two diagonals of tiles, each of which has a part of its own. bias, row_sum: as the backward pass has them.
     Program: a diagonal of a head of a sample, the tiles of as many queries as keys that are program_id(0) tiles apart; the
-    longest comes first."""
+    longest comes first.
+    """
     diagonal, head, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
     line = (batch.to(tl.int64) * heads + head) * length
     total = tl.zeros((QUERIES, KEYS), tl.float32)

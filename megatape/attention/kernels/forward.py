@@ -40,7 +40,8 @@ def forward_kernel(
     q, content, position: [B, N, H, R]; k, v: [B, N, L, R], k rotated; log_sum: [B, H, N], float32. e: [B, N, L, R] in the dtype
     of v, or [B, N, 1, R] if delta is None; without it, A v alone. q is rotated here by initial + delta, as tiles.load_state has
     them, and without initial stays as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token
-    that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first."""
+    that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head, batch = tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
@@ -95,8 +96,11 @@ def forward_kernel(
 
 @triton.jit
 def seen_keys(starts, batch, first, rows, length, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """From which key on some queries of a block see the keys, from which on all of them do, and from which on, because those
-    keys may come later than a query, some of them again; in steps of KEYS. Also the first key that each query sees."""
+    """The bounds of the keys that some and that all queries of a block see.
+
+    From which key on some queries of the block see the keys, from which on all of them do, and from which on, because those
+    keys may come later than a query, some of them again; in steps of KEYS. Also the first key that each query sees.
+    """
     diagonal = first // KEYS * KEYS
     if starts is None:
         return 0, 0, diagonal, rows
@@ -122,7 +126,8 @@ def biased(scores, bias, head, rows, tokens, length):
     """Scores of queries `rows` and keys `tokens`, which broadcast to a tile, with the numbers of their distances.
 
     bias: [H, N], float32, times log2(e) as scores are, or None. Where the key comes after the query or one of them does not
-    exist, any number will do: it is read from an end of the head's."""
+    exist, any number will do: it is read from an end of the head's.
+    """
     if bias is None:
         return scores
     else:

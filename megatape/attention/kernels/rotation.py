@@ -23,7 +23,8 @@ def rotate_kernel(
     """rotated = x * e, with GROUP heads of x for each channel of e, and state = e in its dtype, unless it is None.
 
     x, rotated: [B, N, heads, SIZE]; initial: [B, N, 1, SIZE]; delta: [B, N, heads / GROUP, SIZE] or None; state: the same
-    shape. Program: a block of tokens, a head, a sample."""
+    shape. Program: a block of tokens, a head, a sample.
+    """
     first, head, batch = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
     channel, channels = head // GROUP, heads // GROUP
     cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)

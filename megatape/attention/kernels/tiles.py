@@ -65,6 +65,7 @@ def load_halves(x, batch, first, head, length, heads, ROWS: tl.constexpr, SIZE: 
 
 @triton.jit
 def store_halves(x, x1, x2, batch, first, head, length, heads, ROWS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """Store x1 as the first half of the columns of a block of x, and x2 as the second half."""
     store(x, x1, batch, first, head, length, heads, half_columns(0, SIZE, WIDTH), ROWS, SIZE)
     store(x, x2, batch, first, head, length, heads, half_columns(1, SIZE, WIDTH), ROWS, SIZE)
 
@@ -84,7 +85,7 @@ def load_state(
 
 @triton.jit
 def rotate(x1, x2, cosines, sines):
-    """(x1 + i x2)(c + i s)"""
+    """Rotate the planes: (x1 + i x2)(c + i s)."""
     return x1 * cosines - x2 * sines, x2 * cosines + x1 * sines
 
 

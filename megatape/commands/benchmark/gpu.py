@@ -1,4 +1,4 @@
-"""megatape benchmark gpu: megatape benchmark gpu --out measured --budget 570"""
+"""megatape benchmark gpu: `megatape benchmark gpu --out measured --budget 570`."""
 
 from pathlib import Path
 from typing import Literal

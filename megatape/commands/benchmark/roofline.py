@@ -1,4 +1,4 @@
-"""megatape benchmark roofline: megatape benchmark roofline --gpu h200 --measured measured/results.jsonl"""
+"""megatape benchmark roofline: `megatape benchmark roofline --gpu h200 --measured measured/results.jsonl`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape data export: megatape data export data/c4 --format megatron --output FOLDER"""
+"""megatape data export: `megatape data export data/c4 --format megatron --output FOLDER`."""
 
 from pathlib import Path
 from typing import Annotated

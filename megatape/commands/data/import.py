@@ -1,4 +1,4 @@
-"""megatape data import: megatape data import --format megatron --input PREFIX --tokenizer PATH --output FOLDER"""  # noqa: N999
+"""megatape data import: `megatape data import --format megatron --input PREFIX --tokenizer PATH --output FOLDER`."""  # noqa: N999
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""megatape data report: megatape data report runs/data/c4 --verify --output runs/data_report"""
+"""megatape data report: `megatape data report runs/data/c4 --verify --output runs/data_report`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""megatape data tiktoken: megatape data tiktoken cl100k_base.tiktoken --output cl100k"""
+"""megatape data tiktoken: `megatape data tiktoken cl100k_base.tiktoken --output cl100k`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape data tokenizer: megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096"""
+"""megatape data tokenizer: `megatape data tokenizer --source python --output tokenizer.model --vocab-size 4096`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape data where: megatape data where runs/data/c4 --split train --token 12345"""
+"""megatape data where: `megatape data where runs/data/c4 --split train --token 12345`."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""megatape prepare addition: megatape prepare addition --digits 5 --output runs/data/addition_5"""
+"""megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
 from megatape.commands.options import NewDataOptions
 from megatape.options import option

@@ -1,4 +1,4 @@
-"""megatape prepare corpus: megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4"""
+"""megatape prepare corpus: `megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4`."""
 
 import os
 from collections.abc import Sequence
@@ -106,8 +106,11 @@ def run(options: Options) -> int:
 
 
 def _names(tokenizers: Sequence[Path]) -> list[str]:
-    """Of their data directories below the output: those of the tokenizers' files or folders, and of a single one
-    none, which is the output itself. Raises UserError if two have the same."""
+    """The names of the tokenizers' data directories below the output.
+
+    They are those of the tokenizers' files or folders, and of a single one none, which is the output itself. Raises UserError
+    if two have the same.
+    """
     from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
 
     if len(tokenizers) == 1:

@@ -1,4 +1,4 @@
-"""megatape study attention: megatape study attention runs/tape/checkpoints/step-00000500 --out patterns.png"""
+"""megatape study attention: `megatape study attention runs/tape/checkpoints/step-00000500 --out patterns.png`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""megatape study compare: megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compared"""
+"""megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
 
 from megatape.commands.options import ConfigOptions, RunsOptions
 from megatape.commands.study import show_resumable

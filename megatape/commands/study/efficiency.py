@@ -1,4 +1,4 @@
-"""megatape study efficiency: megatape study efficiency --encodings rope,tape,fire --layers 4 --length 512"""
+"""megatape study efficiency: `megatape study efficiency --encodings rope,tape,fire --layers 4 --length 512`."""
 
 from typing import Literal
 

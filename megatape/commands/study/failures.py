@@ -1,4 +1,4 @@
-"""megatape study failures: megatape study failures runs/suite/flip_flop/{rope,tape}/rate-0.003/seed-1 --split sparse"""
+"""megatape study failures: `megatape study failures runs/suite/flip_flop/{rope,tape}/rate-0.003/seed-1 --split sparse`."""
 
 from pathlib import Path
 

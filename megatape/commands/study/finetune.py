@@ -1,4 +1,4 @@
-"""megatape study finetune: megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended"""
+"""megatape study finetune: `megatape study finetune --base Llama-2-7b-hf --data runs/data/books --out runs/extended`."""
 
 from pathlib import Path
 

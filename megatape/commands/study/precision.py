@@ -1,4 +1,4 @@
-"""megatape study precision: megatape study precision --layers 12"""
+"""megatape study precision: `megatape study precision --layers 12`."""
 
 from megatape.commands.study import show
 from megatape.options import CommandOptions, Count, option

@@ -1,4 +1,4 @@
-"""megatape study preparation: megatape study preparation --source python"""
+"""megatape study preparation: `megatape study preparation --source python`."""
 
 from pathlib import Path
 

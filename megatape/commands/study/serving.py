@@ -1,4 +1,4 @@
-"""megatape study serving: megatape study serving --lengths 128,1024,3000 --batches 1,8"""
+"""megatape study serving: `megatape study serving --lengths 128,1024,3000 --batches 1,8`."""
 
 from typing import Literal
 

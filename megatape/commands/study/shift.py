@@ -1,6 +1,6 @@
-"""megatape study shift: megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500
+"""megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`.
 
-With random weights: megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape
+With random weights: `megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape`.
 """
 
 from megatape.commands.options import SubjectOptions, check_config

@@ -1,4 +1,4 @@
-"""megatape study suite: megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite"""
+"""megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
 
 from typing import TYPE_CHECKING
 

@@ -57,7 +57,8 @@ class Cleaning:
 def parse_rules(texts: Iterable[str]) -> Cleaning:
     """The rules of several `NAME:option=value,option=value`. What follows a comma without a name belongs to the value before.
 
-    Raises UserError for unknown names, options and values, ModuleNotFoundError or FileNotFoundError for what a rule needs."""
+    Raises UserError for unknown names, options and values, ModuleNotFoundError or FileNotFoundError for what a rule needs.
+    """
     rules: dict[str, Rule] = {}
     for text in texts:
         name, _, options = text.partition(":")

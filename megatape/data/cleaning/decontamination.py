@@ -20,12 +20,15 @@ MAX_RECORD_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Decontaminate(TextRule):
-    """A document shares no run of `words` words with a text of the evaluation files: the 13-grams of GPT-3 (Brown et al., arXiv
-    2005.14165, appendix C), without regard to case, punctuation and white space.
+    """A document shares no run of `words` words with a text of the evaluation files.
+
+    These are the 13-grams of GPT-3 (Brown et al., arXiv 2005.14165, appendix C), without regard to case, punctuation and white
+    space.
 
     files: .jsonl, compressed or not (each string of a line is a text, in nested values too), or text files (each is one text).
     Texts with fewer words are not looked for. Unlike there the whole document goes, not a window around the run, and runs that
-    are frequent in the source count as well."""
+    are frequent in the source count as well.
+    """
 
     files: Annotated[tuple[str, ...], Field(min_length=1)]
     words: Annotated[int, Field(ge=5)] = 13

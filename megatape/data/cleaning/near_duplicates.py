@@ -20,11 +20,12 @@ AT_ONCE = 2**14  # runs that are permuted at a time, which takes a kilobyte for 
 
 @dataclass(frozen=True)
 class NearDuplicates(Rule):
-    """A document is left out if MinHash (Broder, 1997) with locality-sensitive hashing finds an earlier one that shares many
-    runs of `words` words.
+    """A document is left out if an earlier one shares many runs of `words` words.
 
-    The signature of a text, `permutations` minima by datasketch, is divided into bands, as many as suit the threshold of the
-    Jaccard similarity best. Two texts of similarity s agree in one of b bands of r rows with probability 1 - (1 - s^r)^b."""
+    MinHash (Broder, 1997) with locality-sensitive hashing finds it. The signature of a text, `permutations` minima by
+    datasketch, is divided into bands, as many as suit the threshold of the Jaccard similarity best. Two texts of similarity s
+    agree in one of b bands of r rows with probability 1 - (1 - s^r)^b.
+    """
 
     packages: ClassVar[tuple[str, ...]] = ("datasketch",)
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.8

@@ -19,11 +19,12 @@ BEGIN = re.compile(rf"\b{WORD}")
 
 @dataclass(frozen=True)
 class PersonalData(TextRule):
-    """E-mail addresses and public IPv4 addresses become EMAIL and IP, by datatrove's patterns, as in FineWeb (Penedo et al.,
-    arXiv 2406.17557).
+    """E-mail addresses and public IPv4 addresses become EMAIL and IP.
 
-    datatrove searches for an e-mail address from each word on, in quadratic time where words follow each other without space.
-    Here the search begins at each @, which an address has once, and its time is linear. The result is the same."""
+    The patterns are datatrove's, as in FineWeb (Penedo et al., arXiv 2406.17557). datatrove searches for an e-mail address from
+    each word on, in quadratic time where words follow each other without space. Here the search begins at each @, which an
+    address has once, and its time is linear. The result is the same.
+    """
 
     edits = True
     packages: ClassVar[tuple[str, ...]] = ("datatrove",)

@@ -43,11 +43,13 @@ class DatatroveRule(TextRule):
 
 @dataclass(frozen=True)
 class C4Quality(DatatroveRule):
-    """C4's rules (Raffel et al., arXiv 1910.10683, section 2.2) without the list of bad words: lines without a terminal
-    punctuation mark, with fewer than three words or about JavaScript, cookies and terms of use go; so do documents that keep
-    fewer sentences than `min_sentences`, or hold a curly bracket or "lorem ipsum".
+    """C4's rules (Raffel et al., arXiv 1910.10683, section 2.2) without the list of bad words.
 
-    terminal_punctuation: false keeps lines without a mark, as FineWeb does."""
+    Lines without a terminal punctuation mark, with fewer than three words or about JavaScript, cookies and terms of use go; so
+    do documents that keep fewer sentences than `min_sentences`, or hold a curly bracket or "lorem ipsum".
+
+    terminal_punctuation: false keeps lines without a mark, as FineWeb does.
+    """
 
     edits = True
     min_sentences: Annotated[int, Field(ge=0)] = 5
@@ -84,8 +86,10 @@ class GopherRepetition(DatatroveRule):
 
 @dataclass(frozen=True)
 class FineWebQuality(DatatroveRule):
-    """The rules that FineWeb added (Penedo et al., arXiv 2406.17557, section 3.6): few lines that end in punctuation, many
-    short lines, repeated lines, many lines for few words."""
+    """The rules that FineWeb added (Penedo et al., arXiv 2406.17557, section 3.6).
+
+    Documents go that have few lines that end in punctuation, many short lines, repeated lines, or many lines for few words.
+    """
 
     def make(self) -> "BaseFilter":
         from datatrove.pipeline.filters.fineweb_quality_filter import FineWebQualityFilter

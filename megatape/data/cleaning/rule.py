@@ -17,7 +17,8 @@ class Dropped(Exception):
 class Rule:
     """A rule with its options.
 
-    packages: that do the work, and whose versions therefore decide the result."""
+    packages: that do the work, and whose versions therefore decide the result.
+    """
 
     packages: ClassVar[tuple[str, ...]] = ()
 

@@ -1,7 +1,7 @@
-"""Conversations: {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+"""Conversations, of which every message of the assistant is learned.
 
-Every message of the assistant is learned. What stands around the messages is up to the chat template of the tokenizer
-(chat_template.py), or to a plain one where it has none.
+A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. What stands around the
+messages is up to the chat template of the tokenizer (chat_template.py), or to a plain one where it has none.
 """
 
 from collections import Counter
@@ -77,7 +77,7 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
 
 
 def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
-    """`<s>System: ...\\nUser: ...\\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
+    r"""`<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
     ids, answers = list(tokenizer.begin), []
     context = ""
     for message in messages:

@@ -52,7 +52,8 @@ class ChatRenderer:
             NotJinja: The template does not compile.
             UserError: The template exceeds a limit.
             RecordError: The template refuses the conversation, or an answer has no exact place in it.
-            ChildProcessError: The process ended for another reason."""
+            ChildProcessError: The process ended for another reason.
+        """
         if self._process is None:
             context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
             self._pipe, theirs = context.Pipe()

@@ -25,7 +25,8 @@ class ChatTemplate:
     conversation, as text and as tokens: so the model learns each answer behind the very tokens that generation would give it.
     An answer ends with the first token after its text at which generation stops.
 
-    Attributes: notes, for the user. Raises UserError for a template that is not Jinja."""
+    Attributes: notes, for the user. Raises UserError for a template that is not Jinja.
+    """
 
     def __init__(self, tokenizer: JsonTokenizer, template: str) -> None:
         self._tokenizer, self._template = tokenizer, template

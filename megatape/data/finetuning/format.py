@@ -22,7 +22,8 @@ class Example:
     ids      all tokens
     answers  [begin, end) of each answer in them, its end token included; the last one ends the example
     prompt   text of the prompt, or its start: examples with the same are kept in one split
-    counts   what was cut, by what a person reads"""
+    counts   what was cut, by what a person reads
+    """
 
     ids: list[int]
     answers: list[tuple[int, int]]
@@ -39,7 +40,8 @@ class Limits:
     max_answer       of the answer without its end token; None: as the format has it
     truncation       what prompts lose that are too long: their end, or their middle; None: as the format has it
 
-    Raises UserError for lengths below 1."""
+    Raises UserError for lengths below 1.
+    """
 
     sequence_length: int
     max_prompt: int | None = None
@@ -60,7 +62,8 @@ class Format(ABC):
     """From records to examples. To add one, write a subclass and its line in megatape/registry.py.
 
     tokenizer: that of the model. Raises UserError if tokenizer, limits and format do not fit together.
-    Attributes: notes, what a user should know about how examples are made."""
+    Attributes: notes, what a user should know about how examples are made.
+    """
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         self.tokenizer, self.limits = tokenizer, limits
@@ -68,8 +71,12 @@ class Format(ABC):
 
     @abstractmethod
     def example(self, record: dict[str, Any]) -> Example:
-        """The example of a record. Raises RecordError for a record that is not of the format, Dropped for one that gives no
-        example."""
+        """The example of a record.
+
+        Raises:
+            RecordError: The record is not of the format.
+            Dropped: The record gives no example.
+        """
 
 
 def text_of(record: dict[str, Any], name: str) -> str:

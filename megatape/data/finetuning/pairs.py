@@ -1,4 +1,4 @@
-"""Prompts and answers as they are: {"prompt": "...", "answer": "..."}"""
+"""Prompts and answers as they are: `{"prompt": "...", "answer": "..."}`."""
 
 from typing import Any
 

@@ -35,7 +35,8 @@ class ExampleSource:
     validation_share  which share; examples with the same prompt are kept together
     max_record_bytes  longer lines are skipped
 
-    Raises UserError for a share of nothing or of everything."""
+    Raises UserError for a share of nothing or of everything.
+    """
 
     format: str
     inputs: tuple[str, ...]
@@ -65,8 +66,13 @@ class ExampleSource:
 
 @dataclass
 class ExampleCounts(RecordCounts):
-    """What was read so far. cut: by what was cut. dropped: records by why they give no example; first_dropped: the place of the
-    first of each."""
+    """What was read so far.
+
+    Attributes:
+        cut: by what was cut.
+        dropped: records by why they give no example.
+        first_dropped: the place of the first of each.
+    """
 
     examples: int = 0
     cut: Counter[str] = field(default_factory=Counter)
@@ -91,7 +97,8 @@ def prepare_examples(
     """Writes the examples of `source` as the data directory `output`. Returns its index, the counts and the format's notes.
 
     Calls `progress` with the counts and the number of tokens so far. Raises UserError, FileNotFoundError, or FileExistsError
-    if `output` exists; then nothing is left."""
+    if `output` exists; then nothing is left.
+    """
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0
     with new_folder(output) as directory:
@@ -124,7 +131,8 @@ def prepare_examples(
 class ExampleWriter:
     """Collects the examples of a split: tokens in shards as of any data, and which of them are answers.
 
-    examples: how many there are."""
+    examples: how many there are.
+    """
 
     def __init__(self, directory: Path, split: str, tokenizer: Tokenizer) -> None:
         self._path = directory / f"{split}-answers.npy"

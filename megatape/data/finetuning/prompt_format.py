@@ -10,12 +10,15 @@ from megatape.errors import UserError
 
 
 class PromptFormat(Format):
-    """`<s> prompt`, then `separator answer </s>`, which is learned. The prompt's tokens are those that generation makes of the
-    text (without `<s>` if the tokenizer has none), and the answer's are made without it.
+    """An example is `<s> prompt`, then `separator answer </s>`, which is learned.
+
+    The prompt's tokens are those that generation makes of the text (without `<s>` if the tokenizer has none), and the answer's
+    are made without it.
 
     Answers are cut at their end to `max_answer`. Prompts are cut to `max_prompt` and to the room that the answer leaves, where
     truncation says; the middle is what lies between the first and the last tokens, which are half of the room each unless
-    `instruction` says how many are the last."""
+    `instruction` says how many are the last.
+    """
 
     truncation: ClassVar[Truncation] = "middle"
     max_answer: ClassVar[int | None] = None

@@ -1,8 +1,9 @@
-"""SCROLLS (arXiv 2201.03533), whose records have `input` and `output`, by the recipe of the TAPE authors' code.
+r"""SCROLLS (arXiv 2201.03533), whose records have `input` and `output`, by the recipe of the TAPE authors' code.
 
 With N = 8192 and Llama's tokenizer: questions are the first 7991 tokens of the input, `<s>`, up to 200 tokens of the answer and
-`</s>`; summaries are the first 7184 and the last 7 tokens of `Context:\\n...\\n Please summarize this report:`, and up to 1000
-tokens of the answer. What follows the prompt is learned, `<s>` too."""
+`</s>`; summaries are the first 7184 and the last 7 tokens of `Context:\n...\n Please summarize this report:`, and up to 1000
+tokens of the answer. What follows the prompt is learned, `<s>` too.
+"""
 
 from typing import Any, ClassVar
 

@@ -1,7 +1,8 @@
 """One file of token ids and nothing else, as nanoGPT, LongLoRA and landmark attention map it: np.memmap(path, np.uint16).
 
 The file says neither the type of its ids, uint16 up to 65,536 tokens and uint32 beyond as in our shards, nor where documents
-end, which their end tokens do."""
+end, which their end tokens do.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -12,7 +12,8 @@ class TokenFormat(ABC):
     """Token ids of one split in the files of another system, of which memory holds a small part at a time.
 
     piece: what `read` gives. "document": a document. "sample" and "block": any number of tokens of a stream in which only end
-    tokens tell where documents end; a sample may be meant as a document, a block is only what was read at a time."""
+    tokens tell where documents end; a sample may be meant as a document, a block is only what was read at a time.
+    """
 
     piece: ClassVar[Literal["document", "sample", "block"]]
 
@@ -21,7 +22,8 @@ class TokenFormat(ABC):
         """The pieces, integers of any type, in order.
 
         dtype: of ids where the files do not say. Raises FileNotFoundError, or UserError for files that are corrupted or not
-        of this format."""
+        of this format.
+        """
 
     @abstractmethod
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:

@@ -116,7 +116,8 @@ class Shard:
     """A shard as index.json describes it.
 
     column, encoding: of the token ids. sizes: of all columns in bytes, by name; None: each sample says. file_bytes, hashes: of
-    the file, the latter by algorithm. compression: one of PACKED, or None."""
+    the file, the latter by algorithm. compression: one of PACKED, or None.
+    """
 
     path: Path
     samples: int

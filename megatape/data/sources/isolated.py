@@ -21,7 +21,8 @@ NOTHING = CorpusCounts()
 class IsolatedReader(Reader):
     """A kind of source whose library ends the process where a file has certain faults.
 
-    A file that does is named, since its library runs in a child, which reads many files."""
+    A file that does is named, since its library runs in a child, which reads many files.
+    """
 
     @abstractmethod
     def read_here(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:

@@ -17,7 +17,8 @@ class Parquet(IsolatedReader):
     """Files .parquet, of which only the columns of text and URL are read.
 
     A row group belongs to the unit in which it begins, so that several processes read a large file. pyarrow ends the process
-    where a footer contradicts itself."""
+    where a footer contradicts itself.
+    """
 
     has_fields = True
 

@@ -18,7 +18,8 @@ def read_unit(
 
     judge: what is left of each of them, asked in order; it raises Dropped for one that is left out. Bad records and too long
     ones are counted, not fatal.
-    Raises FileNotFoundError for a path that does not exist, and UserError if a file is corrupted."""
+    Raises FileNotFoundError for a path that does not exist, and UserError if a file is corrupted.
+    """
     for name in unit.inputs:
         given = source.input_of(name)
         tally = counts.inputs.setdefault(given, Tally())
@@ -48,7 +49,8 @@ def read_unit(
 def read_documents(source: Source, counts: CorpusCounts, judge: Callable[[str], str] = lambda text: text) -> Iterator[Document]:
     """The same for all units but those of a given validation split.
 
-    Raises UserError if no file matches or the source has no documents."""
+    Raises UserError if no file matches or the source has no documents.
+    """
     for unit in source.units():
         if unit.split != "validation":
             yield from read_unit(source, unit, counts, judge)

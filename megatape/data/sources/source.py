@@ -24,7 +24,8 @@ class CorpusCounts(RecordCounts):
     """What a pass over a source has read so far, and what it skipped. documents: to be written; text_bytes: of these, in UTF-8.
 
     dropped: documents that were left out, by reason. inputs: the same for each --input. What is written of them is counted by
-    who writes it."""
+    who writes it.
+    """
 
     documents: int = 0
     text_bytes: int = 0
@@ -62,7 +63,8 @@ class Document(NamedTuple):
     """A document of a source.
 
     place: where in the source it is, such as `file:line`, the same on every machine that gives the same inputs. url: where the
-    source says that it was found; empty if it does not say. input: which of Source.inputs it belongs to, as `read_unit` says"""
+    source says that it was found; empty if it does not say. input: which of Source.inputs it belongs to, as `read_unit` says
+    """
 
     text: str
     place: str
@@ -79,7 +81,8 @@ class Unit:
     begin, end  which bytes of the only input: a line or row group belongs to the unit in which it begins. None: to the end.
                 Of a hub data set, which of its files
     split       of all its documents; empty: their text decides
-    versions    of the inputs when the source was divided, as remote.FileState has them; empty: unknown"""
+    versions    of the inputs when the source was divided, as remote.FileState has them; empty: unknown
+    """
 
     inputs: tuple[str, ...]
     num_bytes: int
@@ -116,7 +119,8 @@ class Reader(ABC):
     """One kind of source.
 
     takes: what `input` names: paths, the name of a data set, or nothing. has_subsets: whether `subset` and `split` apply.
-    has_fields: whether `text_field` applies."""
+    has_fields: whether `text_field` applies.
+    """
 
     takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
     has_subsets: ClassVar[bool] = False
@@ -126,13 +130,15 @@ class Reader(ABC):
     def units(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         """The units of these inputs of a source, the same on every machine. option: which one gave the inputs.
 
-        Raises UserError, or MissingPath, if inputs are missing."""
+        Raises UserError, or MissingPath, if inputs are missing.
+        """
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
         """The documents of a unit, empty ones included. Counts what it skips. `read_unit` asks for one of its inputs at a time.
 
-        Raises FileNotFoundError, or UserError for a corrupted file."""
+        Raises FileNotFoundError, or UserError for a corrupted file.
+        """
 
     def describe(self) -> dict[str, str]:
         """What decides the documents beside `inputs`, for the index."""
@@ -199,7 +205,8 @@ class Source:
     def units(self) -> list[Unit]:
         """See Reader.units. With max_documents there is one unit, since only a pass in order knows where to stop.
 
-        Those of the validation split come first, so that of equal documents it has the one that stays."""
+        Those of the validation split come first, so that of equal documents it has the one that stays.
+        """
         units = self.reader.units(self, self.inputs)
         if self.validation:
             held_out = self.reader.units(self, self.validation, "validation_input")
@@ -238,8 +245,10 @@ class Source:
 
 
 def document_of(record: Any, place: str, source: Source, counts: CorpusCounts) -> Document | None:
-    """The document of a record, whose field `url` may say where it was found. None: it has no text, or too long a one, and was
-    counted."""
+    """The document of a record, whose field `url` may say where it was found.
+
+    None: it has no text, or too long a one, and was counted.
+    """
     text = record.get(source.text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         counts.add_bad(place, f"`{source.text_field}` is missing or not a string")

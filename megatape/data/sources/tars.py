@@ -18,7 +18,8 @@ FAULTS: tuple[type[Exception], ...] = (TarError, *CORRUPTED)
 class Tars(Reader):
     """Files .tar, .tar.gz and .tar.zst. Members whose names are equal up to the first dot are a sample, which is one document.
 
-    Its text is the member `.txt`, or else a field of the member `.json`. Other members are ignored."""
+    Its text is the member `.txt`, or else a field of the member `.json`. Other members are ignored.
+    """
 
     has_fields = True
 

@@ -18,7 +18,8 @@ BINARY_BYTES = 8000  # among which a zero byte means that a file is no text, as 
 class TextFiles(Reader):
     """The .txt files of folders, which are no links, and files of any name.
 
-    skips_binary: whether files with zero bytes are bad records."""
+    skips_binary: whether files with zero bytes are bad records.
+    """
 
     skips_binary: ClassVar[bool] = False
 

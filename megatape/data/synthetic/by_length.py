@@ -22,7 +22,8 @@ FEW = 3
 class ByLength(SyntheticTask):
     """Write what follows from a string. Key: its length.
 
-    letters: of the strings. longest: L, the longest string in training."""
+    letters: of the strings. longest: L, the longest string in training.
+    """
 
     axis = "length of the string"
     scored: ClassVar[Literal["samples"]] = "samples"

@@ -1,6 +1,7 @@
 """The training and validation split of a synthetic task as a data directory of examples (docs/finetuning_data.md).
 
-Tests are not written: they are drawn again where a model is scored."""
+Tests are not written: they are drawn again where a model is scored.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class Encoder:
 def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Index:
     """Write the data directory `output`, all or nothing, and return its index.
 
-    counts: samples of `train` and of `validation`. Raises FileExistsError if `output` exists."""
+    counts: samples of `train` and of `validation`. Raises FileExistsError if `output` exists.
+    """
     encoder = Encoder(task)
     tokenizer = encoder.tokenizer
     with new_folder(output) as directory:

@@ -1,5 +1,8 @@
-"""Sorting the letters of a string (by_length.py has the source: its variant `Single Token`, with 26 tokens instead of 50, and
-at size tiny, whose steps are too few, with strings of at most 10)."""
+"""Sorting the letters of a string.
+
+by_length.py has the source: its variant `Single Token`, with 26 tokens instead of 50, and at size tiny, whose steps are too
+few, with strings of at most 10.
+"""
 
 import string
 from typing import ClassVar

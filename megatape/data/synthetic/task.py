@@ -19,7 +19,8 @@ Size = Literal["tiny", "small", "base"]
 class Answer:
     """Characters [begin, end) of a sample's text, which the model must predict from all that precedes each.
 
-    key: a length or distance, on which the task's accuracy is plotted"""
+    key: a length or distance, on which the task's accuracy is plotted
+    """
 
     begin: int
     end: int
@@ -40,7 +41,8 @@ class Split:
 
     characters  of the longest sample
     differs     a phrase that says how it differs from training; empty for the same distribution
-    options     what `sample` needs to know"""
+    options     what `sample` needs to know
+    """
 
     characters: int
     differs: str = ""
@@ -59,7 +61,8 @@ class SyntheticTask(ABC):
         axis         what the answers' keys are, as a plot's axis shows it
         scored       what the score counts: right answers, or samples whose answers are all right
         answers_end  whether the end token follows the last answer and belongs to it: the model must know where to stop
-        copies       whether each character of an answer repeats the one `key` characters before it"""
+        copies       whether each character of an answer repeats the one `key` characters before it
+    """
 
     alphabet: ClassVar[str]
     axis: ClassVar[str]

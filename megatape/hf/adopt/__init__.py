@@ -1,2 +1,4 @@
-"""Models that others pretrained, as starting points of our runs: their configuration and weights in our terms, without a
-copy."""
+"""Models that others pretrained, as starting points of our runs.
+
+Their configuration and weights are read in our terms, without a copy.
+"""

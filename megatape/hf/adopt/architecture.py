@@ -30,7 +30,8 @@ class Architecture(NamedTuple):
     """A model that transformers runs and so do we.
 
     theirs: its configuration; model: the same as our model section; window: the last tokens that it attends to, None for
-    all."""
+    all.
+    """
 
     family: Family
     theirs: PreTrainedConfig
@@ -42,7 +43,8 @@ def read_architecture(folder: Path) -> Architecture:
     """The model that config.json in `folder` describes.
 
     Raises FileNotFoundError for a folder without safetensors or config.json, UserError naming what is not supported or
-    contradicts."""
+    contradicts.
+    """
     _check_layout(folder)
     path = folder / "config.json"
     if not path.is_file():
@@ -86,15 +88,19 @@ def _family(fields: dict[str, Any]) -> Family:
 
 
 def _config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """Of the fields that the class declares: its code ignores the others, but transformers itself may follow one, such as
-    attn_implementation."""
+    """The configuration with those of the fields that the class declares.
+
+    Its code ignores the others, but transformers itself may follow one, such as attn_implementation.
+    """
     declared = family.config_class().to_dict().keys() | family.undeclared | _EARLIER
     return family.config_class(**{name: value for name, value in fields.items() if name in declared})
 
 
 def _check_rotary(fields: dict[str, Any]) -> None:
-    """Refuse rotary settings that say two things: transformers 5 writes rope_parameters, earlier versions rope_theta and
-    rope_scaling, and some folders hold both."""
+    """Refuse rotary settings that say two things.
+
+    transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling, and some folders hold both.
+    """
     new, old, base = fields.get("rope_parameters"), fields.get("rope_scaling"), fields.get("rope_theta")
     for name, rope in (("rope_parameters", new), ("rope_scaling", old)):
         if rope is not None and not isinstance(rope, dict):

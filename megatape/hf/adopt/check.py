@@ -20,10 +20,12 @@ LIMIT = 1e-4
 
 
 def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
-    """At most `length` ids [1, N] of a text, this file, by the folder's tokenizer.json; without one, from all over the
-    vocabulary.
+    """At most `length` ids [1, N] of a text, this file, by the folder's tokenizer.json.
 
-    Raises UserError if tokenizer.json is corrupted or another model's."""
+    Without a tokenizer.json, ids from all over the vocabulary.
+
+    Raises UserError if tokenizer.json is corrupted or another model's.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
@@ -44,7 +46,8 @@ def logit_difference(found: Architecture, weights: FolderWeights, model: ModelCo
     """The largest difference of the logits [1, N, V] of both codes, in float32, relative to the largest logit.
 
     model: the section to be trained, whose position weights start as in training. Both share one copy of the weights in
-    memory."""
+    memory.
+    """
     with no_init_weights():
         theirs = found.family.model_class._from_config(found.theirs, dtype=torch.float32)
     theirs.tie_weights()

@@ -22,10 +22,12 @@ MISSING: dict[str, dict[str, Any]] = {"data": {"path": "DATA"}, "training": {"st
 
 @path_errors()
 def import_model(source: Path, out: Path, encoding: str, length: int | None) -> ImportRecord:
-    """Write config.json and import.json into the new folder `out` for the model in `source`, to be trained with this encoding
-    on samples of `length` tokens.
+    """Write config.json and import.json into the new folder `out` for the model in `source`.
 
-    Raises FileExistsError, FileNotFoundError or UserError for what is missing, not supported, or gives other logits."""
+    The model is to be trained with this encoding on samples of `length` tokens.
+
+    Raises FileExistsError, FileNotFoundError or UserError for what is missing, not supported, or gives other logits.
+    """
     source = source.absolute()
     with new_folder(out) as folder:
         found = read_architecture(source)
@@ -50,8 +52,11 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
 def starting_config(
     found: Architecture, source: Path, out: Path, encoding: str, length: int | None, dtype: str
 ) -> dict[str, Any]:
-    """The configuration of a run that starts from this model, but for what MISSING lists. The recipe is that of the paper's
-    context extension. Raises UserError if the model attends to fewer tokens than a sample has."""
+    """The configuration of a run that starts from this model, but for what MISSING lists.
+
+    The recipe is that of the paper's context extension. Raises UserError if the model attends to fewer tokens than a sample
+    has.
+    """
     longest = min(found.model.max_positions, found.window or found.model.max_positions)
     length = length or min(longest, LENGTH)
     if found.window is not None and found.window < length:

@@ -23,7 +23,8 @@ class ImportRecord(Section):
     """import.json. Names of files are those in `source`.
 
     tokenizer: those of the tokenizer. model: the model section of the model as it is there. difference: of its logits, ours
-    against transformers', relative to the largest."""
+    against transformers', relative to the largest.
+    """
 
     format: Literal[1]
     source: str

@@ -15,7 +15,8 @@ from megatape.hf.tokenizer import special_tokens
 def read_adopted(folder: Path) -> PreTrainedModel:
     """The model in `folder` in the precision of its weights, on the CPU. Of its generation settings only the end tokens count.
 
-    Raises FileNotFoundError or UserError for what is missing, corrupted or not supported, as an import does."""
+    Raises FileNotFoundError or UserError for what is missing, corrupted or not supported, as an import does.
+    """
     found = read_architecture(folder)
     weights, dtype = find_weights(folder, found)
     with no_init_weights():

@@ -39,8 +39,10 @@ class FolderWeights(StoredWeights):
         return self
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Hash every `shares`-th file, beginning with number `share`. Raises UserError or FileNotFoundError for one that is
-        not what it was when its hash was recorded."""
+        """Hash every `shares`-th file, beginning with number `share`.
+
+        Raises UserError or FileNotFoundError for one that is not what it was when its hash was recorded.
+        """
         for name in self.files:
             if not (self.directory / name).is_file():
                 raise MissingPath(
@@ -55,7 +57,8 @@ def find_weights(folder: Path, found: "Architecture") -> tuple[FolderWeights, st
     """The weights of the model in `folder` and the precision in which they are stored, float32 if it is not one for all.
 
     Every tensor must belong to one parameter and have its shape. Only headers are read, except where a tied output matrix is
-    stored all the same: then it must equal the embedding. Raises UserError naming the tensor at fault."""
+    stored all the same: then it must equal the embedding. Raises UserError naming the tensor at fault.
+    """
     stored = {name: entry for name, entry in stored_tensors(folder).items() if not name.endswith(_CONSTANT)}
     for name, entry in stored.items():
         if entry.dtype not in DTYPES:

@@ -62,7 +62,8 @@ class Family:
     that code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the
     installed class that runs a folder of it. undeclared: fields that this class reads, though its configuration does not
     declare them.
-    adoptable: whether models that others made can be imported."""
+    adoptable: whether models that others made can be imported.
+    """
 
     tag: ClassVar[str]
     code_note: ClassVar[str]

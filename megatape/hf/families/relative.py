@@ -19,7 +19,8 @@ _ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 class Relative(Family):
     """A decoder-only transformer with rotary positions, RMSNorm and SwiGLU.
 
-    fixed: fields of its configuration that our models have with one value only; they are refused with another."""
+    fixed: fields of its configuration that our models have with one value only; they are refused with another.
+    """
 
     adoptable = True
     fixed: ClassVar[dict[str, Any]] = {"hidden_act": "silu", "attention_dropout": 0.0}

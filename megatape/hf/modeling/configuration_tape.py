@@ -17,7 +17,8 @@ class TapeConfig(PreTrainedConfig):
     channels are the key/value heads.
 
     attention_bias says which projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys
-    are normalized over the head size before they are rotated."""
+    are normalized over the head size before they are rotated.
+    """
 
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]

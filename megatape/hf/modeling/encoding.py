@@ -26,8 +26,11 @@ class StateUpdate(nn.Module):
     """How one layer moves the state, with its parameters."""
 
     def forward(self, e: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        """e: [B, N, L, W]; attended_positions: [B, N, H, W], A e of every query head, if attention moves the state; m: [B, N,
-        C], output of the MLP. Returns the new e."""
+        """Compute the new e.
+
+        e: [B, N, L, W]; attended_positions: [B, N, H, W], A e of every query head, if attention moves the state; m: [B, N, C],
+        output of the MLP.
+        """
         raise NotImplementedError
 
     def init_weights(self, std: float) -> None:
@@ -51,8 +54,11 @@ class Encoding:
         return x
 
     def state(self, positions: Tensor) -> Tensor | None:
-        """What runs beside x through the layers, from the positions [B, N], float32 whatever the precision of the weights: e
-        [B, N, L, W] if layers change it, else any constant that `rotate_qk` or a bias reads."""
+        """What runs beside x through the layers, from the positions [B, N].
+
+        float32 whatever the precision of the weights: e [B, N, L, W] if layers change it, else any constant that `rotate_qk` or
+        a bias reads.
+        """
         return None
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:

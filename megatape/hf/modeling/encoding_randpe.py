@@ -8,8 +8,10 @@ from .rotary import all_channels, rotary_parts, rotate
 
 
 class RandPE(Encoding):
-    """The n-th token of a text gets the n-th of sorted random positions, always the same ones for a seed and their number:
-    config.position_length, or as many as a longer text has."""
+    """The n-th token of a text gets the n-th of sorted random positions.
+
+    They are always the same ones for a seed and their number: config.position_length, or as many as a longer text has.
+    """
 
     def positions(self, position_ids: Tensor, length: Tensor | None) -> Tensor:
         config, needed = self.config, position_ids.amax(-1) + 1

@@ -1,5 +1,7 @@
-"""T5's relative bias (arXiv 1910.10683): a learned number for each head and bucket of distances, 16 of one distance each and 16
-of growing width."""
+"""T5's relative bias (arXiv 1910.10683): a learned number for each head and bucket of distances.
+
+16 buckets are of one distance each and 16 of growing width.
+"""
 
 import math
 

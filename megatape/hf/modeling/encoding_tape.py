@@ -1,5 +1,7 @@
-"""TAPE (arXiv 2501.00712): every layer moves the position tensor of each token, by attention, with the weights that move the
-values, and by a matrix over the channels that is made from the output of the MLP.
+"""TAPE (arXiv 2501.00712): every layer moves the position tensor of each token.
+
+It is moved by attention, with the weights that move the values, and by a matrix over the channels that is made from the
+output of the MLP.
 
 Shapes as in encoding.py; I inner size of the update. e [B, N, L, R] holds R/2 cosines and R/2 sines in each channel.
 """
@@ -17,7 +19,8 @@ from .rotary import all_channels, rotary_parts, rotate
 class TapeUpdate(StateUpdate):
     """The two updates of e: e + g * (A e), then e + W_down diag(silu(W_x m)) W_up e over the channels of each token.
 
-    attention, feed_forward: whether there is an update by either. The ablations override the shapes and the two products."""
+    attention, feed_forward: whether there is an update by either. The ablations override the shapes and the two products.
+    """
 
     def __init__(self, config: TapeConfig, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
@@ -64,8 +67,10 @@ class TapeUpdate(StateUpdate):
 
 
 class Tape(Encoding):
-    """The whole of TAPE: e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward
-    network."""
+    """The whole of TAPE.
+
+    e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward network.
+    """
 
     attention_moves_state = True
 

@@ -1,5 +1,7 @@
-"""TAPE whose feed-forward update mixes channels and planes at once. The state is 2R wide, (R cosines | R sines): the two rows
-of each rotation have angles of their own. Shapes as in encoding_tape.py.
+"""TAPE whose feed-forward update mixes channels and planes at once.
+
+The state is 2R wide, (R cosines | R sines): the two rows of each rotation have angles of their own. Shapes as in
+encoding_tape.py.
 """
 
 from torch import Tensor

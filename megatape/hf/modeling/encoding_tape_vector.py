@@ -1,5 +1,7 @@
-"""TAPE whose updates act on R instead of L. The state is 2R wide, (R cosines | R sines): the two rows of each rotation have
-angles of their own. Shapes as in encoding_tape.py.
+"""TAPE whose updates act on R instead of L.
+
+The state is 2R wide, (R cosines | R sines): the two rows of each rotation have angles of their own. Shapes as in
+encoding_tape.py.
 """
 
 from torch import Tensor

@@ -49,7 +49,8 @@ class Room:
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """What the cache holds, [B, L, P, .] or empty, followed by [B, L, N, .].
 
-        Beams reorder what the cache holds, speculation crops it: then it is copied, as when the longer tensor is full."""
+        Beams reorder what the cache holds, speculation crops it: then it is copied, as when the longer tensor is full.
+        """
         if held.numel() == 0:
             return new
         if torch.is_grad_enabled():  # the backward pass may need what the cache holds now

@@ -12,8 +12,10 @@ from .encoding import Encoding
 
 
 def find_encoding(name: str) -> tuple[type[Encoding], bool]:
-    """The class of the encoding `name`, and whether rope_parameters may change its frequencies. Raises ValueError if there is
-    none."""
+    """The class of the encoding `name`, and whether rope_parameters may change its frequencies.
+
+    Raises ValueError if there is none.
+    """
     entry = ENCODINGS.get(name) if isinstance(name, str) else None
     if entry is None or entry.exported is None:
         known = ", ".join(name for name, entry in ENCODINGS.items() if entry.exported)

@@ -36,7 +36,8 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention in plain matrix products; values may be wider than keys. mask [B, 1, N, P + N] is added to the scores.
 
-    Returns the outputs [B, N, H, value size] and the weights [B, H, N, P + N]."""
+    Returns the outputs [B, N, H, value size] and the weights [B, H, N, P + N].
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.mT * scaling
@@ -47,8 +48,10 @@ def eager_attention(
 
 
 def biased_mask(bias: Tensor, mask: Tensor | None, distance: Tensor, dtype: torch.dtype) -> Tensor:
-    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores. mask: what transformers made, bool (true:
-    may be seen) or to be added, or None if nothing but later tokens is hidden."""
+    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores.
+
+    mask: what transformers made, bool (true: may be seen) or to be added, or None if nothing but later tokens is hidden.
+    """
     lowest = torch.finfo(dtype).min
     if mask is None:
         mask = distance >= 0
@@ -82,8 +85,10 @@ class TapeMLP(nn.Module):
 
 
 class TapeAttention(nn.Module):
-    """Grouped-query attention with queries, keys and scores as the encoding wants them, whose weights may move e with the
-    values."""
+    """Grouped-query attention with queries, keys and scores as the encoding wants them.
+
+    Its weights may move e with the values.
+    """
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
@@ -113,9 +118,12 @@ class TapeAttention(nn.Module):
         index: Tensor,
         spans: Spans | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds, spans as
+        """Attend from the new tokens to them and to those in the cache.
+
+        h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds, spans as
         wide_attention has them. Returns the output [B, N, C], the weights if the backend has them, and A e of every query head
-        [B, N, H, W] if attention moves the state."""
+        [B, N, H, W] if attention moves the state.
+        """
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -219,9 +227,12 @@ class TapeModel(TapePreTrainedModel):
         position_length: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """input_ids [B, N] or inputs_embeds [B, N, C]; attention_mask [B, P + N], 0 on padding; position_ids [B, N] or
-        [1, N], by default counted from each row's first token that is not padding; position_length [B] or [1], the tokens that
-        each text will have in the end, for encodings that must know."""
+        """Compute the hidden states of input_ids [B, N] or inputs_embeds [B, N, C].
+
+        attention_mask [B, P + N], 0 on padding; position_ids [B, N] or [1, N], by default counted from each row's first token
+        that is not padding; position_length [B] or [1], the tokens that each text will have in the end, for encodings that
+        must know.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -296,7 +307,8 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """As TapeModel.forward. labels [B, N] are input_ids with -100 where no loss is wanted; they are shifted here.
 
-        logits_to_keep: number of last tokens, or their indices, whose logits are computed; 0 is all."""
+        logits_to_keep: number of last tokens, or their indices, whose logits are computed; 0 is all.
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

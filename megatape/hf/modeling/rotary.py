@@ -34,8 +34,10 @@ def frequencies(config: TapeConfig) -> tuple[Tensor, float]:
 
 
 def rotary_parts(config: TapeConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the angles at positions [B, N], float64 [B, N, R/2] each: in float32 the angles are wrong by 3e-4 at
-    position 131072."""
+    """Cosines and sines of the angles at positions [B, N], float64 [B, N, R/2] each.
+
+    In float32 the angles are wrong by 3e-4 at position 131072.
+    """
     thetas, size = frequencies(config)
     angles = positions.to(torch.float64)[..., None] * thetas.to(positions.device)
     return angles.cos() * size, angles.sin() * size
@@ -48,8 +50,11 @@ def all_channels(config: TapeConfig, *parts: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:
-    """Multiply the planes of heads x [B, N, H, R] by those of e [B, N, L, W], (x1 + i x2)(c + i s); with W = 2R each row of the
-    product has its own c and s. Heads l H/L .. (l + 1) H/L - 1 share channel l. Returns [B, N, H, R] in the dtype of x."""
+    """Multiply the planes of heads x [B, N, H, R] by those of e [B, N, L, W], (x1 + i x2)(c + i s).
+
+    With W = 2R each row of the product has its own c and s. Heads l H/L .. (l + 1) H/L - 1 share channel l. Returns
+    [B, N, H, R] in the dtype of x.
+    """
     x1, x2 = x.unflatten(2, (e.shape[2], -1)).chunk(2, dim=-1)
     e = e[:, :, :, None]
     if e.shape[-1] == 2 * x.shape[-1]:

@@ -27,7 +27,8 @@ def wide_attention(
 
     mask: as transformers makes it, [B, 1 or H, N, K], true or zero where a key is seen; None if nothing but later tokens is
     hidden. spans: instead of a mask, where each row's tokens lie between its padding, if they are all that there are (N = K).
-    Returns the outputs [B, N, H, R or R + W], zero on padding, and no weights."""
+    Returns the outputs [B, N, H, R or R + W], zero on padding, and no weights.
+    """
     extra = value.shape[-1] - key.shape[-1]
     if extra and query.shape[2] == 1:
         return one_query_attention(query, key, value, mask, scaling), None
@@ -62,7 +63,8 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
 def find_spans(attention_mask: Tensor) -> Spans | None:
     """First token of each row [B, N] of a mask that is not padding, and the one after the last.
 
-    None if nothing is padding, or some lies between the others."""
+    None if nothing is padding, or some lies between the others.
+    """
     real = attention_mask.bool()
     if real.all():
         return None

@@ -13,7 +13,8 @@ def slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
     """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two, float64 [H].
 
     Otherwise those of the next lower power, then every second one of the next higher power, as in
-    the ALiBi authors' code. They are made on `device`, since a copy from the host would make it wait for a GPU."""
+    the ALiBi authors' code. They are made on `device`, since a copy from the host would make it wait for a GPU.
+    """
     power = 2 ** math.floor(math.log2(num_heads))
     heads = torch.arange(1, num_heads + 1, dtype=torch.float64, device=device)
     return torch.exp2(-8 / power * heads.where(heads <= power, heads - power - 0.5))

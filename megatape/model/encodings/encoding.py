@@ -19,7 +19,8 @@ from megatape.parallel.mesh import Axis
 class LayerBias(nn.Module):
     """The bias that one layer adds to the scores, with its parameters.
 
-    multiply_adds: its cost for one pair of tokens and all heads."""
+    multiply_adds: its cost for one pair of tokens and all heads.
+    """
 
     multiply_adds: int = 0
 
@@ -27,7 +28,8 @@ class LayerBias(nn.Module):
         """The float32 weights from which the bias of this rank's heads is computed, for queries [B, N, H/T, R].
 
         They must be tensors: ZeRO-3 gathers a module's parameters for its backward pass when a
-        gradient reaches its outputs."""
+        gradient reaches its outputs.
+        """
         raise NotImplementedError
 
     def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
@@ -88,13 +90,15 @@ class Encoding:
         """The state before any block, a constant of the positions [B, N].
 
         If blocks move it: float32 [B, N, 1, W], the same for all channels. Otherwise any floating-point number that `rotate_qk`
-        or the bias reads."""
+        or the bias reads.
+        """
         return None
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The queries [B, N, H/T, R] and keys [B, N, L/T, R] from which attention computes scores.
 
-        Attention rotates them by a position tensor, so this is for other functions of the `state` of all tokens."""
+        Attention rotates them by a position tensor, so this is for other functions of the `state` of all tokens.
+        """
         return q, k
 
     def bias(self, axis: Axis) -> LayerBias | None:

@@ -37,8 +37,10 @@ class FireScores(ScoreBias):
 
 
 class FireBias(LayerBias):
-    """The parameters of one layer: the hidden layer, c (`log_scale`) and t (`threshold`) on all
-    ranks, the output layer divided by heads."""
+    """The parameters of one layer.
+
+    The hidden layer, c (`log_scale`) and t (`threshold`) are on all ranks, the output layer is divided by heads.
+    """
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
@@ -60,8 +62,11 @@ class FireBias(LayerBias):
 
 
 class Fire(Encoding):
-    """The state is constant: the positions in float32 (exact up to 2^24), one row if that is how they are in memory, because
-    all samples have the same. Comparing their values would wait for the device."""
+    """The state is constant: the positions in float32 (exact up to 2^24).
+
+    It has one row if that is how the positions are in memory, because all samples have the same. Comparing their values would
+    wait for the device.
+    """
 
     attends = "pair bias"
 

@@ -1,5 +1,6 @@
-"""RandPE: rotary embedding of sorted random positions (Ruoss et al., arXiv 2305.16843, with RoPE as
-the TAPE authors use it).
+"""RandPE: rotary embedding of sorted random positions.
+
+Ruoss et al., arXiv 2305.16843, with RoPE as the TAPE authors use it.
 
 The N tokens of a sample get N distinct positions from 0 .. 2 max_positions - 1 in ascending order,
 so training sees large positions at any length. The authors draw new positions for each batch, in

@@ -19,7 +19,8 @@ def rotary_state(positions: Tensor, head_dim: int, base: float, scaling: Scaling
     """Rotary embedding of `positions` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
 
     Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
-    off by 3e-4 at position 131072."""
+    off by 3e-4 at position 131072.
+    """
     thetas, size = frequencies(head_dim, base, scaling, positions.device)
     angles = positions.to(torch.float64)[..., None] * thetas
     return (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)[:, :, None]
@@ -35,7 +36,8 @@ def frequencies(
     Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
     linear: theta_k / factor, position interpolation (arXiv 2306.15595).
     theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
-    yarn, llama3: see `_yarn` and `_llama3`."""
+    yarn, llama3: see `_yarn` and `_llama3`.
+    """
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     if scaling is not None and scaling.kind == "theta":
         base = scaled_base(head_dim, base, scaling.factor)
@@ -56,7 +58,8 @@ def _llama3(thetas: Tensor, scaling: ScalingConfig) -> tuple[Tensor, float]:
     """Scaling of Llama 3.1, as in its authors' code and in transformers.
 
     Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
-    low_freq_factor times are interpolated, and those between are blended linearly in the number of turns."""
+    low_freq_factor times are interpolated, and those between are blended linearly in the number of turns.
+    """
     length, low, high = scaling.original_length, scaling.low_freq_factor, scaling.high_freq_factor
     assert length is not None and low is not None and high is not None  # the configuration checks it
     kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
@@ -69,8 +72,8 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
     beta_slow times are interpolated, and those between are blended linearly in the plane's index. Scores are multiplied by the
     square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors'
-    `adayarn` blends linearly in the number of turns instead.)"""
-
+    `adayarn` blends linearly in the number of turns instead.)
+    """
     length, beta_fast, beta_slow = scaling.original_length, scaling.beta_fast, scaling.beta_slow
     assert length is not None and beta_fast is not None and beta_slow is not None  # the configuration checks it
 

@@ -13,8 +13,10 @@ BASE = 10000.0
 
 
 class Sinusoidal(Encoding):
-    """Sinusoidal embeddings. Training positions have no random offset, because the model is a
-    function of absolute positions."""
+    """Sinusoidal embeddings.
+
+    Training positions have no random offset, because the model is a function of absolute positions.
+    """
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         thetas, _ = frequencies(x.shape[-1], BASE, None, positions.device)

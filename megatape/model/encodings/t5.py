@@ -1,5 +1,6 @@
-"""T5's relative bias (Raffel et al., arXiv 1910.10683, section 2.1): a learned number for each head
-and bucket of distances.
+"""T5's relative bias: a learned number for each head and bucket of distances.
+
+Raffel et al., arXiv 1910.10683, section 2.1.
 
 Distances 0 .. 15 have one bucket each. Larger ones share 16 buckets of logarithmically growing width, the last of which
 (113 and beyond) is open-ended, so any length works. As in the TAPE authors' code, every layer has its own table (in T5

@@ -27,7 +27,9 @@ from megatape.parallel.remat import recompute
 
 
 class TapeUpdate(StateUpdate):
-    """The two updates of e in one layer (the equations of docs/model.md):
+    """The two updates of e in one layer.
+
+    The equations are those of docs/model.md:
 
         e <- e + g * (A e)                            attention: the weights A of the values act on e too
         e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for each token, from m = MLP(h)
@@ -40,7 +42,8 @@ class TapeUpdate(StateUpdate):
     columns: it acts as one scalar per head, which is what is stored here.
 
     attention, feed_forward: which updates there are. The ablations override the parts. delta_dtype: precision of what layers
-    add to e; None: that of m."""
+    add to e; None: that of m.
+    """
 
     delta_dtype: torch.dtype | None = None
 
@@ -70,8 +73,11 @@ class TapeUpdate(StateUpdate):
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
     def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
-        """See StateUpdate. What is computed from the arguments on the way to the result is cheap to compute
-        and large to keep, so the backward pass computes it again, except for the exchange between ranks."""
+        """See StateUpdate.
+
+        What is computed from the arguments on the way to the result is cheap to compute and large to keep, so the backward pass
+        computes it again, except for the exchange between ranks.
+        """
         assert positions.initial is not None
         initial, delta = local_tokens(positions.initial, self.axis), positions.delta
         if self.axis.size > 1 and attended_positions is not None:
@@ -122,7 +128,8 @@ class TapeUpdate(StateUpdate):
 class Tape(Rope):
     """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and feed-forward network.
 
-    In training the authors draw one random offset per batch; here each sample has its own."""
+    In training the authors draw one random offset per batch; here each sample has its own.
+    """
 
     attends: ClassVar[Attends] = "moving"
 

@@ -14,8 +14,10 @@ from megatape.parallel.parameters import parameter
 
 
 class SeparateUpdate(TapeUpdate):
-    """Both updates of TAPE with two gains per head, [H, 2], and two W_up and W_down each, stacked
-    along the rows, cosines first."""
+    """Both updates of TAPE with two gains per head, [H, 2], and two W_up and W_down each.
+
+    The two are stacked along the rows, cosines first.
+    """
 
     def _make_gain(self) -> None:
         shape, scale = (self.config.num_heads, 2), self.num_channels

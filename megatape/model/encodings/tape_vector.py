@@ -18,7 +18,8 @@ from megatape.parallel.parameters import parameter
 class VectorUpdate(TapeUpdate):
     """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels.
 
-    With grouped queries, a channel moves by the sum over the heads of its group."""
+    With grouped queries, a channel moves by the sum over the heads of its group.
+    """
 
     def _make_gain(self) -> None:
         # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
@@ -82,7 +83,8 @@ class TapeVectorNoRotationEquivariance(TapeVector):
     """The paper's row "rotation equivariance no, tensorial no".
 
     The authors' code has no module for it; this is our reading: the changes of tape_vector and
-    tape_no_rotation_equivariance together."""
+    tape_no_rotation_equivariance together.
+    """
 
     def update(self, axis: Axis) -> StateUpdate:
         return SeparateVectorUpdate(self.config, axis)

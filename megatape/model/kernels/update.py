@@ -41,7 +41,8 @@ def fused_update(
     """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`.
 
     initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
-    [B, N, I]; up: W_up [I, L]; down: W_down [L, I]."""
+    [B, N, I]; up: W_up [I, L]; down: W_down [L, I].
+    """
     found: Tensor = _Update.apply(initial, delta, attended, gain, active, up, down)
     return found
 

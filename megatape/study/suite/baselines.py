@@ -39,8 +39,10 @@ class Oracle(Baseline):
 
 
 class Majority(Baseline):
-    """The token that most often has the same place among a sample's answers; where training has no such place, the most
-    frequent of all."""
+    """The token that most often has the same place among a sample's answers.
+
+    Where training has no such place, it is the most frequent of all.
+    """
 
     def __init__(self, task: SyntheticTask, training: Sequence[Sample]) -> None:
         super().__init__(task, training)

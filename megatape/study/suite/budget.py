@@ -20,7 +20,8 @@ class Costs:
 
     start      to start the processes of a run
     tasks      a run of each task with the encoding `rope`, without the start
-    encodings  how many times as long each encoding takes"""
+    encodings  how many times as long each encoding takes
+    """
 
     start: float
     tasks: dict[str, float]
@@ -37,11 +38,13 @@ class Costs:
 
 
 def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, list[str], str]:
-    """The part of a plan that takes at most so many minutes with `jobs` runs at a time; a phrase for each thing that is left
-    out; and both as text.
+    """The part of a plan that takes at most so many minutes with `jobs` runs at a time.
+
+    Returns the part; a phrase for each thing that is left out; and both as text.
 
     The core is taken whole. What is added to it, each if it fits: the choice of learning rates, then further tasks, then
-    further encodings, then further seeds. Raises UserError if the core does not fit."""
+    further encodings, then further seeds. Raises UserError if the core does not fit.
+    """
 
     def minutes_of(plan: Plan) -> float:
         return costs.of_plan(plan) / jobs / 60

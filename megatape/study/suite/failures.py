@@ -32,11 +32,13 @@ class Asked(NamedTuple):
 
 
 def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
-    """Yields what the models of the runs do on the first `count` samples of a split, on their right answers, their wrong ones,
-    and those that the first model has wrong.
+    """Yields what the models of the runs do on the first `count` samples of a split.
 
-    Raises UserError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's
-    answers have no source, or an encoding cannot do the split."""
+    It looks at their right answers, at their wrong ones, and at those that the first model has wrong.
+
+    Raises UserError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's answers
+    have no source, or an encoding cannot do the split.
+    """
     if repeated := [folder for folder in folders if folders.count(folder) > 1]:
         raise UserError(f"{repeated[0]} is listed twice")
     opened = [open_run(RunFolder(folder)) for folder in folders]

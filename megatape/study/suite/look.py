@@ -23,10 +23,13 @@ MOST = 3  # places with the most attention that are kept
 
 
 class Shares(NamedTuple):
-    """Of the queries' attention in one layer, each [A, H] or [A, H, MOST]: the shares of keys farther than the source (with
-    <s>), of the source, and of nearer keys; the places with the largest shares among the inputs, and those shares.
+    """Shares of the queries' attention in one layer, each [A, H] or [A, H, MOST].
 
-    without: share of the source if this layer read e as it was before any block; None if it does."""
+    They are the shares of keys farther than the source (with <s>), of the source, and of nearer keys; the places with the
+    largest shares among the inputs, and those shares.
+
+    without: share of the source if this layer read e as it was before any block; None if it does.
+    """
 
     farther: Tensor
     source: Tensor
@@ -46,7 +49,8 @@ class Look:
     layers         of each layer, the shares
     moved          of each layer, D, what blocks have added to e: its norm over that of e's initial value, at the query, [A];
                    None where nothing has been added
-    gains          of each layer, those of the attention update; None without it"""
+    gains          of each layer, those of the attention update; None without it
+    """
 
     right: Tensor
     said: list[str]
@@ -64,7 +68,8 @@ class Look:
 def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length: int, seed: int) -> Look:
     """Look at samples with a float32 model on the CPU.
 
-    length, seed: of the positions that an encoding draws, those that the suite scores its models with."""
+    length, seed: of the positions that an encoding draws, those that the suite scores its models with.
+    """
     encoder = Encoder(task)
     positions = torch.as_tensor(model.encoding.positions(random_offset=False).evaluation(length, seed))[None]
     unmoved = deepcopy(model)

@@ -1,4 +1,4 @@
-"""Scores a trained model of a suite: python -m megatape.study.suite.measure RUN_FOLDER SPLIT[,SPLIT...] SAMPLES
+"""Scores a trained model of a suite: `python -m megatape.study.suite.measure RUN_FOLDER SPLIT[,SPLIT...] SAMPLES`.
 
 Greedy decoding gives an answer exactly if each of its tokens is the likeliest one after all that precedes it, so one forward
 pass over the whole sample scores it, and nothing is generated.
@@ -36,7 +36,8 @@ BATCH_TOKENS = 2**13  # of a forward pass
 def measure(folder: RunFolder, splits: list[str], count: int) -> Scores:
     """Score the last checkpoint of a run on `count` samples of each split.
 
-    Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was."""
+    Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was.
+    """
     began = time.monotonic()
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -67,7 +68,8 @@ def measure(folder: RunFolder, splits: list[str], count: int) -> Scores:
 def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader]:
     """Configuration, task and last checkpoint of a run of a suite.
 
-    Raises UserError or FileNotFoundError if it is none, the run is not complete, or the task is no longer as it was."""
+    Raises UserError or FileNotFoundError if it is none, the run is not complete, or the task is no longer as it was.
+    """
     config = load_config(folder.config)
     source = load_index(config.data.directory).source
     if source.get("kind") != KIND:

@@ -64,7 +64,8 @@ def _measure(plan: Plan) -> Costs:
 def run_seconds(task: SyntheticTask, encoding: str) -> float:
     """Of a run, without the start of its processes: a step and a batch of each test, times their number.
 
-    A step is a forward and a backward pass: what the optimizer adds is little."""
+    A step is a forward and a backward pass: what the optimizer adds is little.
+    """
     sizing = SIZES[task.size]
     longest = max(map(task.tokens, task.splits)) - 1
     raw = sizing.model | {"encoding": encoding, "vocab_size": CHARACTERS, "max_positions": longest}

@@ -16,7 +16,8 @@ ALL = "all"
 class Plan:
     """Every task is learned with every encoding, from as many seeds.
 
-    rates: those of which one is chosen for each encoding and task; one alone is not tried but taken"""
+    rates: those of which one is chosen for each encoding and task; one alone is not tried but taken
+    """
 
     size: Size
     tasks: tuple[SyntheticTask, ...]
@@ -36,10 +37,12 @@ class Plan:
 
 
 def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: str | None) -> Plan:
-    """The plan that the options of the command describe. tasks, encodings: names with commas, or `all`. rates: None for the
-    grid of the size.
+    """The plan that the options of the command describe.
 
-    Raises UserError for what is unknown or repeated, and for seeds and rates that are not positive."""
+    tasks, encodings: names with commas, or `all`. rates: None for the grid of the size.
+
+    Raises UserError for what is unknown or repeated, and for seeds and rates that are not positive.
+    """
     known = next((each for each in get_args(Size) if each == size), None)
     if known is None:
         raise UserError(f"size: {size!r} is not a size: choose from {', '.join(get_args(Size))}")

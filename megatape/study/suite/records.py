@@ -23,7 +23,8 @@ class Record(BaseModel):
                    encoding can't do the split
     reason         why there is no score; None where there is one
     asked          the number of answers or examples that the score is a share of
-    curve          (length or distance, right, asked), by length or distance"""
+    curve          (length or distance, right, asked), by length or distance
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -53,7 +53,8 @@ def suite(
     only        the number of the one task and encoding to train, as a task of an array job; the tables have all
 
     When it is interrupted, it writes the tables of what there is. Raises UserError or OSError before training if `out` holds
-    other definitions, sizes or shapes, RunsFailed at the end if runs failed."""
+    other definitions, sizes or shapes, RunsFailed at the end if runs failed.
+    """
     machine = Machine(jobs, launcher)
     for task in plan.tasks:
         TaskFolder(out, task).check()

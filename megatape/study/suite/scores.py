@@ -22,7 +22,8 @@ class Scores:
     definition            hash of the task's definition
     validation_loss       in nats, after the last step
     seconds               that its steps and its scoring took, without the start of processes
-    records               of each split it was scored on"""
+    records               of each split it was scored on
+    """
 
     config: Config
     fingerprints: dict[str, str]

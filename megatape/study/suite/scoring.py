@@ -26,7 +26,8 @@ def answer_places(task: SyntheticTask, sample: Sample) -> list[range]:
 def score_answers(task: SyntheticTask, samples: Sequence[Sample], predicted: Sequence[Sequence[bool]]) -> Score:
     """The score of one split. predicted: for each sample, whether each token of its answers was, in order.
 
-    A sample that counts as a whole has the key of its last answer."""
+    A sample that counts as a whole has the key of its last answer.
+    """
     counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for sample, tokens in zip(samples, predicted, strict=True):
         lengths = [len(places) for places in answer_places(task, sample)]

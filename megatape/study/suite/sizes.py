@@ -1,5 +1,7 @@
-"""How large the models of a suite are, how long they train, and on how many samples they are scored. The same for all
-encodings: what differs between two runs of a task is the encoding, the seed and the learning rate."""
+"""How large the models of a suite are, how long they train, and on how many samples they are scored.
+
+The same for all encodings: what differs between two runs of a task is the encoding, the seed and the learning rate.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,8 @@ class Sizing:
     rates           the grid of learning rates from which one is chosen for each encoding and task
     rate            that of runs without a choice
     validation      samples on which a learning rate is chosen
-    test            samples of each test"""
+    test            samples of each test
+    """
 
     model: dict[str, Any]
     tokens: int

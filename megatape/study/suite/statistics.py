@@ -1,6 +1,7 @@
 """The statistics of a suite: paired tests, correction, intervals, seeds needed, ranks (docs/suite_statistics.md).
 
-Arrays of scores are [..., seeds], shares between 0 and 1 with the same seeds in the same order."""
+Arrays of scores are [..., seeds], shares between 0 and 1 with the same seeds in the same order.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -20,12 +21,14 @@ RESAMPLES = 9999
 def spread_of_differences(
     scores: np.ndarray, reference: np.ndarray, asked: np.ndarray | int, reference_asked: np.ndarray | int
 ) -> np.ndarray:
-    """[...]: the standard deviation over seeds (n - 1) of the paired differences, but no less than what asking other questions
-    would cause.
+    """The standard deviation over seeds (n - 1) of the paired differences, [...].
 
-    asked, reference_asked: how many answers each score is a share of. Without the lower limit, five seeds that happen to agree
-    would have no spread, and any difference would be certain. A share p of m answers has the variance p (1 - p) / m, and p is
-    estimated by Laplace's rule (right + 1) / (m + 2), which is neither 0 nor 1."""
+    It is no less than what asking other questions would cause. Without this lower limit, five seeds that happen to agree would
+    have no spread, and any difference would be certain. A share p of m answers has the variance p (1 - p) / m, and p is
+    estimated by Laplace's rule (right + 1) / (m + 2), which is neither 0 nor 1.
+
+    asked, reference_asked: how many answers each score is a share of.
+    """
     observed = (scores - reference).var(axis=-1, ddof=1)
     return np.sqrt(np.maximum(observed, _question_variance(scores, asked) + _question_variance(reference, reference_asked)))
 
@@ -39,14 +42,16 @@ def _question_variance(scores: np.ndarray, asked: np.ndarray | int) -> np.ndarra
 def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
     """[...]: two-sided p-values of the paired t-test (Student 1908), given mean and spread of differences of at least 2 seeds.
 
-    Assumes that a difference varies over seeds like a normal variable around its mean."""
+    Assumes that a difference varies over seeds like a normal variable around its mean.
+    """
     return 2 * stats.t.sf(np.abs(mean) / (spread / np.sqrt(seeds)), seeds - 1)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
     """[comparisons]: p-values corrected for their number (Holm 1979).
 
-    The chance of one or more false findings among all of them stays below the level, however they depend on each other."""
+    The chance of one or more false findings among all of them stays below the level, however they depend on each other.
+    """
     order = np.argsort(p)
     steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     corrected = np.empty_like(p)
@@ -59,7 +64,8 @@ def bootstrap_interval(differences: np.ndarray) -> tuple[float, float]:
 
     The percentile interval of n values is too narrow by sqrt((n - 1) / n) and by the normal quantile in place of Student's t;
     other percentiles correct both. No interval of this kind leaves the range of the values, which misses the middle of a
-    symmetric distribution with probability 2^(1 - n)."""
+    symmetric distribution with probability 2^(1 - n).
+    """
     seeds = len(differences)
     tail = stats.norm.sf(stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1) * np.sqrt(seeds / (seeds - 1)))
     found = stats.bootstrap(
@@ -69,11 +75,11 @@ def bootstrap_interval(differences: np.ndarray) -> tuple[float, float]:
 
 
 def seeds_needed(mean: float, spread: float, level: float) -> int | None:
-    """The least number of seeds with which the paired t-test finds a difference of this size with probability POWER; None if
-    that is more than MAX_SEEDS.
+    """The least number of seeds with which the paired t-test finds a difference of this size with probability POWER.
 
-    With n seeds, t follows the noncentral t-distribution with n - 1 degrees of freedom and noncentrality
-    |mean| / spread sqrt(n) (Cohen 1988, chapter 2). A finding of the opposite sign does not count."""
+    None if that is more than MAX_SEEDS. With n seeds, t follows the noncentral t-distribution with n - 1 degrees of freedom and
+    noncentrality |mean| / spread sqrt(n) (Cohen 1988, chapter 2). A finding of the opposite sign does not count.
+    """
 
     def found(seeds: int) -> bool:
         critical = stats.t.isf(level / 2, seeds - 1)
@@ -90,7 +96,8 @@ class Ranking:
 
     mean_ranks  [methods], 1 is the best
     p           of the Friedman test: whether all methods could be alike
-    critical    difference of two mean ranks from which the two methods differ significantly"""
+    critical    difference of two mean ranks from which the two methods differ significantly
+    """
 
     mean_ranks: np.ndarray
     p: float
@@ -103,7 +110,8 @@ def rank(tasks: Sequence[np.ndarray]) -> Ranking:
     Methods are ranked on each split, ties share the mean of their ranks, and a task's rank is the mean over its splits. The
     Friedman test and the Nemenyi critical difference are Demšar's (2006, section 3.2) with tasks as blocks: splits of a task
     share their models and are not independent. A mean over splits, or a tie, varies less than a rank, so that both err on the
-    side of no finding."""
+    side of no finding.
+    """
     ranks = np.array([stats.rankdata(-scores, axis=1).mean(axis=0) for scores in tasks])
     blocks, methods = ranks.shape
     means = ranks.mean(axis=0)

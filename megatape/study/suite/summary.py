@@ -21,7 +21,8 @@ class Cell:
     """A row's results on a split.
 
     scores, asked  by seed, a baseline's by None if it has none
-    reason         why there is no score; None where there is one, or where the row was not run"""
+    reason         why there is no score; None where there is one, or where the row was not run
+    """
 
     scores: dict[int | None, float] = field(default_factory=dict)
     asked: dict[int | None, int] = field(default_factory=dict)
@@ -34,7 +35,8 @@ class Difference:
 
     spread, interval  of the mean; None with one seed, and so are
     p                 which is corrected for all comparisons of the summary, and
-    needed            the seeds that would show it, which is also None beyond statistics.MAX_SEEDS"""
+    needed            the seeds that would show it, which is also None beyond statistics.MAX_SEEDS
+    """
 
     seeds: int
     mean: float
@@ -55,7 +57,8 @@ class Ranks:
 
     left_out  encodings that cannot be ranked, and on how many pairs each has no score because it is not applicable
     missing   pairs that are left out because an encoding was not run on them
-    pairs     that count"""
+    pairs     that count
+    """
 
     mean_ranks: dict[str, float]
     ranking: statistics.Ranking
@@ -76,7 +79,8 @@ class Summary:
 
     pairs      of each task, the split drawn as in training comes first
     encodings  the reference comes first
-    rates      the learning rates of a task's row"""
+    rates      the learning rates of a task's row
+    """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._cells: dict[Place, Cell] = defaultdict(Cell)
@@ -150,7 +154,8 @@ class Summary:
         """The encodings by mean rank. None if fewer than two of them share a split.
 
         An encoding that is not applicable to some split is not ranked: a rank there would count what it cannot do as a loss,
-        and a mean without it would count fewer and other splits. Of the rest, the splits count on which all have a score."""
+        and a mean without it would count fewer and other splits. Of the rest, the splits count on which all have a score.
+        """
         unable = {row: sum(self.cell(*pair, row).reason is not None for pair in self.pairs) for row in self.encodings}
         ranked = [row for row in self.encodings if not unable[row]]
         complete = [pair for pair in self.pairs if all(self.cell(*pair, row).scores for row in ranked)]

@@ -34,7 +34,8 @@ class Profile(Callback):
     """Profiles `profiled_steps` steps, or none at 0, after some to warm up.
 
     Every rank writes a trace, for Perfetto or chrome://tracing, and the main rank prints a summary. What happens between
-    steps (evaluation, checkpoints) is in the trace if it falls among them."""
+    steps (evaluation, checkpoints) is in the trace if it falls among them.
+    """
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)

@@ -68,8 +68,11 @@ class JsonLines(Sink):
                 file.close()
 
     def _open(self) -> io.FileIO:
-        """The file. The first time, replace lines of steps that are written again, at once so that a kill loses none, and
-        remove what is no metrics."""
+        """The file.
+
+        The first time, replace lines of steps that are written again, at once so that a kill loses none, and remove what is no
+        metrics.
+        """
         if not self._is_current:
             assert self._first_step is not None
             kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
