@@ -21,7 +21,13 @@ REQUIREMENTS = {
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 # Their internals are read, by megatape/torch_internals.py, zero/internals.py, hf/modeling/, parallel/fp8.py and tests/kernels.
 BOUNDED = ("torch", "deepspeed", "transformers", "torchao", "triton")
-BROUGHT = {"aiohttp": "fsspec", "functorch": "torch", "huggingface-hub": "transformers", "markupsafe": "jinja2"}
+BROUGHT = {
+    "aiohttp": "fsspec",
+    "functorch": "torch",
+    "huggingface-hub": "transformers",
+    "markupsafe": "jinja2",
+    "pydantic-core": "pydantic",
+}
 UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
 NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape study loader` measures where it is installed
 
