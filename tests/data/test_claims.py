@@ -138,7 +138,7 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
 
 
 DRIVER = """
-import os, signal, sys
+import inspect, os, signal, sys
 import megatape.data.sources.source as source
 from megatape.data.claims import Patience
 from megatape.data.preparation import Preparation
@@ -146,7 +146,7 @@ from megatape.data.prepare import prepare
 from megatape.commands.main import main
 
 source.UNIT_BYTES = 4000
-prepare.__kwdefaults__["patience"] = Patience(period=0.1, silence=2.0, poll=0.05)
+inspect.unwrap(prepare).__kwdefaults__["patience"] = Patience(period=0.1, silence=2.0, poll=0.05)
 stopped, *words = sys.argv[1:]
 write = Preparation._write
 
