@@ -21,6 +21,7 @@ from megatape.errors import UserError
 from megatape.hf.families import family_of
 from tests.bounds import TRAINED, assert_close
 from tests.conftest import Command
+from tests.hf.test_new_encoding import EXPORTED
 from tests.workers import ROOT, Workers
 
 OPTIMIZER = (ROOT / "tests/optim/own.py").read_text().replace("tests.optim.own", "{module}")
@@ -113,30 +114,6 @@ class Centered(nn.Module):
 NORMALIZATIONS["centered"] = Entry(f"{__name__}:Centered", "layer normalization")
 """,
 }
-EXPORTED = """
-import torch
-from torch import Tensor, nn
-from transformers import initialization as init
-
-from .encoding import Encoding, LayerBias
-
-
-class SlopeBias(LayerBias):
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.empty(num_heads))
-
-    def forward(self, distance: Tensor, state: Tensor | None) -> Tensor:
-        return (-self.slope.float()[:, None, None] * distance)[None]
-
-    def init_weights(self, std: float) -> None:
-        init.constant_(self.slope, 0.25)
-
-
-class Slopes(Encoding):
-    def bias(self) -> LayerBias:
-        return SlopeBias(self.config.num_attention_heads)
-"""
 SETTINGS = {
     "model": {"encoding": "slopes"},
     "optimizer": {"kind": "spectral", "learning_rate": 0.01, "momentum": 0.5},
@@ -151,7 +128,7 @@ def own(tmp_path: Path) -> list[Path]:
     """The files of FILES; the code of exported models lies beside them."""
     folder = tmp_path / "own"
     folder.mkdir()
-    (folder / "encoding_slopes.py").write_text(EXPORTED)
+    (folder / "encoding_slopes.py").write_text(EXPORTED.replace("LearnedSlopes", "Slopes"))
     for name, text in FILES.items():
         (folder / f"{name}.py").write_text(text)
     return [folder / f"{name}.py" for name in FILES]

@@ -33,7 +33,7 @@ def check_continues(
         A line for each change of the recipe.
 
     Raises:
-        ValueError: it would train another model, see other samples or change what needs confirmation.
+        UserError: it would train another model, see other samples or change what needs confirmation.
     """
     origin, theirs = reader.directory, reader.config
     check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
@@ -50,7 +50,7 @@ def check_continues(
 def restart(folder: RunFolder, log: RunLog, topology: Topology) -> None:
     """Let a run with --resume auto and without checkpoints start from step 0. Collective.
 
-    Raises ValueError if a checkpoint may have been lost.
+    Raises UserError if a checkpoint may have been lost.
     """
 
     def set_aside() -> None:
