@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """How many steps it has recorded. Until the first one, those of earlier starts are still there."""
+        """How many steps it has recorded. Until the first one, which replaces the file, those of earlier starts are there."""
         if self._state_of_metrics() == self._metrics:
             return 0
         return max(0, max(read_metrics(self.folder.metrics), default=0) - self._step)
@@ -56,4 +56,4 @@ class Progress:
             found = self.folder.metrics.stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_size

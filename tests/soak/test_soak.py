@@ -1,6 +1,7 @@
 """The soak itself: two minutes of it, and what its verdict notices."""
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from megatape.files import write_atomically
 from megatape.run_folder import RunFolder
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
+from tests.soak.progress import Progress
 from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
 from tests.soak.soak import soak
 from tests.soak.verdict import compare
@@ -45,6 +48,18 @@ def test_the_seed_gives_the_schedule() -> None:
         assert {fault.corruption for fault in plan.faults} == set(CORRUPTIONS)
         ranks = {(fault.data, fault.tensor) for fault in plan.faults}
         assert len(ranks) == 5 if plan.resizes else ranks == {(plan.data, plan.tensor)}
+
+
+def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
+    """A start touches the record of the steps before it makes one: a signal that comes between hits no step."""
+    folder = RunFolder(tmp_path)
+    lines = [json.dumps({"step": step}) + "\n" for step in range(1, 25)]
+    folder.metrics.write_text("".join(lines))
+    progress = Progress(folder, folder.checkpoint(16))
+    os.utime(folder.metrics)
+    assert progress.steps == 0
+    write_atomically(folder.metrics, "".join(lines[:17]).encode())
+    assert progress.steps == 1
 
 
 def test_an_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
