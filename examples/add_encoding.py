@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
@@ -28,7 +28,7 @@ class KerpleBias(LayerBias):
         super().__init__()
         self.scales = parameter((num_heads, 2), axis, 0, decay=False)
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         """The bias by distance, float32 [H/T, N], for queries [B, N, H/T, R]."""
         distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
         r1, r2 = softplus(self.scales.float()).unbind(1)

@@ -30,7 +30,7 @@ FILES = {
 import torch
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
@@ -41,7 +41,7 @@ class SlopeBias(LayerBias):
         super().__init__()
         self.slope = parameter((num_heads,), axis, 0, init=0.25)
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return (-self.slope.float()[:, None] * torch.arange(q.shape[1], dtype=torch.float32, device=q.device),)
 
 

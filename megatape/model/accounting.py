@@ -63,8 +63,10 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     encoding = encoding_of(config)
     with torch.device("meta"):
         bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
+        features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
     layer = projections + (length * bias.multiply_adds if bias else 0) + 3 * c * config.mlp_size
+    layer += sum(part.multiply_adds for part in features if part is not None)
     total = config.num_layers * layer + c * config.vocab_size
     if update:
         total += (config.num_layers - 1) * update.multiply_adds

@@ -2,10 +2,12 @@
 
 from torch import Tensor, nn
 
+from megatape.attention.backend import Mask
+from megatape.attention.bias import ScoreBias
 from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.model.encodings.encoding import Encoding
+from megatape.model.encodings.encoding import Encoding, Features
 from megatape.model.norm import normalization
 from megatape.parallel.layout import tokens_to_channels
 from megatape.parallel.linear import ColumnLinear, RowLinear
@@ -33,10 +35,11 @@ class Attention(nn.Module):
         self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis, outputs)
         self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
         self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
+        self.token_features, self.sequence_features = encoding.token_features(axis), encoding.sequence_features(axis)
         self.bias = encoding.bias(axis)
 
     def forward(
-        self, h: Tensor, positions: PositionState, mask: Tensor | None = None, move: bool = False
+        self, h: Tensor, positions: PositionState, mask: Mask = None, move: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attention to the content and, if the encoding asks for it, to the position state.
 
@@ -52,16 +55,17 @@ class Attention(nn.Module):
         h = begin_gather(h, self.axis)
         delta = tokens_to_channels(positions.delta, self.axis)  # overlaps with the products
         q, k, v = self.heads(h)
+        features = () if self.token_features is None else self.token_features(h, q, k)
         del h  # all tokens, which only the products need
         positions = PositionState(positions.initial, delta.wait())
-        q, k = self.encoding.rotate_qk(q, k, positions.initial)
+        q, k, bias = self.encode(q, k, features, positions.initial, mask)
         attend = self.sparse if self.sparse is not None and self.training else self.attend
         content, attended_positions = attend(
             q,
             k,
             v,
             positions=positions if self.encoding.has_position_tensor else None,
-            bias=None if self.bias is None else self.bias.scores(self.bias(q), positions.initial),
+            bias=bias,
             mask=mask,
             move=move and self.encoding.attends == "moving",
         )
@@ -73,3 +77,20 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         return q, k, v
+
+    def encode(
+        self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, mask: Mask
+    ) -> tuple[Tensor, Tensor, ScoreBias | None]:
+        """Queries and keys as attention takes them, unless it rotates them itself, and the bias on their scores.
+
+        Args:
+            q: [B, N, H/T, R], from `heads`.
+            k: [B, N, L/T, R], from `heads`.
+            features: From the layer's TokenFeatures, or empty.
+            state: From Encoding.state.
+            mask: As in `forward`.
+        """
+        if self.sequence_features is not None:
+            features = self.sequence_features(features, mask)
+        q, k = self.encoding.rotate_qk(q, k, state, features)
+        return q, k, None if self.bias is None else self.bias.scores(self.bias(q, k, features), state)

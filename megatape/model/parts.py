@@ -1,6 +1,6 @@
 """Which parameters belong to which part of a model."""
 
-from megatape.model.encodings.encoding import LayerBias, StateUpdate
+from megatape.model.encodings.encoding import EncodingModule
 from megatape.model.transformer import Transformer
 
 
@@ -9,6 +9,6 @@ def position_parameters(model: Transformer) -> set[str]:
     return {
         f"{path}.{name}"
         for path, module in model.named_modules()
-        if isinstance(module, LayerBias | StateUpdate)
+        if isinstance(module, EncodingModule)
         for name, _ in module.named_parameters()
     }

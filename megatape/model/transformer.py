@@ -37,6 +37,7 @@ class Transformer(nn.Module):
         self.config, self.axis = config, axis
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
+        self.position_embedding = self.encoding.embedding(axis)
         *_, last = blocks = [Block(config, self.encoding, axis) for _ in range(config.num_layers)]
         # Nothing reads the position state after the last block: its update gets no gradient, and only weight decay would
         # change it.
@@ -67,7 +68,9 @@ class Transformer(nn.Module):
         Returns:
             Logits [B, N, ceil(V / T)]; with targets, the float32 sum of their cross entropies.
         """
-        x = self.encoding.embed(self.embedding(tokens), local_tokens(positions, self.axis))
+        x = self.embedding(tokens)
+        if self.position_embedding is not None:
+            x = self.position_embedding(x, local_tokens(positions, self.axis))
         streams = Streams(x, PositionState(self.encoding.state(positions)))
         with drawn_from(dropout_seeds):
             for block in self.blocks:

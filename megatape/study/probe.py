@@ -54,16 +54,15 @@ def probabilities(layer: LayerInputs) -> Tensor:
     """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
     attention, h = layer.attention, layer.h
     q, k, _ = attention.heads(h)
+    features = () if attention.token_features is None else attention.token_features(h, q, k)
+    q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
     if attention.encoding.has_position_tensor:
         q, k = rotate_qk(q, k, layer.positions)
-    else:
-        q, k = attention.encoding.rotate_qk(q, k, layer.positions.initial)
     groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
     scores = (
         q.transpose(1, 2).float() @ k.transpose(1, 2).repeat_interleave(groups, 1).mT.float() / math.sqrt(attention.head_dim)
     )
-    if attention.bias is not None:
-        bias = attention.bias.scores(attention.bias(q), layer.e)
+    if bias is not None:
         scores = scores + bias.block(bias.weights, everything, everything)
     seen = visible(torch.zeros(1, h.shape[1], dtype=torch.long, device=h.device))[:, None]
     return scores.masked_fill(~seen, -math.inf).softmax(-1)

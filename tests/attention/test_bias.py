@@ -160,7 +160,8 @@ def bias_of(encoding: str, heads: int, length: int = 40) -> tuple[Tensor, dict[s
     for weight in layer.parameters():
         weight.data.normal_(0.5, 0.5, generator=generator)
     state = encoding_of(config).state(torch.arange(length)[None])
-    bias = layer.scores(layer(torch.zeros(1, length, heads, 4)), state)
+    q = k = torch.zeros(1, length, heads, 4)
+    bias = layer.scores(layer(q, k, ()), state)
     return bias.block(bias.weights, slice(0, length), slice(0, length))[0].detach(), dict(layer.named_parameters())
 
 

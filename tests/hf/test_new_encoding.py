@@ -15,7 +15,7 @@ from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_exported
 from megatape.model.build import build_model
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.plan.report import report
@@ -36,7 +36,7 @@ class SlopeBias(LayerBias):
         super().__init__()
         self.slope = parameter((num_heads,), axis, 0, init=START, lr_scale=3.0)
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return (-self.slope.float()[:, None] * torch.arange(q.shape[1], dtype=torch.float32, device=q.device),)
 
 

@@ -18,6 +18,7 @@ from megatape.model.accounting import meta_model
 from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
 from megatape.model.encodings.rotary import frequencies
+from megatape.model.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.model.record import recorded_streams
 from megatape.parallel.mesh import Axis
 from megatape.registry import ENCODINGS
@@ -228,7 +229,7 @@ def test_xpos_products_decay_with_the_distance() -> None:
     positions = torch.tensor([[3000, 5, 1700]])
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
-    ours = encoding.rotate_qk(q, k, encoding.state(positions))
+    ours = encoding.rotate_qk(q, k, encoding.state(positions), ())
     plain = rotate_qk(q, k, PositionState(rope.state(positions)))
     found, expected = [], []
     for plane in range(4):
@@ -242,7 +243,7 @@ def test_xpos_products_decay_with_the_distance() -> None:
 
 
 def test_sinusoidal() -> None:
-    x = encoding_of(ModelConfig(**SHAPE | {"encoding": "sinusoidal"})).embed(torch.zeros(1, 1, 32), torch.tensor([[7]]))
+    x = SinusoidalEmbedding()(torch.zeros(1, 1, 32), torch.tensor([[7]]))
     angles = [7 * 10000 ** (-(column // 2 * 2) / 32) for column in range(32)]
     expected = [math.cos(angle) if column % 2 else math.sin(angle) for column, angle in enumerate(angles)]
     assert_close(x[0, 0].double(), torch.tensor(expected, dtype=torch.float64), bounds.ANGLES)

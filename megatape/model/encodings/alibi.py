@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 
 
@@ -27,7 +27,7 @@ class AlibiBias(LayerBias):
         super().__init__()
         self.num_heads, self.axis = num_heads, axis
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         distances = torch.arange(q.shape[1], dtype=torch.float32, device=q.device)
         own = slopes(self.num_heads, q.device).chunk(self.axis.size)[self.axis.rank]
         return (-own.float()[:, None] * distances,)

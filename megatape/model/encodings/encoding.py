@@ -8,27 +8,74 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.backend import Attends
+from megatape.attention.backend import Attends, Mask
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.data.training.positions import Positions
 from megatape.parallel.mesh import Axis
 
+Features = tuple[Tensor, ...]  # of one layer, each [B, N, H/T or L/T, any size]: this rank's heads
 
-class LayerBias(nn.Module):
-    """The bias that one layer adds to the scores, with its parameters.
 
-    multiply_adds: its cost for one pair of tokens and all heads.
+class EncodingModule(nn.Module):
+    """What an encoding adds to a model: its parameters count as the encoding's.
+
+    Parameters are used in `forward`, which takes and returns tensors: ZeRO-3 gathers a module's parameters when it is called,
+    and for its backward pass when a gradient reaches its outputs.
+
+    Attributes:
+        multiply_adds: Its cost for one token; that of a LayerBias for one pair of tokens and all heads.
     """
 
     multiply_adds: int = 0
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
-        """The float32 weights from which the bias of this rank's heads is computed, for queries [B, N, H/T, R].
 
-        They must be tensors: ZeRO-3 gathers a module's parameters for its backward pass when a
-        gradient reaches its outputs.
+class PositionEmbedding(EncodingModule):
+    """What is added to the embedded tokens for their positions."""
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """The embedded tokens [B, N/T, C] with what encodes their positions [B, N/T]."""
+        raise NotImplementedError
+
+
+class TokenFeatures(EncodingModule):
+    """What one layer computes from the content of each token alone, for its rotation and its bias."""
+
+    def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        """Features of all tokens.
+
+        Args:
+            h: The normalized content, [B, N, C], for ColumnLinear layers only: it may be in flight.
+            q: Queries [B, N, H/T, R].
+            k: Keys [B, N, L/T, R].
+        """
+        raise NotImplementedError
+
+
+class SequenceFeatures(EncodingModule):
+    """What one layer computes from the features of earlier tokens: sums or convolutions along the sequence."""
+
+    def forward(self, features: Features, mask: Mask) -> Features:
+        """The features that rotation and bias read.
+
+        Args:
+            features: From TokenFeatures, of all tokens.
+            mask: [B, N], the first token that each token may see (packed documents), or None.
+        """
+        raise NotImplementedError
+
+
+class LayerBias(EncodingModule):
+    """The bias that one layer adds to the scores, with its parameters."""
+
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
+        """The float32 weights from which the bias of this rank's heads is computed.
+
+        Args:
+            q: Queries [B, N, H/T, R], rotated as attention takes them.
+            k: Keys [B, N, L/T, R], likewise.
+            features: From Encoding.token_features and Encoding.sequence_features, or empty.
         """
         raise NotImplementedError
 
@@ -37,15 +84,13 @@ class LayerBias(nn.Module):
         return DistanceBias(*weights)
 
 
-class StateUpdate(nn.Module):
+class StateUpdate(EncodingModule):
     """The update of the position state by one layer, with its parameters.
 
     Attributes:
-        multiply_adds: Its cost for one token.
         by_kernel: Whether our own Triton kernels compute it, where it has_kernel.
     """
 
-    multiply_adds: int
     by_kernel: bool = False
 
     def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
@@ -82,9 +127,9 @@ class Encoding:
         """The positions that the tokens of a sample get. random_offset: whether training may shift them."""
         return Positions()
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """The embedded tokens [B, N/T, C] after adding what encodes their positions [B, N/T]."""
-        return x
+    def embedding(self, axis: Axis) -> PositionEmbedding | None:
+        """The embedding of positions of a new model, for encodings that have one."""
+        return None
 
     def state(self, positions: Tensor) -> Tensor | None:
         """The state before any block, a constant of the positions [B, N].
@@ -94,10 +139,19 @@ class Encoding:
         """
         return None
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def token_features(self, axis: Axis) -> TokenFeatures | None:
+        """The features of single tokens of a new layer, for encodings that depend on the content."""
+        return None
+
+    def sequence_features(self, axis: Axis) -> SequenceFeatures | None:
+        """What a new layer computes from them along the sequence; without it they stay as they are."""
+        return None
+
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         """The queries [B, N, H/T, R] and keys [B, N, L/T, R] from which attention computes scores.
 
-        Attention rotates them by a position tensor, so this is for other functions of the `state` of all tokens.
+        Attention rotates them by a position tensor, so this is for other functions of the `state` of all tokens and of the
+        layer's `features`.
         """
         return q, k
 

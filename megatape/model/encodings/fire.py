@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
@@ -52,7 +52,7 @@ class FireBias(LayerBias):
         self.log_scale = parameter((1,), axis, init=0.1)
         self.threshold = parameter((1,), axis, init=1.0)
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         hidden, outer = (self.inner_weight, self.inner_bias), (self.outer_weight, self.outer_bias)
         return tuple(weight.float() for weight in (*hidden, *outer, self.log_scale, self.threshold))
 

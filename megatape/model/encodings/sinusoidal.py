@@ -6,10 +6,20 @@ Column 2k is sin(n * 10000^(-2k/C)), column 2k + 1 the cosine. Neither these nor
 import torch
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding
+from megatape.model.encodings.encoding import Encoding, PositionEmbedding
 from megatape.model.encodings.rotary import frequencies
+from megatape.parallel.mesh import Axis
 
 BASE = 10000.0
+
+
+class SinusoidalEmbedding(PositionEmbedding):
+    """Sines and cosines. No parameters."""
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        thetas, _ = frequencies(x.shape[-1], BASE, None, positions.device)
+        angles = positions.to(torch.float64)[..., None] * thetas
+        return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
 
 
 class Sinusoidal(Encoding):
@@ -18,7 +28,5 @@ class Sinusoidal(Encoding):
     Training positions have no random offset, because the model is a function of absolute positions.
     """
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        thetas, _ = frequencies(x.shape[-1], BASE, None, positions.device)
-        angles = positions.to(torch.float64)[..., None] * thetas
-        return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
+    def embedding(self, axis: Axis) -> PositionEmbedding:
+        return SinusoidalEmbedding()

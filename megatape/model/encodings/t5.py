@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 
@@ -36,7 +36,7 @@ class T5Bias(LayerBias):
         super().__init__()
         self.table = parameter((num_heads, NUM_BUCKETS), axis, 0, decay=False, role="embedding")
 
-    def forward(self, q: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return (self.table.float()[:, buckets(q.shape[1], q.device)],)
 
 

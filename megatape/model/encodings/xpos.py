@@ -10,7 +10,7 @@ from torch import Tensor
 from megatape.attention.rotation import rotate
 from megatape.data.training.positions import Positions
 from megatape.model.encodings import rotary
-from megatape.model.encodings.encoding import Encoding
+from megatape.model.encodings.encoding import Encoding, Features
 
 SCALE_BASE = 2048
 
@@ -30,7 +30,7 @@ class XPos(Encoding):
         scale = (((fraction + 0.4) / 1.4) ** power).repeat(1, 1, 2)[:, :, None]
         return torch.cat([e * scale, e / scale], dim=-1).to(rotary.STATE_DTYPE)
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         assert state is not None
         of_queries, of_keys = state.chunk(2, dim=-1)
         return rotate(q, of_queries).to(q.dtype), rotate(k, of_keys).to(k.dtype)

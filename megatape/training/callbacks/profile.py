@@ -9,7 +9,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from megatape.model.attention import Attention
-from megatape.model.encodings.encoding import LayerBias, StateUpdate
+from megatape.model.encodings.encoding import (
+    LayerBias,
+    PositionEmbedding,
+    SequenceFeatures,
+    StateUpdate,
+    TokenFeatures,
+)
 from megatape.model.mlp import MLP
 from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
@@ -20,6 +26,9 @@ from megatape.units import format_bytes
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",
     Attention: "attention",
+    PositionEmbedding: "position embedding",
+    TokenFeatures: "features of tokens",
+    SequenceFeatures: "features along the sequence",
     LayerBias: "bias",
     StateUpdate: "position update",
     MLP: "MLP",

@@ -1,0 +1,33 @@
+"""Learned absolute positions (Radford et al., GPT-2), in one file: a vector for each position is added to the embedded tokens.
+
+    megatape pretrain --import examples/learned_absolute.py --config FILE --set model.encoding=learned_absolute
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.model.encodings.encoding import Encoding, PositionEmbedding
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import parameter
+from megatape.registry import ENCODINGS, EncodingEntry
+
+
+class LearnedEmbedding(PositionEmbedding):
+    """table: [max_positions, C], on all tensor-parallel ranks."""
+
+    def __init__(self, num_positions: int, hidden_size: int, axis: Axis) -> None:
+        super().__init__()
+        self.table = parameter((num_positions, hidden_size), axis, decay=False, role="embedding")
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + F.embedding(positions, self.table)
+
+
+class LearnedAbsolute(Encoding):
+    """A table of model.max_positions rows: there are no positions beyond."""
+
+    def embedding(self, axis: Axis) -> PositionEmbedding:
+        return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, axis)
+
+
+ENCODINGS["learned_absolute"] = EncodingEntry(f"{__name__}:LearnedAbsolute", "learned absolute positions")
