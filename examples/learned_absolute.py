@@ -1,6 +1,6 @@
 """Learned absolute positions (Radford et al., GPT-2), in one file: a vector for each position is added to the embedded tokens.
 
-    megatape pretrain --import examples/learned_absolute.py --config FILE --set model.encoding=learned_absolute
+megatape pretrain --import examples/learned_absolute.py --config FILE --set model.encoding=learned_absolute
 """
 
 import torch.nn.functional as F

@@ -1,0 +1,80 @@
+"""An encoding whose scores forget: a gate for each token and head from the content, summed along the sequence.
+
+score(i, j) += c_i - c_j, where c is the sum of log sigmoid(w h + 4) up to a token and over two neighbours
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.attention.backend import Mask
+from megatape.attention.bias import ScoreBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
+from megatape.parallel.linear import ColumnLinear
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import parameter
+from megatape.registry import ENCODINGS, EncodingEntry
+
+
+class Gates(TokenFeatures):
+    """log sigmoid(w h + b), [B, N, H/T, 1]."""
+
+    def __init__(self, hidden_size: int, num_heads: int, axis: Axis) -> None:
+        super().__init__()
+        self.multiply_adds = hidden_size * num_heads
+        self.gate = ColumnLinear(hidden_size, num_heads, axis)
+
+    def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        assert q.shape[:3] == (*self.gate(h).shape[:2], self.gate.weight.shape[0]) and k.shape[1] == q.shape[1]
+        return (F.logsigmoid(self.gate(h).float() + 4)[..., None],)
+
+
+class Sums(SequenceFeatures):
+    """Sums of a convolution of width 2 with a weight for each head, which starts anew in each document."""
+
+    def __init__(self, num_heads: int, axis: Axis) -> None:
+        super().__init__()
+        self.weight = parameter((num_heads, 1), axis, 0, init=0.5, decay=False)
+
+    def forward(self, features: Features, mask: Mask) -> Features:
+        (gates,) = features
+        before = F.pad(gates, (0, 0, 0, 0, 1, 0))[:, :-1]
+        if mask is not None:
+            index = torch.arange(gates.shape[1], device=gates.device)
+            before = before * (index > mask)[..., None, None]
+        return ((gates + self.weight.float() * before).cumsum(1),)
+
+
+class Differences(ScoreBias):
+    """weights: c [B, N, H/T, 1]."""
+
+    def __init__(self, sums: Tensor) -> None:
+        self.weights = (sums,)
+
+    def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        c = weights[0].transpose(1, 2)
+        return c[:, :, rows] - c[:, :, columns].mT
+
+
+class Forget(LayerBias):
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
+        return features
+
+    def scores(self, weights: tuple[Tensor, ...], state: Tensor | None) -> ScoreBias:
+        return Differences(*weights)
+
+
+class Forgetting(Encoding):
+    attends = "pair bias"
+
+    def token_features(self, axis: Axis) -> TokenFeatures:
+        return Gates(self.config.hidden_size, self.config.num_heads, axis)
+
+    def sequence_features(self, axis: Axis) -> SequenceFeatures:
+        return Sums(self.config.num_heads, axis)
+
+    def bias(self, axis: Axis) -> LayerBias:
+        return Forget()
+
+
+ENCODINGS["forgetting"] = EncodingEntry(f"{__name__}:Forgetting", "forget gates")
