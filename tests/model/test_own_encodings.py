@@ -62,7 +62,7 @@ def test_identities() -> None:
     """With tables of zeros, and with equal gates that cancel, all are NoPE."""
     expected = random_model(encoding="nope")
     inputs = tokens_and_positions()
-    for encoding, name in (("cope", "bias.embedding"), ("forgetting", "gate.weight"), ("learned_absolute", "table")):
+    for encoding, name in (("cope", "bias.embedding"), ("forgetting", "features.gate.weight"), ("learned_absolute", "table")):
         model = random_model(encoding=encoding)
         model.load_state_dict(expected.state_dict(), strict=False)
         assert not torch.allclose(model(*inputs), expected(*inputs), atol=1e-3), encoding
