@@ -164,13 +164,13 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 @path_errors()
-def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
-    """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
+def verified_checkpoint(directory: Path, base: Path | None = None, share: int = 0, shares: int = 1) -> CheckpointReader:
+    """The checkpoint in `directory`, every `shares`-th file of which, and of its base, has the hash that was recorded.
 
     Raises as CheckpointReader and its `verify` do.
     """
     checkpoint = CheckpointReader(directory, base)
-    checkpoint.verify()
+    checkpoint.verify(share, shares)
     return checkpoint
 
 

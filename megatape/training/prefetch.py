@@ -1,5 +1,6 @@
 """Prefetches the next step's batches in a thread."""
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,9 @@ class Prefetcher:
 
     Context manager: its end ends the thread.
 
+    Attributes:
+        waited: seconds in which `get` waited, since the start.
+
     Args:
         loader: reads the samples of a step.
         device: of the batches. A GPU copies from pinned memory while it computes.
@@ -46,6 +50,7 @@ class Prefetcher:
         choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
         self._ahead: tuple[int, Future[StepBatches]] | None = None
+        self.waited = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +67,10 @@ class Prefetcher:
         if self._ahead is None or self._ahead[0] != consumed:
             self.start(consumed)
         assert self._ahead is not None
-        return self._ahead[1].result()
+        started = time.perf_counter()
+        batches = self._ahead[1].result()
+        self.waited += time.perf_counter() - started
+        return batches
 
     def _read(self, consumed: int) -> StepBatches:
         try:

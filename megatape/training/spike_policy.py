@@ -64,8 +64,8 @@ class SpikePolicy:
         return any(first < samples.stop and samples.start <= last for first, last in ranges)
 
     def decide(self, loss: float, grad_norm: float) -> Decision:
-        """What becomes of a step with this loss and this norm before clipping, which are finite."""
-        reason = self._unusual(loss, grad_norm)
+        """The decision on a step with this loss and this norm before clipping. The engine skips what is not finite."""
+        reason = self._unusual(loss, grad_norm) if math.isfinite(loss) and math.isfinite(grad_norm) else ""
         if not reason or self._config.on_spike == "log":
             return Take(reason)
         return Skip(reason) if self._config.on_spike == "skip" else Rollback(reason)

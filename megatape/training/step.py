@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from megatape.training.evaluation import Validation
 from megatape.training.spike_policy import Decision, Take
+from megatape.training.status import StepStatus
 
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")  # of each step
 
@@ -25,10 +26,9 @@ class StepOutput:
         is_planned: it was skipped without being computed.
         decision: of the spike policy.
         remark: what is unusual about it, or "".
-        stop_requested: whether any rank was asked to stop.
-        num_saves_ended: ranks whose share of the save in flight is written.
-        local_busy_seconds: in which this rank read samples or made forward passes, which at ZeRO stages 0 to 2 without tensor
-            parallelism wait for no other rank.
+        status: sums over all ranks after it.
+        forward_seconds: of this rank's forward passes, which at ZeRO stages 0 to 2 without tensor parallelism wait for no
+            other rank.
     """
 
     step: int
@@ -41,9 +41,13 @@ class StepOutput:
     is_planned: bool = False
     decision: Decision = field(default_factory=Take)
     remark: str = ""
-    stop_requested: bool = False
-    num_saves_ended: float = 0.0
-    local_busy_seconds: float = 0.0
+    status: StepStatus = field(default_factory=StepStatus)
+    forward_seconds: float = 0.0
+
+    @property
+    def is_spike_skipped(self) -> bool:
+        """Whether it is skipped by the spike policy, and not for a loss or gradient that is not finite."""
+        return bool(self.skipped) and self.skipped == self.decision.reason
 
     @property
     def place(self) -> str:

@@ -53,6 +53,10 @@ class Fragment:
     offset: int
     size: int
 
+    def values(self, tensor: Tensor | None = None) -> Tensor:
+        """The run's elements, flat and writable, of `flat` or of another tensor of its shape."""
+        return (self.flat.data if tensor is None else tensor).view(-1).narrow(0, self.offset, self.size)
+
 
 def gradient_norm(optimizer: Any) -> float:
     """Norm of the gradient before clipping, which DeepSpeed has computed when it calls the client's optimizer.

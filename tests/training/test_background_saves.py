@@ -15,7 +15,8 @@ import torch
 
 from megatape.checkpoint import manager
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.writer import Contents, RunPlace
+from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.writer import Contents
 from megatape.config import parse_config
 from megatape.data.splits import open_data
 from megatape.errors import TrainingDiverged

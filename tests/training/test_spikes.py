@@ -63,7 +63,7 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert [step for event, step, _ in events["skip"] if event == "skipped"] == [SPIKE]
     assert [step for event, step, _ in events["rewind"] if event == "skipped"] == [12, 13, 14]
     # Calm steps have followed that of step 8, not that of step 12.
-    (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rewound"]
+    (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rollback"]
     assert went[0] == 8 and "step-00000008; samples 88 to 111 will be skipped" in went[1]
 
 
@@ -101,6 +101,7 @@ REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
     "led there": ({"training": {"skip_samples": [[88, 111]]}}, ()),
     "often": ({"checkpoint": {"interval": 1, "keep": 1}}, (14,)),
     "older": ({}, (14,)),
+    "newest": ({"checkpoint": {"interval": 5}}, (14,)),
     "killed": ({}, (14,)),
 }
 MORE_REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
@@ -117,6 +118,7 @@ GONE_BACK = {
     "often": ([9], "led there"),
     "in the background": ([9], "led there"),
     "older": ([4], "led there"),
+    "newest": ([5], "led there"),
     "none": ([], "skip"),
     "killed": ([8], "plain"),  # it goes back, is killed, and meets no spike again
     "twice": ([8, 8], "led there twice"),
@@ -138,12 +140,14 @@ def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None
     left = {name: sorted(path.name for path in folder.checkpoints.iterdir()) for name, folder in runs.items()}
     for name in runs.keys() & GONE_BACK:
         steps, equal = GONE_BACK[name]
-        assert [step for event, step, _ in _events(runs[name]) if event == "rewound"] == steps, name
+        assert [step for event, step, _ in _events(runs[name]) if event == "rollback"] == steps, name
         if equal:
             assert _equal(_end(runs[name]), _end(runs[equal])), name
             assert _metrics(runs[name]) == _metrics(runs[equal]), name
-        aside = {"older": ["step-00000008.corrupted"], "none": [f"step-0000000{step}.corrupted" for step in (4, 8)]}
+        aside = {"older": ["step-00000008.corrupted"], "newest": ["step-00000010.corrupted"], "none": [f"step-0000000{step}.corrupted" for step in (4, 8)]}
         assert [path for path in left[name] if "." in path] == aside.get(name, []), name
+    if "newest" in left:
+        assert "step-00000010" in left["newest"], "the step of the last save before the rollback is saved again"
     for name in left.keys() & {"often", "in the background"}:
         assert len(left[name]) == 3, "the one that is kept, the calm one, and the next"
 
@@ -159,7 +163,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
         def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
             return Trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
 
-        def corrupt(run: Trainer, steps: tuple[int, ...] = {"older": (8,), "none": (4, 8)}.get(name, ())) -> None:
+        def corrupt(run: Trainer, steps: tuple[int, ...] = {"older": (8,), "newest": (10,), "none": (4, 8)}.get(name, ())) -> None:
             for step in steps if run.state.step + 1 == SPIKE else ():
                 (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
 

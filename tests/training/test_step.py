@@ -19,7 +19,6 @@ from megatape.data.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.interrupt import Interrupt
 from megatape.training.trainer import Trainer
 from megatape.zero import compiler
 from tests.workers import run_workers
@@ -87,9 +86,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
             assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
-        run.train_step(Interrupt())  # the counts of the first step have their own exchange
+        run.train_step()  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
-            run.train_step(Interrupt())
+            run.train_step()
         found.append([waits.ours, sorted(waits.theirs)])
     return found
 
