@@ -1,7 +1,6 @@
 """The state of a run's folder at a start: a checkpoint that the run may continue, and records of steps made after it."""
 
 import json
-from typing import Any
 
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader
@@ -56,21 +55,14 @@ def restart(place: RunPlace) -> None:
         )
 
 
-def repeated_steps(place: RunPlace, step: int) -> str:
-    """Which recorded steps are made again when the run continues after `step`, in words, or ""."""
+def recorded_steps(place: RunPlace) -> dict[int, str]:
+    """The lines of metrics.jsonl, by step; none if it cannot be read."""
     recorded: dict[int, str] = {}
     place.log.attempt(lambda: recorded.update(read_metrics(place.folder.metrics)))
-    last = max(recorded, default=0)
-    return f"steps {step + 1} to {last} are made again" if last > step else ""
+    return recorded
 
 
 def unevaluated_step(place: RunPlace, step: int) -> StepMetrics | None:
     """The metrics of `step`, if they were recorded without a validation: a stop kept it from its evaluation. Collective."""
-
-    def find() -> dict[str, Any]:
-        record: dict[str, Any] = {}
-        place.log.attempt(lambda: record.update(json.loads(read_metrics(place.folder.metrics).get(step, "{}"))))
-        return record
-
-    record = place.on_main(find)
+    record = json.loads(place.on_main(lambda: recorded_steps(place).get(step, "{}")))
     return StepMetrics.parse(record) if record.keys() >= set(NUMBERS) and "validation_loss" not in record else None

@@ -36,7 +36,7 @@ from megatape.training.hardware import peak_memory
 from megatape.training.initial_state import initial_state
 from megatape.training.interrupt import Interrupt
 from megatape.training.prefetch import Prefetcher, StepBatches
-from megatape.training.resume import check_continues, repeated_steps, restart, unevaluated_step
+from megatape.training.resume import check_continues, recorded_steps, restart, unevaluated_step
 from megatape.training.speed import Speed
 from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.state import TrainState
@@ -301,7 +301,8 @@ class Trainer:
         if self.topology.is_main:
             parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
             parts += [f"from {self.origin}"] if self.origin else []
-            parts += filter(None, [repeated_steps(self.place, step)])
+            last = max(recorded_steps(self.place), default=0)
+            parts += [f"steps {step + 1} to {last} are made again"] if last > step else []
             self.log.record("resumed" if self.origin else "started", ", ".join(parts))
         self.callbacks.on_start(step)
         if step >= steps:
@@ -320,13 +321,8 @@ class Trainer:
         gradients = self.engine.forward_backward(inputs, num_targets)
         status = self._exchange_status(step.samples.stop, gradients)
         loss = status.loss / self.mesh["tensor"].size / num_targets
-        update = self.engine.update(
-            step.learning_rate,
-            loss,
-            status.num_nonfinite,
-            status.square,
-            skip_reason=partial(self.policy.skip_reason, loss),
-        )
+        skip_reason = partial(self.policy.skip_reason, loss)
+        update = self.engine.update(step.learning_rate, loss, status.num_nonfinite, status.square, skip_reason=skip_reason)
         decision = self.policy.decide(loss, update.grad_norm)
         return replace(
             step,

@@ -21,12 +21,7 @@ from torch.autograd import Function
 # What has the names -> the names.
 PRIVATE_NAMES = {
     "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
-    "optimizer at stage 3": (
-        "_global_grad_norm",
-        "fp32_partitioned_groups_flat",
-        "grad_position",
-        "_get_param_partition_rank",
-    ),
+    "optimizer at stage 3": ("_global_grad_norm", "fp32_partitioned_groups_flat", "grad_position", "_get_param_partition_rank"),
     "parameter at stages 1 and 2": ("_hp_mapping",),
     "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor"),
     "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),

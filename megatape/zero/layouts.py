@@ -5,14 +5,8 @@ from typing import Any
 import deepspeed
 from torch import Tensor
 
-from megatape.zero.internals import (
-    Fragment,
-    flat_masters,
-    fragment_of_partition,
-    fragment_of_shard,
-    update_compute_shard,
-    update_compute_weights,
-)
+from megatape.zero import internals
+from megatape.zero.internals import Fragment
 
 
 class Layout:
@@ -45,26 +39,27 @@ class Stage12(Layout):
     """The masters of a group are one flat tensor, of which every rank holds a run; compute weights are whole."""
 
     def flats(self) -> list[Tensor]:
-        return flat_masters(self._optimizer, 2)
+        return internals.flat_masters(self._optimizer, 2)
 
     def fragment(self, parameter: Any) -> Fragment | None:
-        return fragment_of_partition(self._optimizer, parameter) if parameter.requires_grad else super().fragment(parameter)
+        is_whole = not parameter.requires_grad
+        return super().fragment(parameter) if is_whole else internals.fragment_of_partition(self._optimizer, parameter)
 
     def is_replicated(self, parameter: Any) -> bool:
         return not parameter.requires_grad
 
     def publish(self, parameters: list[Any]) -> None:
-        update_compute_weights(self._optimizer)
+        internals.update_compute_weights(self._optimizer)
 
 
 class Stage3(Layout):
     """Every parameter is divided into runs of equal size, the last one padded; compute weights too."""
 
     def flats(self) -> list[Tensor]:
-        return flat_masters(self._optimizer, 3)
+        return internals.flat_masters(self._optimizer, 3)
 
     def fragment(self, parameter: Any) -> Fragment | None:
-        return fragment_of_shard(self._optimizer, parameter)
+        return internals.fragment_of_shard(self._optimizer, parameter)
 
     def is_replicated(self, parameter: Any) -> bool:
         return False
@@ -72,7 +67,7 @@ class Stage3(Layout):
     def publish(self, parameters: list[Any]) -> None:
         self._engine.empty_partition_cache()  # of steps before: small weights stay gathered
         for parameter in parameters:
-            update_compute_shard(parameter, fragment_of_shard(self._optimizer, parameter).values())
+            internals.update_compute_shard(parameter, internals.fragment_of_shard(self._optimizer, parameter).values())
 
 
 LAYOUTS: dict[int, type[Layout]] = {0: Layout, 1: Stage12, 2: Stage12, 3: Stage3}

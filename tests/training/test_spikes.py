@@ -113,6 +113,7 @@ MORE_REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
     "twice": ({"checkpoint": {"interval": 8}}, (14, 19)),
     "for ever": ({}, range(14, 21)),
 }
+CORRUPTED: dict[str, tuple[int, ...]] = {"older": (8,), "newest": (10,), "none": (4, 8)}  # steps of checkpoints
 # Name of a run -> the steps to which it went back, and the run that it equals.
 GONE_BACK = {
     "often": ([9], "led there"),
@@ -144,8 +145,8 @@ def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None
         if equal:
             assert _equal(_end(runs[name]), _end(runs[equal])), name
             assert _metrics(runs[name]) == _metrics(runs[equal]), name
-        aside = {"older": ["step-00000008.corrupted"], "newest": ["step-00000010.corrupted"], "none": [f"step-0000000{step}.corrupted" for step in (4, 8)]}
-        assert [path for path in left[name] if "." in path] == aside.get(name, []), name
+        aside = [f"step-{step:08d}.corrupted" for step in CORRUPTED.get(name, ())]
+        assert [path for path in left[name] if "." in path] == aside, name
     if "newest" in left:
         assert "step-00000010" in left["newest"], "the step of the last save before the rollback is saved again"
     for name in left.keys() & {"often", "in the background"}:
@@ -163,7 +164,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
         def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
             return Trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
 
-        def corrupt(run: Trainer, steps: tuple[int, ...] = {"older": (8,), "newest": (10,), "none": (4, 8)}.get(name, ())) -> None:
+        def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
             for step in steps if run.state.step + 1 == SPIKE else ():
                 (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
 
