@@ -16,23 +16,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
-from megatape.config import Section
-from megatape.errors import CheckpointError, UserError
-from megatape.files import first_fault, is_file_name
+from megatape.checkpoint.manifest import BaseRecord
+from megatape.checkpoint.weights import StoredWeights
+from megatape.errors import CheckpointError
 
 _ADVICE = "put it back, or say where it is now with --base DIR"
-
-
-class BaseRecord(Section):
-    """The entry `base` of a manifest."""
-
-    folder: str
-    relative: str
-    files: dict[str, FileRecord]
-    tensors: dict[str, TensorRecord]
 
 
 class Base(StoredWeights):
@@ -54,21 +42,6 @@ class Base(StoredWeights):
                     )
         except FileNotFoundError as error:
             raise CheckpointError(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
-
-
-def parse_base(entry: Any, origin: str) -> BaseRecord:
-    """The entry `base` of a manifest. Raises UserError if it is none."""
-    try:
-        record = BaseRecord.model_validate(entry)
-    except ValidationError as error:
-        raise UserError(f"{origin}: no manifest of MegaTAPE: base.{first_fault(error)}; use another checkpoint") from None
-    for name in record.files:
-        if not is_file_name(name):
-            raise UserError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
-    for name, tensor in record.tensors.items():
-        if tensor.file not in record.files:
-            raise UserError(f"{origin}: no manifest of MegaTAPE: base has {name} in {tensor.file!r}, which it does not list")
-    return record
 
 
 def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, FiniteFloat, field_validator
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.base import Base, open_base, parse_base
-from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
+from megatape.checkpoint.base import Base, open_base
+from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
 from megatape.data.index import Count
 from megatape.data.tokenizer import FILES, Tokenizer
@@ -64,7 +64,7 @@ class CheckpointReader:
     def __init__(self, directory: Path, base: Path | None = None) -> None:
         self.directory, self.base_given = directory, base
         self.manifest = load_manifest(directory)
-        self.base_record = parse_base(self.manifest["base"], str(directory / MANIFEST)) if "base" in self.manifest else None
+        self.base_record = BaseRecord.model_validate(self.manifest["base"]) if "base" in self.manifest else None
         if base is not None and self.base_record is None:
             raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
         if "weight" not in self.manifest["tensors"]:
