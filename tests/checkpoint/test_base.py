@@ -1,4 +1,4 @@
-"""The record of a checkpoint's base: where the folder is found, and what is no base. tests/training/test_base.py runs them."""
+"""The record of a checkpoint's base: where the folder is found. tests/end_to_end/test_base.py runs them."""
 
 from pathlib import Path
 

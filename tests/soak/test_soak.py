@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from megatape.run_folder import RunFolder
+from tests.helpers.runs import flip_byte
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
 from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
 from tests.soak.soak import soak
 from tests.soak.verdict import compare
-from tests.training.conftest import flip_byte
 from tests.workers import run_workers
 
 

@@ -16,7 +16,7 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
 from tests.conftest import Command
-from tests.training.test_stages import compare
+from tests.helpers.runs import compare
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"

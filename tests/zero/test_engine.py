@@ -49,7 +49,7 @@ def test_no_rank_takes_it(raw_config: dict[str, Any], tmp_path: Path, stages: li
     raw_config["training"] |= {"steps": 5, "micro_batch_size": 2}  # two micro-batches, of which the first has the fault
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
-    for rank, found in enumerate(run_workers("tests.zero.test_left_out:train", 4, payload, tmp_path / "workers")):
+    for rank, found in enumerate(run_workers("tests.zero.test_engine:train", 4, payload, tmp_path / "workers")):
         for stage, (faults, unchanged, equal) in zip(stages, found, strict=True):
             for (_, _, expected), fault in zip(FAULTS.values(), faults, strict=True):
                 assert fault.startswith(expected) or (stage != "0" and expected.startswith("a gradient") and fault), (

@@ -97,5 +97,5 @@ def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any
     """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself."""
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2
-    for results in run_workers("tests.training.test_step:count_waits", 2, raw_config, tmp_path / "workers"):
+    for results in run_workers("tests.training.test_trainer:count_waits", 2, raw_config, tmp_path / "workers"):
         assert results == [[ours, sorted(theirs)] for ours, theirs in STEPS.values()]

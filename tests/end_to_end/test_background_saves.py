@@ -26,7 +26,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
 from tests.workers import Workers, run_workers
 
-MODULE = "tests.training.test_background_saves"
+MODULE = "tests.end_to_end.test_background_saves"
 STAGES: dict[str, dict[str, Any]] = {
     "stage 0": {"zero": {"stage": 0}},
     "stage 2, float32": {"zero": {"stage": 2}, "training": {"precision": "float32"}},

@@ -253,7 +253,7 @@ def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     for path, value in case["set"].items():
         section, _, key = path.partition(".")
         base.setdefault(section, {})[key] = value
-    results = run_workers("tests.training.test_start:measure_loading", 4, base, tmp_path / "workers")
+    results = run_workers("tests.end_to_end.test_start:measure_loading", 4, base, tmp_path / "workers")
     whole = results[0]["model"]
     assert whole > 40e6
     for result in results:
