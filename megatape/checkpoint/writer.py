@@ -141,7 +141,6 @@ def _write_tensors(
     """
     writing: dict[str, Future[FileEntry]] = {}
     not_finite: list[str] = []
-
     with ThreadPoolExecutor(max_workers=1) as pool:
         for number, (kind, file, names) in enumerate(files):
             owner = number % topology.world_size

@@ -49,7 +49,7 @@ class Prefetcher:
         # A thread begins with the first GPU of the host, whichever is its rank's.
         choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
-        self._ahead: tuple[int, Future[StepBatches]] | None = None
+        self._ahead: dict[int, Future[StepBatches]] = {}  # batches of one step, by the samples consumed before it
         self.waited = 0.0
 
     def __enter__(self) -> Self:
@@ -60,15 +60,14 @@ class Prefetcher:
 
     def start(self, consumed: int) -> None:
         """Begin to read the batches of the step after `consumed` samples, over all ranks."""
-        self._ahead = consumed, self._thread.submit(self._read, consumed)
+        self._ahead = {consumed: self._thread.submit(self._read, consumed)}
 
     def get(self, consumed: int) -> StepBatches:
         """The batches of the step after `consumed` samples, as soon as they are read."""
-        if self._ahead is None or self._ahead[0] != consumed:
+        if consumed not in self._ahead:
             self.start(consumed)
-        assert self._ahead is not None
         started = time.perf_counter()
-        batches = self._ahead[1].result()
+        batches = self._ahead[consumed].result()
         self.waited += time.perf_counter() - started
         return batches
 

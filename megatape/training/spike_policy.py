@@ -19,27 +19,22 @@ SampleRange = tuple[int, int]  # first and last
 
 
 @dataclass(frozen=True)
-class Take:
-    """The step is taken. reason: what is unusual about it, or ""."""
+class Decision:
+    """What becomes of a step. reason: what is unusual about it, or ""."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Skip:
+class Take(Decision):
+    """The step is taken."""
+
+
+class Skip(Decision):
     """Weights and optimizer state stay as they are."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class Rollback:
+class Rollback(Decision):
     """The step is skipped, and the run goes back to a stable checkpoint if there is one."""
-
-    reason: str
-
-
-Decision = Take | Skip | Rollback
 
 
 class SpikePolicy:

@@ -40,8 +40,7 @@ from megatape.training.resume import check_continues, recorded_steps, restart, u
 from megatape.training.speed import Speed
 from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.state import TrainState
-from megatape.training.status import StepStatus
-from megatape.training.step import StepMetrics, StepOutput
+from megatape.training.step import StepMetrics, StepOutput, StepStatus
 from megatape.zero.engine import Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
@@ -353,7 +352,7 @@ class Trainer:
             num_targets=batches.num_targets,
             digest=batches.digest,
         )
-        return local.sum_over_ranks(self.engine)
+        return StepStatus(*self.engine.sum_over_ranks(*local))
 
     def _read(self, consumed: int) -> StepBatches:
         """The batches of the step after `consumed` samples, which may have to wait for a file server or a copy."""
