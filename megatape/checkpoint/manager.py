@@ -48,7 +48,7 @@ class CheckpointManager:
         base: frozen weights that checkpoints leave out, None for none.
 
     Args:
-        place: where checkpoints are, and who follows them.
+        place: of the run.
         config: how many are kept, and whether they are written in the background.
         engine: whose weights and optimizer state are saved.
         state_dict: the rest of the present state, a JSON object with `step` and `updates`.
