@@ -52,18 +52,18 @@ def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
     return record.model_dump(mode="json")
 
 
-def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
-    """The base of the checkpoint in `checkpoint`, in the folder `given` or else where the manifest says it is.
+def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Base:
+    """The base of the checkpoint in `checkpoint`, in the folder `override` or else where the manifest says it is.
 
     Raises CheckpointError if the folder, or a file of its recorded size, is not there. `Base.verify` compares the content.
     """
-    folder = given or Path(record.folder)
-    if given is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
+    folder = override or Path(record.folder)
+    if override is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
         folder = Path(os.path.normpath(checkpoint / record.relative))
     if not folder.is_dir():
         raise CheckpointError(
             f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and "
-            f"{'there' if given is None else f'--base {given}'} is no such folder: {_ADVICE}"
+            f"{'there' if override is None else f'--base {override}'} is no such folder: {_ADVICE}"
         )
     for name, expected in record.files.items():
         path = folder / name

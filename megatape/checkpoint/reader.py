@@ -62,7 +62,7 @@ class CheckpointReader:
     """
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
-        self.directory, self.base_given = directory, base
+        self.directory, self.base_folder = directory, base
         self.manifest = load_manifest(directory)
         self.base_record = BaseRecord.model_validate(self.manifest["base"]) if "base" in self.manifest else None
         if base is not None and self.base_record is None:
@@ -89,7 +89,7 @@ class CheckpointReader:
     @cached_property
     def base(self) -> Base | None:
         """The folder of the weights that the checkpoint leaves out. Raises CheckpointError if it is not there."""
-        return open_base(self.base_record, self.directory, self.base_given) if self.base_record else None
+        return open_base(self.base_record, self.directory, self.base_folder) if self.base_record else None
 
     def names(self) -> list[str]:
         """Names of all parameters."""

@@ -89,7 +89,7 @@ class Trainer:
         start: Start | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self.config, self.data, self.topology, self.lease = config, data, topology, lease
+        self.config, self.data, self.topology = config, data, topology
         self.start, self.pace = start or Start(), pace or unlimited()
         self.folder = RunFolder(Path(config.run.directory))
         self.log = RunLog(self.folder, lease, topology)
@@ -431,7 +431,7 @@ class Trainer:
     def _report(self, output: StepOutput, seconds: float, validation: Validation | None = None) -> None:
         """Pass the metrics of a step on, once it is known that the run's folder is still this run's."""
         with self.pace.waiting(f"the metrics of step {output.step}"):
-            self.lease.wait(lambda: self.interrupt.requested, self.log.warning)
+            self.place.lease.wait(lambda: self.interrupt.requested, self.log.warning)
             self.log.step = output.step
             self.callbacks.on_step(
                 StepMetrics(

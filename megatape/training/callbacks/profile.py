@@ -116,16 +116,16 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     def total(event: Any) -> float:
         return float(event.device_time_total if on_gpu else event.cpu_time_total)
 
-    def own(event: Any) -> float:
+    def exclusive(event: Any) -> float:
         return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
 
     labels = {name + suffix for name in RANGES.values() for suffix in ("", BACKWARD)} | traffic.labels
     ranges = sorted((event for event in averages if event.key in labels), key=total, reverse=True)
-    operations = sorted((event for event in averages if event.key not in labels), key=own, reverse=True)[:OPERATIONS]
+    operations = sorted((event for event in averages if event.key not in labels), key=exclusive, reverse=True)[:OPERATIONS]
     rows = [("range, with all inside it", "calls", "ms")]
     rows += [(event.key, f"{event.count / steps:g}", f"{total(event) / steps / 1e3:.2f}") for event in ranges]
     rows += [("operation, by itself", "calls", "ms")]
-    rows += [(event.key, f"{event.count / steps:g}", f"{own(event) / steps / 1e3:.2f}") for event in operations]
+    rows += [(event.key, f"{event.count / steps:g}", f"{exclusive(event) / steps / 1e3:.2f}") for event in operations]
     rows += [("bytes sent", "", "")]
     for group, sent in traffic.sent.items():
         rows += [(f"{group} ranks, {collective}", "", format_bytes(count / steps)) for collective, count in sent.items()]
