@@ -2,8 +2,8 @@
 
 from megatape.attention.operation import Backends
 from megatape.config import Config
-from megatape.data.loader import Loader
-from megatape.data.splits import RunData
+from megatape.data.training.loader import Loader
+from megatape.data.training.splits import RunData
 from megatape.model.build import build_model
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer

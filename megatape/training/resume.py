@@ -6,7 +6,7 @@ from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.config import Config
-from megatape.data.splits import RunData
+from megatape.data.training.splits import RunData
 from megatape.run_folder import read_metrics
 from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics

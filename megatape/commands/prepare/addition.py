@@ -16,7 +16,7 @@ def run(options: Options) -> int:
     """Write the data directory."""
     from tqdm import tqdm
 
-    from megatape.data.addition import AdditionTask, longest_document, prepare_addition
+    from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
 
     task = options.fill(AdditionTask)
     with tqdm(desc="tokens", unit_scale=True, delay=0.5) as bar:
