@@ -6,7 +6,7 @@ metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
 positions/              step-00000100.safetensors and so on (megatape/training/position_view.py)
 tensorboard/            the same metrics for TensorBoard
-checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py); beside them those that were set aside:
+checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py); beside them those that were moved aside:
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
 latest                  the checkpoint that was last written, or that the run continued from
 profile/                rank0.json and so on, traces of profiled steps
@@ -28,9 +28,9 @@ from megatape.errors import UserError
 from megatape.files import write_atomically
 
 MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
-# Suffixes of checkpoints that were set aside.
+# Suffixes of checkpoints that were moved aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
-REWOUND = ".rewound"  # the run went back before it after a spike
+ROLLED_BACK = ".rewound"  # the run went back before it after a spike
 
 
 @dataclass(frozen=True)

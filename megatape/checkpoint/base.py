@@ -16,23 +16,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
-from megatape.config import Section
-from megatape.errors import CheckpointError, UserError
-from megatape.files import first_fault, is_file_name
+from megatape.checkpoint.manifest import BaseRecord
+from megatape.checkpoint.weights import StoredWeights
+from megatape.errors import CheckpointError
 
 _ADVICE = "put it back, or say where it is now with --base DIR"
-
-
-class BaseRecord(Section):
-    """The entry `base` of a manifest."""
-
-    folder: str
-    relative: str
-    files: dict[str, FileRecord]
-    tensors: dict[str, TensorRecord]
 
 
 class Base(StoredWeights):
@@ -56,21 +44,6 @@ class Base(StoredWeights):
             raise CheckpointError(f"{error}, a part of the base of {self.checkpoint}: {_ADVICE}") from None
 
 
-def parse_base(entry: Any, origin: str) -> BaseRecord:
-    """The entry `base` of a manifest. Raises UserError if it is none."""
-    try:
-        record = BaseRecord.model_validate(entry)
-    except ValidationError as error:
-        raise UserError(f"{origin}: no manifest of MegaTAPE: base.{first_fault(error)}; use another checkpoint") from None
-    for name in record.files:
-        if not is_file_name(name):
-            raise UserError(f"{origin}: no manifest of MegaTAPE: base.files: {name!r} is not in the base's folder")
-    for name, tensor in record.tensors.items():
-        if tensor.file not in record.files:
-            raise UserError(f"{origin}: no manifest of MegaTAPE: base has {name} in {tensor.file!r}, which it does not list")
-    return record
-
-
 def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
     """The entry `base` for a manifest of the checkpoint that is written to `checkpoint`."""
     folder = os.path.abspath(weights.directory)
@@ -79,18 +52,18 @@ def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
     return record.model_dump(mode="json")
 
 
-def open_base(record: BaseRecord, checkpoint: Path, given: Path | None) -> Base:
-    """The base of the checkpoint in `checkpoint`, in the folder `given` or else where the manifest says it is.
+def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Base:
+    """The base of the checkpoint in `checkpoint`, in the folder `override` or else where the manifest says it is.
 
     Raises CheckpointError if the folder, or a file of its recorded size, is not there. `Base.verify` compares the content.
     """
-    folder = given or Path(record.folder)
-    if given is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
+    folder = override or Path(record.folder)
+    if override is None and not folder.is_dir() and (checkpoint / record.relative).is_dir():
         folder = Path(os.path.normpath(checkpoint / record.relative))
     if not folder.is_dir():
         raise CheckpointError(
             f"{checkpoint} holds only what was trained. The rest is in its base {record.folder}, and "
-            f"{'there' if given is None else f'--base {given}'} is no such folder: {_ADVICE}"
+            f"{'there' if override is None else f'--base {override}'} is no such folder: {_ADVICE}"
         )
     for name, expected in record.files.items():
         path = folder / name

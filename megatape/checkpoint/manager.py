@@ -7,17 +7,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from megatape.checkpoint.background import COLLECTIVE_ERRORS, Background
+from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, rng_snapshot
-from megatape.checkpoint.selection import first_valid, newest_valid, open_checkpoint, set_aside
+from megatape.checkpoint.selection import first_valid, move_aside, newest_valid, open_checkpoint
 from megatape.checkpoint.weights import StoredWeights
-from megatape.checkpoint.writer import Contents, RunPlace, prune, write_checkpoint
+from megatape.checkpoint.writer import Contents, prune, write_checkpoint
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved, UserError
 from megatape.files import retry_transient_errors
-from megatape.run_folder import CORRUPTED, REWOUND, named_step
-from megatape.runtime.exchange import on_main
-from megatape.runtime.pace import Pace, PhaseKind
-from megatape.runtime.run_log import RunLog
+from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
+from megatape.runtime.pace import PhaseKind
 from megatape.zero.engine import Engine
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState
@@ -49,15 +48,13 @@ class CheckpointManager:
         base: frozen weights that checkpoints leave out, None for none.
 
     Args:
-        place: where checkpoints are.
+        place: of the run.
         config: how many are kept, and whether they are written in the background.
         engine: whose weights and optimizer state are saved.
         state_dict: the rest of the present state, a JSON object with `step` and `updates`.
         tokenizer: content of the tokenizer's files, by name.
         protected: picks checkpoints, by step, that are kept beside the newest ones at a step.
         listener: follows the saves.
-        log: prints lines and keeps events.
-        pace: is told what ranks wait for.
     """
 
     def __init__(
@@ -69,16 +66,13 @@ class CheckpointManager:
         tokenizer: Mapping[str, bytes],
         protected: Callable[[Iterable[int], int], Collection[int]],
         listener: SaveListener,
-        log: RunLog,
-        pace: Pace,
     ) -> None:
         self._place, self._config, self._engine = place, config, engine
-        self._state_dict, self._tokenizer, self._protected = state_dict, tokenizer, protected
-        self._listener, self._log, self._pace = listener, log, pace
+        self._state_dict, self._tokenizer, self._protected, self._listener = state_dict, tokenizer, protected, listener
         self._background = Background() if config.background else None
         self.base: StoredWeights | None = None
         self.saved_step = 0
-        self._written_step: int | None = None  # of the last checkpoint that this process wrote
+        self._written_step: int | None = None  # of the last checkpoint that this process wrote and did not undo
         self._failures = 0  # in a row
         self._begun = 0  # step of the save in flight
         self._waited = 0.0  # seconds that training waited for it so far
@@ -91,7 +85,7 @@ class CheckpointManager:
             try:
                 self.wait()
             except COLLECTIVE_ERRORS as failure:
-                self._log.warning(str(failure))
+                self._place.log.warning(str(failure))
 
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
@@ -99,13 +93,12 @@ class CheckpointManager:
         Returns whether it was tried: while heartbeats of the run's lease fail, it is postponed. Raises as `save_last`.
         """
         self.wait()
-        state = self._state_dict()
-        step: int = state["step"]
+        place, step = self._place, self._step
         if self._written_step == step:  # by the last attempts after a save that was in flight
             return True
-        if on_main(lambda: self._place.lease.is_late, self._place.topology):
+        if place.on_main(lambda: place.lease.is_late):
             if step % self._config.interval == 0:
-                self._log.warning(f"{self._place.folder.directory} does not answer: the save after step {step} waits")
+                place.log.warning(f"{place.folder.directory} does not answer: the save after step {step} waits")
             return False
         if self._background is None:
             self._enter(step, WHOLE)
@@ -127,23 +120,21 @@ class CheckpointManager:
             TrainingDiverged: replicas differ, or a weight is not finite.
         """
         self.wait()
-        step: int = self._state_dict()["step"]
-        checkpoint = self._place.folder.checkpoint(step)
-        if self._written_step == step:
-            return checkpoint
+        place, step = self._place, self._step
 
         def attempt() -> Path:
-            self._log.flush()
+            place.log.flush()
             self._listener.flush()
             return self._save_now()
 
-        self._enter(step, WHOLE)
-        try:
-            self._report(lambda: retry_transient_errors(attempt, lambda _: True, self._log.warning))
-        except OSError as error:
-            steps = f"steps {self.saved_step + 1} to {step} are not saved"
-            raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
-        return checkpoint
+        if self._written_step != step:
+            self._enter(step, WHOLE)
+            try:
+                self._report(lambda: retry_transient_errors(attempt, lambda _: True, place.log.warning))
+            except OSError as error:
+                steps = f"steps {self.saved_step + 1} to {step} are not saved"
+                raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
+        return place.folder.checkpoint(step)
 
     @property
     def has_ended(self) -> bool:
@@ -169,12 +160,12 @@ class CheckpointManager:
             self._enter(self._begun, REST)
             self._conclude(self._background.finish)
 
-    def load(self, source: str, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
-        """The checkpoint to continue from, and newer ones that are corrupted.
+    def load(self, source: str, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
+        """The checkpoint to continue from, None for a run that has none. Newer ones that are corrupted are moved aside.
 
         Args:
             source: "auto" for the newest valid checkpoint of the run, or the folder of one.
-            base: where the base of the checkpoint is now, see CheckpointReader.
+            check: raises UserError on all ranks if the run must not continue from a checkpoint.
 
         Raises:
             UserError, FileNotFoundError: there is no valid one, or newer ones than `source`.
@@ -182,20 +173,27 @@ class CheckpointManager:
         """
         place = self._place
         if source == "auto":
-            return newest_valid(place.folder, place.topology, base)
-        reader = open_checkpoint(Path(source), place.topology, base)
-        newer = [path for path in place.folder.list_checkpoints() if named_step(path) > reader.step]
-        if newer:
-            raise UserError(
-                f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
-                f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
-            )
-        return reader, []
+            reader, corrupted = newest_valid(place)
+        else:
+            reader, corrupted = open_checkpoint(Path(source), place), []
+            if newer := self._newer(reader):
+                raise UserError(
+                    f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
+                    f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove "
+                    "them"
+                )
+        if reader is not None:
+            check(reader)
+            place.on_main(lambda: move_aside(corrupted, CORRUPTED))
+        return reader
 
-    def rollback_target(self, stable: Callable[[Iterable[int]], list[int]], base: Path | None) -> CheckpointReader | None:
+    def roll_back(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
         """The newest valid checkpoint among those that `stable` picks; None without one.
 
-        stable: picks steps, newest first, from the steps of all checkpoints. Corrupted ones among those it picks are set aside.
+        Newer ones are moved aside: a resume that took one would continue what was undone. So are corrupted ones.
+
+        Args:
+            stable: picks steps, newest first, from the steps of all checkpoints.
         """
         place = self._place
 
@@ -203,61 +201,63 @@ class CheckpointManager:
             found = {named_step(path): path.name for path in place.folder.list_checkpoints()}
             return [found[step] for step in stable(found)]
 
-        stable_names = on_main(lambda: retry_transient_errors(names), place.topology)
-        reader, corrupted = first_valid([place.folder.checkpoints / name for name in stable_names], place.topology, base)
-        self.set_aside(corrupted)
-        return reader
-
-    def set_aside(self, corrupted: list[Path]) -> None:
-        """Rename checkpoints that failed verification."""
-        on_main(lambda: retry_transient_errors(lambda: set_aside(corrupted, CORRUPTED)), self._place.topology)
-
-    def abandon_newer(self, origin: CheckpointReader) -> None:
-        """Set checkpoints newer than the one that the run went back to aside.
-
-        A resume that took one would continue what was undone.
-        """
-        folder = self._place.folder
+        reader, corrupted = first_valid(place.on_main(names), place)
 
         def abandon() -> None:
-            set_aside([path for path in folder.list_checkpoints() if named_step(path) > origin.step], REWOUND)
-            folder.mark_latest(origin.directory)
+            move_aside(corrupted, CORRUPTED)
+            if reader is not None:
+                move_aside(self._newer(reader), ROLLED_BACK)
+                place.folder.mark_latest(reader.directory)
 
-        on_main(lambda: retry_transient_errors(abandon), self._place.topology)
+        place.on_main(abandon)
+        return reader
+
+    def continue_from(self, reader: CheckpointReader) -> None:
+        """Count the checkpoint as saved, and later ones of this process as undone."""
+        self.saved_step, self._written_step, self.base = reader.step, None, reader.base
+
+    def _newer(self, reader: CheckpointReader) -> list[Path]:
+        return [path for path in self._place.folder.list_checkpoints() if named_step(path) > reader.step]
+
+    @property
+    def _step(self) -> int:
+        """The present step."""
+        return int(self._state_dict()["step"])
 
     def _save_now(self) -> Path:
         self._engine.check_replicas()
         return self._writing(self._engine.state)()
 
     def _writing(self, source: ZeroState | Snapshot) -> Callable[[], Path]:
-        """What writes a checkpoint of the present step, also when later ones have been made."""
-        self._log.sync_metrics()
+        """Writes a checkpoint of the present step when it is called, also after later steps."""
+        place = self._place
+        place.log.sync_metrics()
         contents = Contents(self._state_dict(), source, rng_snapshot(), self._tokenizer, self.base)
 
         def write() -> Path:
-            checkpoint = write_checkpoint(self._place, contents)
-            if self._place.topology.is_main:
+            checkpoint = write_checkpoint(place, contents)
+            if place.topology.is_main:
                 try:  # the checkpoint is complete, whatever becomes of these
-                    self._place.folder.mark_latest(checkpoint)
-                    prune(self._place, checkpoint, self._config.keep, self._protected)
+                    place.folder.mark_latest(checkpoint)
+                    prune(place, checkpoint, self._config.keep, self._protected)
                 except OSError as error:
-                    self._log.warning(f"after writing {checkpoint}: {error}")
+                    place.log.warning(f"after writing {checkpoint}: {error}")
             return checkpoint
 
         return write
 
     def _enter(self, step: int, part: int) -> None:
-        self._pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
+        self._place.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
 
     def _conclude(self, save: Callable[[], Path]) -> None:
         try:
             self._report(save)
         except OSError as error:
             self._failures += 1
-            self._log.record("save failed", str(error))
-            is_last = self._failures == FAILED_SAVES
+            log, is_last = self._place.log, self._failures == FAILED_SAVES
+            log.record("save failed", str(error))
             then = "the last attempts are now" if is_last else f"the next is after {self._config.interval} steps"
-            self._log.warning(f"{error} (failure {self._failures} in a row, {FAILED_SAVES} end the run); {then}")
+            log.warning(f"{error} (failure {self._failures} in a row, {FAILED_SAVES} end the run); {then}")
             if is_last:
                 self.save_last()
 
@@ -267,8 +267,8 @@ class CheckpointManager:
             checkpoint = save()
         finally:
             waited, self._waited = self._waited + time.perf_counter() - started, 0.0
-        self._failures, self.saved_step = 0, named_step(checkpoint)
-        self._written_step = self.saved_step
-        self._log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
-        self._log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
+        self._failures = 0
+        self.saved_step = self._written_step = named_step(checkpoint)
+        self._place.log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
+        self._place.log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
         self._listener.on_checkpoint(checkpoint)

@@ -16,12 +16,15 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from megatape.config import Section
 from megatape.errors import CheckpointError, MissingPath, UserError
-from megatape.files import is_file_name, open_regular, read_json
+from megatape.files import as_type, is_file_name, open_regular, read_json
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -30,6 +33,69 @@ COMPLETE, WITH_BASE, WITHOUT_STEPS = FORMATS = 1, 2, 3
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
+
+
+def _check_name(name: str) -> str:
+    if not is_file_name(name):
+        raise UserError(f"{name!r} is no file of the folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_check_name)]
+
+
+class FileRecord(Section):
+    """Size and hash of a file, as `describe` gives them."""
+
+    bytes: int
+    sha256: str
+
+
+class TensorRecord(Section):
+    """Where a tensor is, in a file of its folder, and under which name there."""
+
+    file: str
+    name: str
+    shape: tuple[int, ...] = Field(strict=False)  # JSON has lists
+
+
+class BaseRecord(Section):
+    """The entry `base` of a manifest: a folder that has weights which the checkpoint leaves out (base.py)."""
+
+    folder: str
+    relative: str
+    files: dict[FileName, FileRecord]
+    tensors: dict[str, TensorRecord]
+
+    @model_validator(mode="after")
+    def _check_tensors(self) -> Self:
+        _check_listed("weight", {name: tensor.file for name, tensor in self.tensors.items()}, self.files)
+        return self
+
+
+class Manifest(Section):
+    """The content of a manifest, but for its own hash. tensors: kind -> parameter -> file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: int
+    files: dict[FileName, FileRecord]
+    tensors: dict[str, dict[str, str]]
+    base: BaseRecord | None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.format != WITHOUT_STEPS and (self.base is not None) != (self.format == WITH_BASE):
+            raise UserError(f"format {self.format} with{'out' * (self.base is None)} a base")
+        for kind, names in self.tensors.items():
+            _check_listed(kind, names, self.files)
+        return self
+
+
+def _check_listed(kind: str, names: dict[str, str], files: Container[str]) -> None:
+    for name, file in names.items():
+        if file not in files:
+            raise UserError(f"{kind} of {name} is in {file!r}, which is not among the files")
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -76,14 +142,14 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if recorded != _own_hash(manifest):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
-    if type(version) is not int:
-        raise UserError(f"{path}: no manifest of MegaTAPE: format is {version!r}, not a whole number; use another checkpoint")
-    if version not in FORMATS:
+    if type(version) is int and version not in FORMATS:
         raise CheckpointError(
             f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMATS[0]} to {FORMATS[-1]}"
         )
-    if fault := _fault_of_content(manifest):
-        raise UserError(f"{path}: no manifest of MegaTAPE: {fault}; use another checkpoint")
+    try:
+        as_type(manifest, Manifest)
+    except UserError as error:
+        raise UserError(f"{path}: no manifest of MegaTAPE: {error}; use another checkpoint") from None
     for name, entry in manifest["files"].items():
         file = directory / name
         try:
@@ -140,27 +206,6 @@ def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
         raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; use another checkpoint")
     if describe(directory / name) != manifest["files"][name]:
         raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
-
-
-def _fault_of_content(manifest: dict[str, Any]) -> str | None:
-    """What keeps the manifest's entries from being those of a checkpoint, None if nothing does."""
-    files, tensors = manifest.get("files"), manifest.get("tensors")
-    if manifest["format"] != WITHOUT_STEPS and ("base" in manifest) != (manifest["format"] == WITH_BASE):
-        return f"format {manifest['format']} with{'out' * ('base' not in manifest)} a base"
-    if not isinstance(files, dict):
-        return "files is not an object"
-    for name, entry in files.items():
-        if not is_file_name(name):
-            return f"file {name!r} is not in the checkpoint's folder"
-        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
-            return f"file {name!r} has no size or sha256"
-    if not isinstance(tensors, dict) or not all(isinstance(names, dict) for names in tensors.values()):
-        return "tensors is not an object of objects"
-    for kind, names in tensors.items():
-        for name, file in names.items():
-            if not isinstance(file, str) or file not in files:
-                return f"{kind} of {name} is in {file!r}, which is not among the files"
-    return None
 
 
 def _own_hash(manifest: dict[str, Any]) -> str:

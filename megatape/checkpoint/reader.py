@@ -10,8 +10,8 @@ from pydantic import BaseModel, FiniteFloat, field_validator
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.base import Base, open_base, parse_base
-from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
+from megatape.checkpoint.base import Base, open_base
+from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
 from megatape.data.shards.index import Count
 from megatape.data.tokenizers.files import stored_tokenizer
@@ -62,9 +62,9 @@ class CheckpointReader:
     """
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
-        self.directory, self.base_given = directory, base
+        self.directory, self.base_folder = directory, base
         self.manifest = load_manifest(directory)
-        self.base_record = parse_base(self.manifest["base"], str(directory / MANIFEST)) if "base" in self.manifest else None
+        self.base_record = BaseRecord.model_validate(self.manifest["base"]) if "base" in self.manifest else None
         if base is not None and self.base_record is None:
             raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
         if "weight" not in self.manifest["tensors"]:
@@ -89,7 +89,7 @@ class CheckpointReader:
     @cached_property
     def base(self) -> Base | None:
         """The folder of the weights that the checkpoint leaves out. Raises CheckpointError if it is not there."""
-        return open_base(self.base_record, self.directory, self.base_given) if self.base_record else None
+        return open_base(self.base_record, self.directory, self.base_folder) if self.base_record else None
 
     def names(self) -> list[str]:
         """Names of all parameters."""
@@ -164,13 +164,13 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 @path_errors()
-def verified_checkpoint(directory: Path, base: Path | None = None) -> CheckpointReader:
-    """The checkpoint in `directory`, every file of which, and of its base, has the hash that was recorded.
+def verified_checkpoint(directory: Path, base: Path | None = None, share: int = 0, shares: int = 1) -> CheckpointReader:
+    """The checkpoint in `directory`, every `shares`-th file of which, and of its base, has the hash that was recorded.
 
     Raises as CheckpointReader and its `verify` do.
     """
     checkpoint = CheckpointReader(directory, base)
-    checkpoint.verify()
+    checkpoint.verify(share, shares)
     return checkpoint
 
 

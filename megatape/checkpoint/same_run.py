@@ -54,9 +54,9 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
     """
     seen = [[change for change in config.data.annealing if change.tokens < tokens] for config in (theirs, ours)]
     if seen[0] != seen[1]:
-        told = [" and ".join(f"{change.weights} from {change.tokens:,}" for change in one) or "none" for one in seen]
+        former, now = (" and ".join(f"{change.weights} from {change.tokens:,}" for change in one) or "none" for one in seen)
         raise UserError(
-            f"{origin} has seen {tokens:,} tokens with these changes of the weights: {told[0]}; data.annealing says {told[1]}: "
+            f"{origin} has seen {tokens:,} tokens with these changes of the weights: {former}; data.annealing says {now}: "
             "restore the former, and add changes only at later tokens"
         )
 
@@ -67,9 +67,9 @@ def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: 
     Raises UserError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False.
     """
     changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
-    if asked := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
-        told = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in asked)
+    if unconfirmed := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
+        former = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in unconfirmed)
         raise UserError(
-            f"{origin} was trained with {told}: restore the former, or add --allow-changes to continue with the new values"
+            f"{origin} was trained with {former}: restore the former, or add --allow-changes to continue with the new values"
         )
     return [f"{field.path}: {field.theirs} -> {field.ours}" for field in changed]

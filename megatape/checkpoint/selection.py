@@ -5,89 +5,95 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.errors import CheckpointError, PathError, UserError, path_error
 from megatape.files import retry_transient_errors, sync
-from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import on_all, on_main
+from megatape.runtime.exchange import on_all
 from megatape.runtime.shared_folder import wait_until_visible
-from megatape.runtime.topology import Topology
 
 LOG = logging.getLogger(__name__)
 
 
-def newest_valid(folder: RunFolder, topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
-    """The newest checkpoint of the run whose files all have their size and hash, and the newer ones that are corrupted.
+def newest_valid(place: RunPlace) -> tuple[CheckpointReader | None, list[Path]]:
+    """The newest checkpoint of the run whose files all have their size and hash. Collective.
 
-    base: as CheckpointReader takes it. None if the run never saved a checkpoint. Collective over all ranks. Raises on all of
-    them UserError if there are checkpoints but none is valid, or if there are none but there were: starting from step 0 would
-    overwrite what can still be saved. So it does if a checkpoint's base is not there or another one. Raises PathError if a
-    checkpoint cannot be read.
+    Returns:
+        The checkpoint, None if the run never saved one, and the newer ones, which are corrupted.
+
+    Raises:
+        UserError: on all ranks. There are checkpoints but none is valid, or there are none but there were: starting from step 0
+            would overwrite what can still be saved. Or the base of a checkpoint is not there or another one.
+        PathError: on all ranks, a checkpoint cannot be read.
     """
     # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-    names = on_main(lambda: retry_transient_errors(lambda: [path.name for path in folder.list_checkpoints()]), topology)
-    reader, corrupted = first_valid([folder.checkpoints / name for name in names], topology, base)
+    names = place.on_main(lambda: [path.name for path in place.folder.list_checkpoints()])
+    reader, corrupted = first_valid(names, place)
     if corrupted and reader is None:
         raise UserError(
-            f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
+            f"{place.folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
             "choose another run.directory"
         )
     return reader, corrupted
 
 
-def first_valid(directories: list[Path], topology: Topology, base: Path | None) -> tuple[CheckpointReader | None, list[Path]]:
-    """The first of these checkpoints whose files all have their size and hash, None if none has, and those before it.
+def first_valid(names: list[str], place: RunPlace) -> tuple[CheckpointReader | None, list[Path]]:
+    """The first of these checkpoints of the run whose files all have their size and hash. Collective.
 
-    Collective. base: as CheckpointReader takes it. Raises on all ranks as `newest_valid` does for one that cannot be judged.
+    Returns:
+        The checkpoint, None if none is valid, and those before it.
+
+    Raises:
+        UserError, PathError: as `newest_valid`, for one that cannot be judged.
     """
+    directories = [place.folder.checkpoints / name for name in names]
     for number, directory in enumerate(directories):
-        reader = _open_verified(directory, topology, base)
+        reader = _open_verified(directory, place)
         if reader is not None:
             return reader, directories[:number]
     return None, directories
 
 
-def open_checkpoint(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader:
-    """The checkpoint in `directory`. base: as CheckpointReader takes it.
+def open_checkpoint(directory: Path, place: RunPlace) -> CheckpointReader:
+    """The checkpoint in `directory`. Collective.
 
-    Raises FileNotFoundError or UserError if there is none or it is corrupted, or if its base is not there or another one.
+    Raises:
+        FileNotFoundError, UserError: there is none or it is corrupted, or its base is not there or another one.
     """
-    CheckpointReader(directory, base)
-    reader = _open_verified(directory, topology, base)
+    CheckpointReader(directory, place.base)
+    reader = _open_verified(directory, place)
     if reader is None:
         raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
     return reader
 
 
-def set_aside(checkpoints: list[Path], suffix: str) -> None:
+def move_aside(checkpoints: list[Path], suffix: str) -> None:
     """Rename checkpoints that the run does not continue from: it will write its own there, and keeping must not count them."""
     for path in filter(Path.exists, checkpoints):
         aside = path.with_name(path.name + suffix)
-        while aside.exists():  # the same step was set aside before
+        while aside.exists():  # the same step was moved aside before
             aside = aside.with_name(aside.name + suffix)
         path.rename(aside)
         sync(path.parent)
         LOG.warning("%s renamed to %s", path.name, aside.name)
 
 
-def _open_verified(directory: Path, topology: Topology, base: Path | None) -> CheckpointReader | None:
+def _open_verified(directory: Path, place: RunPlace) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
     Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
     say nothing about the content.
     """
-    reader = None
+    topology, reader = place.topology, None
 
-    def open_and_hash() -> None:
+    def fault() -> str:
         nonlocal reader
-        reader = CheckpointReader(directory, base)
-        reader.verify(topology.rank, topology.world_size)
-
-    def verify() -> str:
         try:
             if not wait_until_visible(directory):
                 raise PathError("it is not seen here")
-            retry_transient_errors(open_and_hash)
+            reader = retry_transient_errors(
+                lambda: verified_checkpoint(directory, place.base, topology.rank, topology.world_size)
+            )
         except CheckpointError:
             raise
         except OSError as error:
@@ -99,7 +105,7 @@ def _open_verified(directory: Path, topology: Topology, base: Path | None) -> Ch
             return str(error)
         return ""
 
-    corrupted = dict.fromkeys(text for text in on_all(verify, topology) if text)
+    corrupted = dict.fromkeys(text for text in on_all(fault, topology) if text)
     if topology.is_main:
         for text in corrupted:
             LOG.warning("checkpoint not used: %s", text)

@@ -4,28 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from pydantic import Field
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import describe
-from megatape.config import Section
+from megatape.checkpoint.manifest import FileRecord, TensorRecord, describe
 from megatape.errors import UserError
-
-
-class TensorRecord(Section):
-    """Where a tensor is, in a file of its folder, and under which name there."""
-
-    file: str
-    name: str
-    shape: tuple[int, ...] = Field(strict=False)  # JSON has lists
-
-
-class FileRecord(Section):
-    """Size and hash of a file, as `describe` gives them."""
-
-    bytes: int
-    sha256: str
 
 
 class StoredWeights:

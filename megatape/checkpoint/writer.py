@@ -5,7 +5,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +16,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.checkpoint.base import describe_base
-from megatape.checkpoint.manifest import (
-    RNG,
-    STATE,
-    as_json,
-    load_manifest,
-    save_manifest,
-    write_file,
-)
+from megatape.checkpoint.manifest import RNG, STATE, as_json, load_manifest, save_manifest, write_file
+from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.tensors import save_tensors
 from megatape.checkpoint.weights import StoredWeights
-from megatape.errors import LeaseLost, PathError, TrainingDiverged, path_error
+from megatape.errors import PathError, TrainingDiverged, UserError, path_error
 from megatape.files import sync
-from megatape.run_folder import REWOUND, RunFolder, named_step
+from megatape.run_folder import ROLLED_BACK, named_step
 from megatape.runtime.exchange import device_of, on_all, on_main
 from megatape.runtime.holder import NONCE_DIGITS
 from megatape.runtime.lease import Lease
@@ -41,20 +35,8 @@ PARTIAL = ".tmp"  # suffix of a folder that is not complete
 STALE_SECONDS = 3600.0  # seconds without a change after which a partial folder is no longer being written
 FILE_BYTES = 2**30  # tensors of one kind are grouped into files of about this size: a rank's buffer
 
-
-@dataclass(frozen=True)
-class RunPlace:
-    """Where a run keeps its checkpoints, and which ranks write them.
-
-    Attributes:
-        folder: the run's folder.
-        lease: of the folder; partial checkpoints are named after it.
-        topology: all ranks.
-    """
-
-    folder: RunFolder
-    lease: Lease
-    topology: Topology
+FileEntry = dict[str, Any]  # size and sha256 of a file, as the manifest records them
+TensorFile = tuple[str, str, list[str]]  # kind of tensor, file name, parameter names
 
 
 @dataclass(frozen=True)
@@ -87,23 +69,84 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
         PathError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
         LeaseLost: another run has taken the lease.
     """
-    folder, lease, topology = place.folder, place.lease, place.topology
-    state, zero, base = contents.state, contents.zero, contents.base
-    final = folder.checkpoint(state["step"])
-    failed = f"checkpoint {final} could not be written: "
-    partial = Path(on_main(lambda: _make_partial(folder, final, lease), topology, zero.group))
-    files: dict[str, dict[str, Any]] = {}
-    faults: list[OSError] = [] if wait_until_visible(partial) else [PathError("what the main rank made is not seen here")]
-    tensors: dict[str, dict[str, str]] = {kind: {} for kind in zero.tensors}
+    topology, group = place.topology, contents.zero.group
+    final = place.folder.checkpoint(contents.state["step"])
+    try:
+        partial = Path(on_main(lambda: _make_partial(place, final), topology, group))
+        is_visible = wait_until_visible(partial)
+        files = _plan(contents.zero, contents.base.tensors if contents.base else ())
+        tensors, not_finite = _write_tensors(partial, files, contents.zero, topology)
+        generators = _gather_rng(contents.rng, topology, group)
+
+        def finish_share() -> tuple[dict[str, FileEntry], list[str]]:
+            if not is_visible:
+                raise PathError("what the main rank made is not seen here")
+            entries = {name: writing.result() for name, writing in tensors.items()}
+            return entries | (_write_rest(partial, contents, generators) if topology.is_main else {}), not_finite
+
+        # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
+        shares = on_all(finish_share, topology, group)
+        _check_finite([tensor for _, corrupted in shares for tensor in corrupted], final)
+        written = {name: entry for entries, _ in shares for name, entry in entries.items()}
+        on_main(lambda: _complete(partial, final, place, files, written, contents), topology, group)
+    except (OSError, UserError) as error:
+        if topology.is_main:
+            _discard(_partial_name(final, place.lease))
+        if isinstance(error, OSError):
+            raise path_error(error, f"checkpoint {final} could not be written: {error}") from error
+        raise
+    return final
+
+
+def _make_partial(place: RunPlace, final: Path) -> str:
+    """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
+    partial = _partial_name(final, place.lease)
+    place.lease.check()
+    _discard(partial)  # of a save of this process that failed
+    partial.mkdir(parents=True)
+    now = partial.stat().st_mtime  # by the file system's clock
+    for path in place.folder.checkpoints.glob(f"step-*{PARTIAL}"):
+        with suppress(OSError):  # it stays, or something else removes it
+            if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
+                shutil.rmtree(path)
+    return str(partial)
+
+
+def _plan(zero: ZeroState | Snapshot, left_out: Collection[str]) -> list[TensorFile]:
+    """Files of tensors to write, each about FILE_BYTES large."""
+    groups: list[list[str]] = []
+    room = 0
+    for name in (name for name in zero.parameters if name not in left_out):
+        size = 4 * torch.Size(zero.shape(name)).numel()
+        if room < size:
+            groups.append([])
+            room = FILE_BYTES
+        groups[-1].append(name)
+        room -= size
+    return [
+        (kind, f"{kind}-{index:05d}.safetensors", held)
+        for index, names in enumerate(groups)
+        for kind, of_kind in zero.tensors.items()
+        if (held := [name for name in names if name in of_kind])
+    ]
+
+
+def _write_tensors(
+    partial: Path, files: list[TensorFile], zero: ZeroState | Snapshot, topology: Topology
+) -> tuple[dict[str, Future[FileEntry]], list[str]]:
+    """Gather tensors and write them, each file by one rank, which meanwhile gathers for the next one. Collective.
+
+    Returns:
+        This rank's files, written or failed by now, and the tensors among them that are not finite.
+    """
+    writing: dict[str, Future[FileEntry]] = {}
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
-        writing: list[Future[None]] = []
-        for number, (kind, file, names) in enumerate(_plan(zero, base.tensors if base else ())):
+        for number, (kind, file, names) in enumerate(files):
             owner = number % topology.world_size
-            tensors[kind] |= dict.fromkeys(names, file)
             if topology.rank == owner:
-                _wait(writing, faults)  # one file in memory: the last one is on disk before the next is gathered
-            gathered = {}
+                wait(writing.values())  # one file in memory: the last one is on disk before the next is gathered
+            gathered: dict[str, Tensor] = {}
             for name in names:
                 tensor = zero.gather(name, kind, owner)
                 if tensor is not None:
@@ -111,79 +154,44 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
                     if not torch.isfinite(tensor).all():
                         not_finite.append(f"{kind} of {name}")
             if topology.rank == owner:
-                writing.append(pool.submit(_save, partial / file, gathered, files))
-        _wait(writing, faults)
-    generators = _gather_rng(contents.rng, topology, zero.group)
-    if topology.is_main:
-        try:
-            files[RNG] = save_tensors(generators, partial / RNG)
-            files[STATE] = write_file(partial / STATE, [as_json(state)])
-            for name, content in contents.tokenizer.items():
-                files[name] = write_file(partial / name, [content])
-        except OSError as error:
-            faults.append(error)
-
-    def outcome() -> dict[str, Any]:
-        if faults:
-            raise faults[0]
-        return {"files": files, "not_finite": not_finite}
-
-    # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
-    try:
-        shares = on_all(outcome, topology, zero.group, context=failed)
-        corrupted = [tensor for share in shares for tensor in share["not_finite"]]
-        if corrupted:
-            more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
-            raise TrainingDiverged(
-                f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints "
-                "remain; lower optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
-            )
-    except (OSError, TrainingDiverged):
-        if topology.is_main:
-            _discard(partial)
-        raise
-
-    def complete() -> None:
-        try:
-            written = {name: entry for share in shares for name, entry in share["files"].items()}
-            all_taken = state["updates"] == state["step"]
-            save_manifest(partial, written, tensors, describe_base(base, final) if base else None, all_taken)
-            sync(partial)
-            lease.check()  # gathering took long
-            replaced = _move_aside(final, lease) if os.path.lexists(final) else None
-            partial.rename(final)
-            sync(folder.checkpoints)
-        except OSError as error:
-            _discard(partial)
-            raise path_error(error, f"{failed}{error}") from error
-        except LeaseLost:
-            _discard(partial)
-            raise
-        if replaced:
-            with suppress(OSError):  # the checkpoint is complete all the same
-                shutil.rmtree(replaced)
-
-    on_main(complete, topology, zero.group)
-    return final
+                writing[file] = pool.submit(save_tensors, gathered, partial / file)
+    return writing, not_finite
 
 
-def _make_partial(folder: RunFolder, final: Path, lease: Lease) -> str:
-    """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
-    partial, failed = _partial_name(final, lease), f"checkpoint {final} could not be written: "
-    try:
-        lease.check()
-        _discard(partial)  # of a save of this process that failed
-        partial.mkdir(parents=True)
-        now = partial.stat().st_mtime  # by the file system's clock
-    except OSError as error:
-        raise path_error(error, f"{failed}{error}") from error
-    for path in folder.checkpoints.glob(f"step-*{PARTIAL}"):
-        try:
-            if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
-                shutil.rmtree(path)
-        except OSError:
-            continue  # it stays, or something else removes it
-    return str(partial)
+def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
+    """Write the files beside those of tensors."""
+    texts = {STATE: as_json(contents.state), **contents.tokenizer}
+    entries = {name: write_file(partial / name, [content]) for name, content in texts.items()}
+    return entries | {RNG: save_tensors(generators, partial / RNG)}
+
+
+def _check_finite(corrupted: list[str], final: Path) -> None:
+    """Raise TrainingDiverged if there are tensors that are not finite."""
+    if corrupted:
+        more = f" and {len(corrupted) - 1} more tensors" if len(corrupted) > 1 else ""
+        raise TrainingDiverged(
+            f"checkpoint {final} was not written: {corrupted[0]}{more} would not be finite in it. Older checkpoints remain; "
+            "lower optimizer.learning_rate, check optimizer.eps, and continue with --resume auto"
+        )
+
+
+def _complete(
+    partial: Path, final: Path, place: RunPlace, files: list[TensorFile], written: dict[str, FileEntry], contents: Contents
+) -> None:
+    """Write the manifest and give the checkpoint its name."""
+    tensors: dict[str, dict[str, str]] = {kind: {} for kind in contents.zero.tensors}
+    for kind, file, names in files:
+        tensors[kind] |= dict.fromkeys(names, file)
+    base = describe_base(contents.base, final) if contents.base else None
+    save_manifest(partial, written, tensors, base, contents.state["updates"] == contents.state["step"])
+    sync(partial)
+    place.lease.check()  # gathering took long
+    replaced = _move_aside(final, place.lease) if os.path.lexists(final) else None
+    partial.rename(final)
+    sync(place.folder.checkpoints)
+    if replaced:
+        with suppress(OSError):  # the checkpoint is complete all the same
+            shutil.rmtree(replaced)
 
 
 def _partial_name(checkpoint: Path, lease: Lease) -> Path:
@@ -197,12 +205,7 @@ def _is_abandoned(partial: Path, now: float) -> bool:
     """
     if re.fullmatch(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}", partial.name):
         return True
-    return now - _changed(partial) > STALE_SECONDS
-
-
-def _changed(directory: Path) -> float:
-    """When the folder or a file in it was last changed."""
-    return max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
+    return now - max(path.stat().st_mtime for path in (partial, *partial.iterdir())) > STALE_SECONDS  # the last change
 
 
 def _discard(partial: Path) -> None:
@@ -221,20 +224,10 @@ def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     return checkpoint.rename(_partial_name(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}"), lease))
 
 
-def _wait(writing: "list[Future[None]]", faults: list[OSError]) -> None:
-    """Wait for the file that is being written, if there is one, and note what went wrong."""
-    while writing:
-        error = writing.pop().exception()
-        if isinstance(error, OSError):
-            faults.append(error)
-        elif error:
-            raise error
-
-
 def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]) -> None:
     """Remove older checkpoints of a run. A corrupted one does not count as kept, nor does it displace one.
 
-    Those that a rollback set aside are removed too: `newest` is in their place.
+    Those that a rollback moved aside are removed too: `newest` is in their place.
 
     Args:
         place: of the run.
@@ -253,34 +246,11 @@ def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterabl
     kept = {step, *protected([named_step(path) for path in complete], step)}
     for old in [
         *(path for path in complete[keep:] if named_step(path) not in kept),
-        *place.folder.checkpoints.glob(f"step-*{REWOUND}"),
+        *place.folder.checkpoints.glob(f"step-*{ROLLED_BACK}"),
     ]:
         aside = _move_aside(old, place.lease)
         if aside:
             shutil.rmtree(aside)
-
-
-def _plan(zero: ZeroState | Snapshot, left_out: Collection[str]) -> list[tuple[str, str, list[str]]]:
-    """Files to write: kind, file name, parameter names, each file about FILE_BYTES large."""
-    groups: list[list[str]] = []
-    room = 0
-    for name in (name for name in zero.parameters if name not in left_out):
-        size = 4 * torch.Size(zero.shape(name)).numel()
-        if room < size:
-            groups.append([])
-            room = FILE_BYTES
-        groups[-1].append(name)
-        room -= size
-    return [
-        (kind, f"{kind}-{index:05d}.safetensors", held)
-        for index, names in enumerate(groups)
-        for kind, of_kind in zero.tensors.items()
-        if (held := [name for name in names if name in of_kind])
-    ]
-
-
-def _save(path: Path, tensors: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
-    files[path.name] = save_tensors(tensors, path)
 
 
 def _gather_rng(rng: Tensor, topology: Topology, group: dist.ProcessGroup | None) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ Event = Literal[
     "checkpoint",
     "spike",
     "skipped",
-    "rewound",
+    "rollback",
     "slow rank",
     "save failed",
     "stopped",

@@ -2,6 +2,8 @@
 
 import json
 import socket
+from collections import defaultdict
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,18 @@ from megatape.runtime.topology import Topology, name_ranks
 def open_together(config: Config, arguments: dict[str, Any], topology: Topology) -> RunData:
     """Open this rank's data. Collective.
 
-    arguments: those of the command line beside the configuration, by name.
-    Raises RankMismatch on all ranks if one of them cannot open its data, or if configuration, arguments, code or data differ
-    between ranks.
+    Args:
+        config: of the run.
+        arguments: of the command line beside the configuration, by name.
+        topology: all ranks.
+
+    Raises:
+        RankMismatch: on all ranks, one of them cannot open its data, or configuration, arguments, code or data differ between
+            ranks.
     """
     data, fault = None, ""
-    found = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
-    found |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
+    values = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
+    values |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
     try:
         config.accumulation(topology.world_size)
         if arguments["resume"] not in (None, "auto"):
@@ -34,16 +41,15 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
         data = open_data(config)
         if topology.is_main:
             check_packages(config)
-        found |= {f"the hash of the {name}": value[:12] for name, value in data.fingerprints.items()}
-        found |= {
+        values |= {f"the hash of the {name}": value[:12] for name, value in data.fingerprints.items()}
+        values |= {
             f"the hash of the validation data{f' {name}' * bool(name)}": split.fingerprint[:12]
             for name, split in data.validation.items()
         }
     except (UserError, OSError) as error:
         fault = str(error)
-    everyone = exchange({"host": socket.gethostname(), "fault": fault, "found": found}, topology)
-    disagreement = find_disagreement(everyone)
-    if disagreement:
+    hosts, faults, values_of_ranks = zip(*exchange([socket.gethostname(), fault, values], topology), strict=True)
+    if disagreement := find_disagreement(hosts, faults, values_of_ranks):
         raise RankMismatch(disagreement)
     assert data
     return data
@@ -63,38 +69,33 @@ def check_packages(config: Config) -> None:
             )
 
 
-def find_disagreement(everyone: list[dict[str, Any]]) -> str:
-    """What keeps the ranks from training together, or "".
+def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Sequence[dict[str, Any]]) -> str:
+    """The reason why the ranks cannot train together, or "".
 
-    everyone: by rank, its host, its fault or "", and the values that must be equal on all ranks, by name; a value that a rank
-    could not find is left out.
+    Args:
+        hosts: of each rank.
+        faults: of each rank, "" for none.
+        values: of each rank, by name. They must be equal where ranks have them.
     """
-    faults = _by_value({rank: entry["fault"] for rank, entry in enumerate(everyone)})
-    if len(faults) == 1 and "" not in faults:
-        return next(iter(faults))  # what all ranks see needs no ranks in the message
-    told = [f"{_name(ranks, everyone)}: {fault}" for fault, ranks in faults.items() if fault]
-    names = dict.fromkeys(name for entry in everyone for name in entry["found"])
-    for name in names:
-        values = _by_value(
-            {rank: json.dumps(entry["found"][name]) for rank, entry in enumerate(everyone) if name in entry["found"]}
-        )
-        if len(values) > 1:
-            told.append(f"{name} is " + ", ".join(f"{value} on {_name(ranks, everyone)}" for value, ranks in values.items()))
-    if not told:
+    if faults[0] and len(set(faults)) == 1:
+        return faults[0]  # what all ranks see needs no ranks in the message
+    reasons = [f"{ranks}: {fault}" for fault, ranks in _ranks_by_text(faults, hosts).items() if fault]
+    for name in dict.fromkeys(name for of_rank in values for name in of_rank):
+        texts = _ranks_by_text([json.dumps(of_rank[name]) if name in of_rank else None for of_rank in values], hosts)
+        if len(texts) > 1:
+            reasons.append(f"{name} is " + ", ".join(f"{text} on {ranks}" for text, ranks in texts.items()))
+    if not reasons:
         return ""
-    return f"the ranks cannot train together: {'; '.join(told)}. Give all of them the same command, code and data"
+    return f"the ranks cannot train together: {'; '.join(reasons)}. Give all of them the same command, code and data"
 
 
-def _by_value(values: dict[int, str]) -> dict[str, list[int]]:
-    """The ranks that have each value."""
-    ranks: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        ranks.setdefault(value, []).append(rank)
-    return ranks
-
-
-def _name(ranks: list[int], everyone: list[dict[str, Any]]) -> str:
-    """The ranks, and the host of the first one."""
-    return (
-        f"{name_ranks(ranks)} ({everyone[ranks[0]]['host']}{', ...' if len({everyone[r]['host'] for r in ranks}) > 1 else ''})"
-    )
+def _ranks_by_text(texts: Sequence[str | None], hosts: Sequence[str]) -> dict[str, str]:
+    """Each text, with its ranks and the host of the first one, in words."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for rank, text in enumerate(texts):
+        if text is not None:
+            ranks[text].append(rank)
+    return {
+        text: f"{name_ranks(some)} ({hosts[some[0]]}{', ...' * (len({hosts[rank] for rank in some}) > 1)})"
+        for text, some in ranks.items()
+    }

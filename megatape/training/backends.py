@@ -31,24 +31,25 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
     working: list[str] = []
     failed: dict[str, str] = {}
-    left = set(needs)
+    unsupported = set(needs)
     for name in backends_by_priority(forced):
         supported = [need for need in dict.fromkeys(needs) if get_backend(name).unsupported_reason(need) is None]
-        if not left or not supported:
+        if not unsupported or not supported:
             continue
-        if told := _told(next(filter(None, (failure(name, need, sample, device) for need in supported)), ""), topology):
-            failed[name] = told
+        fault = next(filter(None, (failure(name, need, sample, device) for need in supported)), "")
+        if fault := _describe_ranks(fault, topology):
+            failed[name] = fault
         else:
             working.append(name)
-            left -= set(supported)
-    told = "; ".join(f"{name}: it {fault}" for name, fault in failed.items())
-    if left:
-        raise UserError(f"no attention backend works here: {told}")
+            unsupported -= set(supported)
+    faults = "; ".join(f"{name}: it {fault}" for name, fault in failed.items())
+    if unsupported:
+        raise UserError(f"no attention backend works here: {faults}")
     if forced in failed:
         able = ", ".join(working)
         raise UserError(f"training.attention is {forced}, but it {failed[forced]}: choose {AUTO}, or one of {able}")
     if failed and topology.is_main:
-        LOG.info("attention by %s instead of %s", select_backend(needs[0], tuple(working)), told)
+        LOG.info("attention by %s instead of %s", select_backend(needs[0], tuple(working)), faults)
     return tuple(working)
 
 
@@ -59,14 +60,14 @@ def updates_by_kernel(config: Config, device: torch.device, topology: Topology, 
     """
     if not get_backend(backends[0]).updates_by_kernel:
         return False
-    told = _told(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
-    if told and topology.is_main:
-        LOG.info("position update by PyTorch instead of %s: it %s", backends[0], told)
-    return not told
+    fault = _describe_ranks(update_failure(config, min(config.data.sequence_length, TOKENS), device), topology)
+    if fault and topology.is_main:
+        LOG.info("position update by PyTorch instead of %s: it %s", backends[0], fault)
+    return not fault
 
 
-def _told(fault: str, topology: Topology) -> str:
-    """What all ranks know once each has told its fault, "" for none: the ranks that have one, and that of the first."""
+def _describe_ranks(fault: str, topology: Topology) -> str:
+    """The ranks that have a fault, and that of the first, the same on all ranks; "" for none. Collective."""
     faults = exchange(fault, topology)
-    ranks = [rank for rank, found in enumerate(faults) if found]
+    ranks = [rank for rank, text in enumerate(faults) if text]
     return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})" if ranks else ""

@@ -108,13 +108,13 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
 
     places = torch.arange(0, ids.shape[1], -(-ids.shape[1] // MAX_TOKENS), device=engine.device)
     here = places - axis.rank * read[0].shape[1]
-    own = (here >= 0) & (here < read[0].shape[1])
-    picked = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
+    is_local = (here >= 0) & (here < read[0].shape[1])
+    selected = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
     for layer, e in enumerate(read):
-        picked[layer, own] = e[0, here[own]]
+        selected[layer, is_local] = e[0, here[is_local]]
     squares = torch.stack([e.square().mean() for e in read]) / axis.size
     if axis.size > 1:
-        for share in (picked, squares):
+        for share in (selected, squares):
             dist.all_reduce(share, group=axis.group)
 
     gathered = [engine.state.gather(name, WEIGHT, 0) for name in engine.state.parameters if name.endswith(".position.gain")]
@@ -122,7 +122,7 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
         return None
     gains = [gain.flatten().numpy(force=True) for gain in gathered[:-1] if gain is not None]
     # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
-    products = 2 * picked.flatten(2) @ picked.flatten(2).mT / picked[0, 0].numel()
+    products = 2 * selected.flatten(2) @ selected.flatten(2).mT / selected[0, 0].numel()
     limit = torch.finfo(torch.float16).max
     return PositionView(
         tokens=[decode([token]) for token in ids[0, places].tolist()],

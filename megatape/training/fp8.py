@@ -21,13 +21,8 @@ def working_product(config: Config, device: torch.device, topology: Topology) ->
     recipe = config.training.fp8
     if recipe == "none":
         return None
-    product = None
-
-    def find() -> None:
-        nonlocal product
-        product = fp8_product(recipe, device)
-
-    on_all(find, topology, context=f"training.fp8 {recipe} does not work: ")
+    products: list[Product] = []
+    on_all(lambda: products.append(fp8_product(recipe, device)), topology, context=f"training.fp8 {recipe} does not work: ")
     if topology.is_main and device.type == "cpu":
         LOG.info("training.fp8 %s is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", recipe)
-    return product
+    return products[0]

@@ -1,7 +1,6 @@
 """What a run has before its first step: initial weights, or those of another model."""
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from megatape.checkpoint.manifest import MANIFEST, describe
+from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
@@ -25,10 +25,7 @@ from megatape.model.parts import position_parameters
 from megatape.parallel.parameters import settings
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import on_all
-from megatape.runtime.topology import Topology
 from megatape.zero.state import WEIGHT, Reader
-
-LOG = logging.getLogger(__name__)
 
 _NAMED = 3  # parameters that an error names
 
@@ -105,32 +102,34 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
 
 
 def initial_state(
-    config: Config,
-    parameters: Mapping[str, nn.Parameter],
-    topology: Topology,
-    tokenizer: Tokenizer,
-    base: Path | None = None,
+    config: Config, parameters: Mapping[str, nn.Parameter], place: RunPlace, tokenizer: Tokenizer
 ) -> InitialState:
-    """The state of a run at step 0. Collective over all ranks. tokenizer: that of the data. base: as CheckpointReader takes it.
+    """The state of a run at step 0. Collective over all ranks.
 
-    Raises UserError on all of them if the weights of training.init_from are missing, corrupted or another model's.
+    Args:
+        config: of the run.
+        parameters: of the model, by name.
+        place: of the run.
+        tokenizer: of the data.
+
+    Raises:
+        UserError: on all ranks, the weights of training.init_from are missing, corrupted or another model's.
     """
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
-        if base is not None:
+        if place.base is not None:
             raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
         return InitialState(fresh, None)
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    source, kept = _open_verified(Path(config.training.init_from), base, config.model, frozen, topology)
-    given = source.shapes().keys() & parameters.keys()
-    if topology.is_main:
-        told = [*_summary(source, config.model, len(parameters) - len(given)), *_tokenizer_warning(source.directory, tokenizer)]
-        LOG.info("\n".join(told))
+    source, base = _open_verified(Path(config.training.init_from), config.model, frozen, place)
+    stored = source.shapes().keys() & parameters.keys()
+    if place.topology.is_main:
+        place.log.say("\n".join(_summary(source, config.model, len(parameters) - len(stored), tokenizer)))
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        return (source.read if kind == WEIGHT and name in given else fresh)(kind, name, shape, rows, columns)
+        return (source.read if kind == WEIGHT and name in stored else fresh)(kind, name, shape, rows, columns)
 
-    return InitialState(read, kept)
+    return InitialState(read, base)
 
 
 def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
@@ -170,49 +169,51 @@ def check_fits(source: Source, model: ModelConfig) -> None:
 
 
 def _open_verified(
-    directory: Path, base: Path | None, model: ModelConfig, frozen: set[str], topology: Topology
+    directory: Path, model: ModelConfig, frozen: set[str], place: RunPlace
 ) -> tuple[Source, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
-    source, kept = None, None
+    source, base, topology = None, None, place.topology
 
     def verify() -> dict[str, dict[str, Any]]:
-        nonlocal source, kept
-        source = open_source(directory, base)
+        nonlocal source, base
+        source = open_source(directory, place.base)
         check_fits(source, model)
         source.verify(topology.rank, topology.world_size)
         stored = source.stored()
-        kept = stored.restricted(sorted(stored.tensors.keys() & frozen))
-        used = {record.file for record in kept.tensors.values()}
-        unhashed = sorted(used - kept.files.keys())[topology.rank :: topology.world_size]  # those of an export
-        return {name: describe(kept.directory / name) for name in unhashed}
+        base = stored.restricted(sorted(stored.tensors.keys() & frozen))
+        used = {record.file for record in base.tensors.values()}
+        unhashed = sorted(used - base.files.keys())[topology.rank :: topology.world_size]  # those of an export
+        return {name: describe(base.directory / name) for name in unhashed}
 
     shares = on_all(path_errors()(verify), topology, context="training.init_from: ")
-    assert source is not None and kept is not None
-    kept.files = {**kept.files, **{name: FileRecord(**entry) for share in shares for name, entry in share.items()}}
-    return source, kept if kept.tensors else None
+    assert source is not None and base is not None
+    base.files = {**base.files, **{name: FileRecord(**entry) for share in shares for name, entry in share.items()}}
+    return source, base if base.tensors else None
 
 
-def _summary(source: Source, model: ModelConfig, num_fresh: int) -> list[str]:
-    lines = [f"starting from the weights in {source.directory}"]
-    lines += [f"  model.{found.path}: {found.theirs} -> {found.ours}" for found in differences(source.model, model)]
-    return [*lines, f"  {num_fresh} parameters that it lacks start as in a new model"] if num_fresh else lines
+def _summary(source: Source, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
+    """Lines about what a run starts from."""
+    yield f"starting from the weights in {source.directory}"
+    for change in differences(source.model, model):
+        yield f"  model.{change.path}: {change.theirs} -> {change.ours}"
+    if num_fresh:
+        yield f"  {num_fresh} parameters that it lacks start as in a new model"
+    if _differs(tokenizer, source.directory):
+        yield (
+            f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
+            f"({source.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
+        )
 
 
-def _tokenizer_warning(directory: Path, tokenizer: Tokenizer) -> list[str]:
-    """A warning if the tokenizer beside the weights, as far as there is one, gives other ids than that of the data."""
+def _differs(tokenizer: Tokenizer, directory: Path) -> bool:
+    """Whether the tokenizer in the folder of the weights, as far as there is one, gives a text other ids."""
     try:
         theirs = load_tokenizer(directory)
     except (UserError, OSError):
-        return []
+        return False
     text = Path(__file__).read_text(encoding="utf-8")
-    found, expected = (one.encode_documents([text])[0] for one in (tokenizer, theirs))
-    if np.array_equal(found, expected):
-        return []
-    warning = (
-        f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
-        f"({directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
-    )
-    return [warning]
+    ids, expected = (one.encode_documents([text])[0] for one in (tokenizer, theirs))
+    return not np.array_equal(ids, expected)
 
 
 def _shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 import signal
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 
 class Interrupt:
@@ -20,12 +20,13 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested = False
         self.by_user = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
         numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._request) for number in numbers}
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,5 +1,6 @@
 """Prefetches the next step's batches in a thread."""
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,9 @@ class Prefetcher:
 
     Context manager: its end ends the thread.
 
+    Attributes:
+        waited: seconds in which `get` waited, since the start.
+
     Args:
         loader: reads the samples of a step.
         device: of the batches. A GPU copies from pinned memory while it computes.
@@ -45,7 +49,8 @@ class Prefetcher:
         # A thread begins with the first GPU of the host, whichever is its rank's.
         choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
-        self._ahead: tuple[int, Future[StepBatches]] | None = None
+        self._ahead: dict[int, Future[StepBatches]] = {}  # batches of one step, by the samples consumed before it
+        self.waited = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -55,14 +60,16 @@ class Prefetcher:
 
     def start(self, consumed: int) -> None:
         """Begin to read the batches of the step after `consumed` samples, over all ranks."""
-        self._ahead = consumed, self._thread.submit(self._read, consumed)
+        self._ahead = {consumed: self._thread.submit(self._read, consumed)}
 
     def get(self, consumed: int) -> StepBatches:
         """The batches of the step after `consumed` samples, as soon as they are read."""
-        if self._ahead is None or self._ahead[0] != consumed:
+        if consumed not in self._ahead:
             self.start(consumed)
-        assert self._ahead is not None
-        return self._ahead[1].result()
+        started = time.perf_counter()
+        batches = self._ahead[consumed].result()
+        self.waited += time.perf_counter() - started
+        return batches
 
     def _read(self, consumed: int) -> StepBatches:
         try:

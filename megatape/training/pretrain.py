@@ -51,10 +51,10 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
     folder = RunFolder(Path(config.run.directory))
     try:
         _meet(topology, limits)
-        with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as held:
+        with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
             with path_errors():  # what is read and written before the first step is named in the configuration
                 data = open_together(config, start_arguments(start), topology)
-                lease = held.enter_context(hold(folder.lease, topology))
+                lease = resources.enter_context(hold(folder.lease, topology))
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
             LOG.info(introduction(trainer))
             unfinished = trainer.train()

@@ -19,27 +19,22 @@ SampleRange = tuple[int, int]  # first and last
 
 
 @dataclass(frozen=True)
-class Take:
-    """The step is taken. reason: what is unusual about it, or ""."""
+class Decision:
+    """What becomes of a step. reason: what is unusual about it, or ""."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Skip:
+class Take(Decision):
+    """The step is taken."""
+
+
+class Skip(Decision):
     """Weights and optimizer state stay as they are."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class Rollback:
+class Rollback(Decision):
     """The step is skipped, and the run goes back to a stable checkpoint if there is one."""
-
-    reason: str
-
-
-Decision = Take | Skip | Rollback
 
 
 class SpikePolicy:
@@ -64,8 +59,8 @@ class SpikePolicy:
         return any(first < samples.stop and samples.start <= last for first, last in ranges)
 
     def decide(self, loss: float, grad_norm: float) -> Decision:
-        """What becomes of a step with this loss and this norm before clipping, which are finite."""
-        reason = self._unusual(loss, grad_norm)
+        """The decision on a step with this loss and this norm before clipping. The engine skips what is not finite."""
+        reason = self._unusual(loss, grad_norm) if math.isfinite(loss) and math.isfinite(grad_norm) else ""
         if not reason or self._config.on_spike == "log":
             return Take(reason)
         return Skip(reason) if self._config.on_spike == "skip" else Rollback(reason)

@@ -1,13 +1,40 @@
-"""The result of one optimizer step, and its metrics."""
+"""What is known of one optimizer step: the sums over ranks, its result, and its metrics."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from megatape.training.evaluation import Validation
 from megatape.training.spike_policy import Decision, Take
 
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")  # of each step
+
+
+Scalar = Any  # a number, or a tensor without dimensions on the engine's device
+
+
+class StepStatus(NamedTuple):
+    """Numbers of one rank, or their sums over all ranks, which a step exchanges in one all-reduce.
+
+    Attributes:
+        loss: sum of the losses of the step's targets, nats.
+        num_nonfinite: ranks with a gradient that is not finite among those that tensor-parallel ranks share.
+        square: squared norm of the gradient at ZeRO stage 0.
+        num_stop_requests: ranks that were asked to stop.
+        num_saves_ended: ranks whose share of the save in flight is written.
+        num_unreadable: ranks that cannot read their samples of the next step.
+        num_targets: targets of the next step that count in the loss; every tensor-parallel rank counts them.
+        digest: of the samples of the next step (order.samples_digest), likewise.
+    """
+
+    loss: Scalar = 0.0
+    num_nonfinite: Scalar = 0.0
+    square: Scalar = 0.0
+    num_stop_requests: Scalar = 0.0
+    num_saves_ended: Scalar = 0.0
+    num_unreadable: Scalar = 0.0
+    num_targets: Scalar = 0.0
+    digest: Scalar = 0.0
 
 
 @dataclass(frozen=True)
@@ -25,10 +52,9 @@ class StepOutput:
         is_planned: it was skipped without being computed.
         decision: of the spike policy.
         remark: what is unusual about it, or "".
-        stop_requested: whether any rank was asked to stop.
-        num_saves_ended: ranks whose share of the save in flight is written.
-        local_busy_seconds: in which this rank read samples or made forward passes, which at ZeRO stages 0 to 2 without tensor
-            parallelism wait for no other rank.
+        status: sums over all ranks after it.
+        forward_seconds: of this rank's forward passes, which at ZeRO stages 0 to 2 without tensor parallelism wait for no
+            other rank.
     """
 
     step: int
@@ -41,9 +67,13 @@ class StepOutput:
     is_planned: bool = False
     decision: Decision = field(default_factory=Take)
     remark: str = ""
-    stop_requested: bool = False
-    num_saves_ended: float = 0.0
-    local_busy_seconds: float = 0.0
+    status: StepStatus = field(default_factory=StepStatus)
+    forward_seconds: float = 0.0
+
+    @property
+    def is_spike_skipped(self) -> bool:
+        """Whether it is skipped by the spike policy, and not for a loss or gradient that is not finite."""
+        return bool(self.skipped) and self.skipped == self.decision.reason
 
     @property
     def place(self) -> str:

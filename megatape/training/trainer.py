@@ -7,49 +7,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from megatape.attention.operation import select_backend
 from megatape.checkpoint.manager import CheckpointManager
+from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
-from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
-from megatape.data.training.loader import Loader
 from megatape.data.training.splits import RunData
 from megatape.errors import DataError, NotSaved, TrainingDiverged
-from megatape.files import retry_transient_errors
-from megatape.model.build import build_model
 from megatape.model.needs import attention_needs
-from megatape.model.trainable import check_trainable
-from megatape.model.transformer import Transformer
 from megatape.optim.schedules import learning_rate
-from megatape.parallel.mesh import Axis, make_mesh
+from megatape.parallel.mesh import make_mesh
 from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import on_all, on_main
+from megatape.runtime.exchange import on_all
 from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, PhaseKind, unlimited
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.topology import Topology
-from megatape.training.backends import updates_by_kernel, working_backends
+from megatape.training.build import build_engine, build_loader
 from megatape.training.callbacks.callback import Callbacks, RunContext
-from megatape.training.evaluation import Validation, evaluate, on_device, positions_of, read_validation
-from megatape.training.fp8 import working_product
+from megatape.training.evaluation import Validation, evaluate, on_device, read_validation
 from megatape.training.hardware import peak_memory
 from megatape.training.initial_state import initial_state
 from megatape.training.interrupt import Interrupt
 from megatape.training.prefetch import Prefetcher, StepBatches
-from megatape.training.resume import check_continues, repeated_steps, restart, unevaluated_step
+from megatape.training.resume import check_continues, recorded_steps, restart, unevaluated_step
 from megatape.training.speed import Speed
-from megatape.training.spike_policy import Decision, Rollback, SpikePolicy, Take
+from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.state import TrainState
-from megatape.training.status import StepStatus
-from megatape.training.step import StepMetrics, StepOutput
-from megatape.zero.distributed import own_device
-from megatape.zero.engine import Engine, Gradients
+from megatape.training.step import StepMetrics, StepOutput, StepStatus
+from megatape.zero.engine import Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
 BUILT_IN = ("metrics", "position_views", "profile")  # callbacks of every run
@@ -97,38 +89,26 @@ class Trainer:
         start: Start | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self.config, self.data, self.topology, self.lease = config, data, topology, lease
+        self.config, self.data, self.topology = config, data, topology
         self.start, self.pace = start or Start(), pace or unlimited()
         self.folder = RunFolder(Path(config.run.directory))
+        self.log = RunLog(self.folder, lease, topology)
+        self.place = RunPlace(self.folder, lease, topology, self.log, self.pace, self.start.base)
         if self.start.resume is None:
-            on_main(lambda: retry_transient_errors(self.folder.check_new), topology)
+            self.place.on_main(self.folder.check_new)
 
         self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
-        self.loader = Loader(
-            data.train,
-            seed=config.training.seed,
-            global_batch_size=config.training.global_batch_size,
-            micro_batch_size=config.training.micro_batch_size,
-            rank=self.mesh["batch"].rank,
-            world_size=self.mesh["batch"].size,
-            positions=positions_of(config),
-            warmup={stage.length: -(-stage.tokens // config.data.sequence_length) for stage in config.data.length_warmup},
-        )
-        # Model and optimizer, under DeepSpeed.
-        device = own_device()
-        self.backends = working_backends(config, device, topology)
-        self.attention = select_backend(attention_needs(config, device.type)[0], self.backends)
-        self.fp8 = working_product(config, device, topology)
-        self._updates_by_kernel = updates_by_kernel(config, device, topology, self.backends)
-        self.engine = Engine(config, topology, self.mesh, self._build)
+        self.loader = build_loader(config, data, self.mesh["batch"])
+        self.engine, self.backends = build_engine(config, topology, self.mesh)
+        self.attention = select_backend(attention_needs(config, self.engine.device.type)[0], self.backends)
         self.prefetcher = Prefetcher(self.loader, self.engine.device)
 
         # State, and what follows it.
+        self.interrupt = Interrupt()
         self.state = TrainState(config.data.sequence_length)
         self.policy = SpikePolicy(config.training)
         self.next_status: StepStatus | None = None  # all-reduced status of the next step; None before the first one
         self._num_skipped = 0  # steps in a row with a fault
-        self.log = RunLog(self.folder, lease, topology)
         context = RunContext(
             config=config,
             folder=self.folder,
@@ -142,19 +122,17 @@ class Trainer:
         names = dict.fromkeys((*BUILT_IN, *config.logging.callbacks))
         self.callbacks = Callbacks({name: CALLBACKS[name].load()(context) for name in names}, self.log)
         self.checkpoints = CheckpointManager(
-            RunPlace(self.folder, lease, topology),
+            self.place,
             config.checkpoint,
             self.engine,
             self.state_dict,
             data.tokenizer.files,
             self.policy.protected,
             self.callbacks,
-            self.log,
-            self.pace,
         )
         check_shared(self.folder.directory, topology)
         self.origin = self._load()
-        on_main(lambda: retry_transient_errors(self._record), topology)
+        self.place.on_main(self._record)
 
     def train(self) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
@@ -172,91 +150,78 @@ class Trainer:
             LeaseLost: another run has taken the folder.
             DataError: a rank cannot read its samples; a checkpoint is left.
         """
-        with Interrupt() as interrupt, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
-            stop = self._begin(interrupt)
+        with self.interrupt, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
+            stop = self._begin()
             is_save_due = False
             while self.state.step < self.config.training.steps and not stop:
-                started = time.perf_counter()
-                output = self.train_step(interrupt)
+                started, waited = time.perf_counter(), self.prefetcher.waited
+                output = self.train_step()
                 seconds = time.perf_counter() - started
-                stop = output.stop_requested
-                self._watch_pace(output, seconds)
+                stop = output.status.num_stop_requests > 0
+                self._watch_pace((output.forward_seconds + self.prefetcher.waited - waited) / seconds)
                 self._report_trouble(output)
                 if isinstance(output.decision, Rollback) and self._roll_back():
                     continue
 
                 validation = None
-                unreadable: DataError | None = None
                 if self._is_evaluation_due and (not stop or self._is_last):
                     try:
                         validation = self.evaluate()
-                    except DataError as error:
-                        unreadable = error  # the step has been made all the same, and is about to be saved
-                    else:
-                        stop = self._stop_requested(interrupt)  # a signal during an evaluation must not cost another step
-
-                self._report(output, seconds, validation, interrupt)
-                if unreadable:
-                    raise unreadable
+                    except DataError:
+                        self._report(output, seconds)  # the step has been made all the same, and is about to be saved
+                        raise
+                    stop = self._stop_requested()  # a signal during an evaluation must not cost another step
+                self._report(output, seconds, validation)
                 self._count_skipped(output)
 
                 if self.state.step % self.config.training.replica_check_interval == 0:
                     self.engine.check_replicas()
-                self.checkpoints.poll(output.num_saves_ended)
+                self.checkpoints.poll(output.status.num_saves_ended)
                 is_save_due = is_save_due or self.state.step % self.config.checkpoint.interval == 0
                 if stop or self._is_last:
                     self.checkpoints.save_last()
-                    stop = self._stop_requested(interrupt)
+                    stop = self._stop_requested()
                 # While steps are skipped nothing is gained, and weights that make all of them fail must not replace older ones.
                 elif is_save_due and not output.skipped:
                     is_save_due = not self.checkpoints.save()
-                    stop = self._stop_requested(interrupt)
-            return self._end(stop, interrupt)
+                    stop = self._stop_requested()
+            return self._end(stop)
 
-    def train_step(self, interrupt: Interrupt) -> StepOutput:
+    def train_step(self) -> StepOutput:
         """Make the next step.
 
         A step that is to be skipped for a spike is computed again: data give the same numbers, a fault of a device does not.
         Raises DataError on all ranks if one cannot read its samples.
         """
-        state = self.state
+        state, training = self.state, self.config.training
         self.pace.enter(PhaseKind.STEP, f"step {state.step + 1}", self.loader.sequence_length(state.samples))
         with self.pace.waiting("the writing of the profile"):
             self.callbacks.before_step(state.step + 1)
-        rate = learning_rate(state.step, self.config.training.steps, self.config.optimizer.learning_rate, self.config.schedule)
-        samples = range(state.samples, state.samples + self.config.training.global_batch_size)
-        batches, waited = self._wait_for_batches(samples.start)
-        if self.next_status is None:  # the first step of this process
-            self.next_status, _ = self._exchange_status(samples.start, interrupt)
-        expected = self.next_status
-        if expected.num_unreadable:
-            self._raise_data_error(batches.error)
+        samples = range(state.samples, state.samples + training.global_batch_size)
+        batches = self._read(samples.start)
+        expected = self.next_status or self._exchange_status(samples.start)  # for the first step of this process
+        self._check_readable(expected.num_unreadable, batches.error)
         self.prefetcher.start(samples.stop)
-        num_targets = max(1.0, expected.num_targets / self.mesh["tensor"].size)
-        output = StepOutput(state.step + 1, samples, rate, digest=round(expected.digest / self.mesh["tensor"].size))
 
+        tensor_ranks = self.mesh["tensor"].size
+        rate = learning_rate(state.step, training.steps, self.config.optimizer.learning_rate, self.config.schedule)
+        output = StepOutput(state.step + 1, samples, rate, round(expected.digest / tensor_ranks))
         if self.policy.skips(samples):
-            status, more = self._exchange_status(samples.stop, interrupt)
-            output = replace(output, skipped=SKIPPED, is_planned=True)
+            output = replace(output, skipped=SKIPPED, is_planned=True, status=self._exchange_status(samples.stop))
         else:
-            output, status, more = self._compute(output, batches, num_targets, interrupt)
-            if output.skipped and output.skipped == output.decision.reason:
-                first = output
-                output, status, more = self._compute(first, batches, num_targets, interrupt)
-                remark = first.remark
-                if (output.loss, output.grad_norm) != (first.loss, first.grad_norm):
+            num_targets = max(1.0, expected.num_targets / tensor_ranks)
+            output = self._compute(output, batches, num_targets)
+            if output.is_spike_skipped:
+                remark, before = output.remark, (output.loss, output.grad_norm)
+                output = self._compute(output, batches, num_targets)
+                if (output.loss, output.grad_norm) != before:
                     remark += f"; computed again, they are {output.loss:.4g} and {output.grad_norm:.4g}: a transient fault"
                 output = replace(output, remark=remark)
-            has_fault = bool(output.skipped) and output.skipped != output.decision.reason
+            has_fault = bool(output.skipped) and not output.is_spike_skipped
             self.policy.observe(output.step, output.loss, output.grad_norm, output.decision, has_fault)
-        self.next_status = status
+        self.next_status = output.status
         state.advance(samples, output.digest, updated=not output.skipped)
-        return replace(
-            output,
-            stop_requested=status.num_stop_requests > 0,
-            num_saves_ended=status.num_saves_ended,
-            local_busy_seconds=output.local_busy_seconds + waited + more,
-        )
+        return output
 
     def evaluate(self) -> Validation:
         """Loss on the validation splits, and the position view.
@@ -267,8 +232,7 @@ class Trainer:
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
             batches = read_validation(self.config, self.data, self.mesh["batch"])
-        if self.engine.sum_over_ranks(bool(batches.error))[0]:
-            self._raise_data_error(batches.error)
+        self._check_readable(self.engine.sum_over_ranks(bool(batches.error))[0], batches.error)
         validation = evaluate(self.config, self.engine, self.data, batches)
         if not math.isfinite(validation.loss):
             raise TrainingDiverged(
@@ -291,53 +255,31 @@ class Trainer:
 
     # Before the first step.
 
-    def _build(self, axis: Axis) -> Transformer:
-        training = self.config.training
-        model = build_model(
-            self.config.model,
-            axis,
-            trainable=training.trainable,
-            frozen=training.frozen,
-            fp8=self.fp8,
-            backends=self.backends,
-            update_by_kernel=self._updates_by_kernel,
-            num_shifted_groups=training.num_shifted_groups,
-            activation_checkpointing=training.activation_checkpointing,
-            compiler="inductor" if training.compile else None,
-        )
-        check_trainable(model, training.trainable, training.frozen)
-        return model
-
     def _load(self) -> Path | None:
         """Fill masters and optimizer state: from a checkpoint, whose folder it returns, or with initial weights and zeros."""
         # Ours draw from generators of their own. These, which checkpoints keep, are for encodings and backends of a user's.
         torch.manual_seed(self.config.training.seed + self.topology.rank)
-        start, reader, corrupted = self.start, None, list[Path]()
-        if start.resume is not None:
-            reader, corrupted = self.checkpoints.load(start.resume, start.base)
-        if reader is None:
-            if start.resume is not None:
-                restart(self.folder, self.log, self.topology)
-            initial = initial_state(self.config, self.engine.state.parameters, self.topology, self.data.tokenizer, start.base)
-            self.engine.state.load(initial.read, step=0)
-            self.checkpoints.base = initial.base
-            return None
-        changed = check_continues(reader, self.config, self.data, self.topology, self.attention, start.allow_changes)
-        self._continue(reader)
-        self.policy.load_state_dict(reader.state.get("guard", {}))
-        self.checkpoints.set_aside(corrupted)
-        self.checkpoints.base = reader.base
-        self.log.say(f"resumed from {reader.directory}: {reader.samples:,} samples and {reader.tokens:,} tokens seen")
-        for line in changed:
-            self.log.say(f"changed since then: {line}")
-        return reader.directory
+        if self.start.resume is not None:
+            reader = self.checkpoints.load(self.start.resume, self._check_continues)
+            if reader is not None:
+                self._restore(reader)
+                self.policy.load_state_dict(reader.state.get("guard", {}))
+                return reader.directory
+            restart(self.place)
+        initial = initial_state(self.config, self.engine.state.parameters, self.place, self.data.tokenizer)
+        self.engine.state.load(initial.read, step=0)
+        self.checkpoints.base = initial.base
+        return None
 
-    def _continue(self, reader: CheckpointReader) -> None:
-        """Be where the run was when it wrote the checkpoint."""
+    def _check_continues(self, reader: CheckpointReader) -> None:
+        check_continues(reader, self.config, self.data, self.attention, self.start.allow_changes, self.place)
+
+    def _restore(self, reader: CheckpointReader) -> None:
+        """Return to where the run was when it wrote the checkpoint."""
         self.engine.state.load(reader.read, reader.updates)
         self.state.load_state_dict(reader.state)
         self.callbacks.load_state_dict(reader.state.get("callbacks", {}))
-        self.checkpoints.saved_step = reader.step
+        self.checkpoints.continue_from(reader)
         self.next_status = None
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
@@ -351,87 +293,86 @@ class Trainer:
         self.folder.metrics.touch()
         save_config(self.config, self.folder.config)
 
-    def _begin(self, interrupt: Interrupt) -> bool:
-        """Tell where the run begins, and evaluate what a stop kept from its evaluation. Returns whether to stop."""
+    def _begin(self) -> bool:
+        """Report where the run begins, and evaluate what a stop kept from its evaluation. Returns whether to stop."""
         step, steps, world_size = self.state.step, self.config.training.steps, self.topology.world_size
         self.log.step = step
         if self.topology.is_main:
             parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
             parts += [f"from {self.origin}"] if self.origin else []
-            parts += filter(None, [repeated_steps(self.folder, self.log, step)])
+            last = max(recorded_steps(self.place), default=0)
+            parts += [f"steps {step + 1} to {last} are made again"] if last > step else []
             self.log.record("resumed" if self.origin else "started", ", ".join(parts))
         self.callbacks.on_start(step)
         if step >= steps:
             self.log.say(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
-        stop = self._stop_requested(interrupt)
-        if not stop and self._is_evaluation_due:
-            metrics = unevaluated_step(self.folder, self.log, step, self.topology)
-            if metrics:
-                self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
-                stop = self._stop_requested(interrupt)
+        stop = self._stop_requested()
+        if not stop and self._is_evaluation_due and (metrics := unevaluated_step(self.place, step)):
+            self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
+            stop = self._stop_requested()
         return stop
 
     # In a step.
 
-    def _compute(
-        self, output: StepOutput, batches: StepBatches, num_targets: float, interrupt: Interrupt
-    ) -> tuple[StepOutput, StepStatus, float]:
-        """Forward and backward pass and update: the result, what ranks told each other, and seconds of waiting for samples."""
-        gradients = self.engine.forward_backward(
-            [on_device(batch, self.engine.device) for batch in batches.batches], num_targets
-        )
-        status, waited = self._exchange_status(output.samples.stop, interrupt, gradients)
+    def _compute(self, step: StepOutput, batches: StepBatches, num_targets: float) -> StepOutput:
+        """Forward and backward pass, and the update."""
+        inputs = [on_device(batch, self.engine.device) for batch in batches.batches]
+        gradients = self.engine.forward_backward(inputs, num_targets)
+        status = self._exchange_status(step.samples.stop, gradients)
         loss = status.loss / self.mesh["tensor"].size / num_targets
-        update = self.engine.update(
-            output.learning_rate,
-            loss,
-            status.num_nonfinite,
-            status.square,
-            skip_reason=partial(self.policy.skip_reason, loss),
-        )
-        decision: Decision = Take()
-        if math.isfinite(loss) and math.isfinite(update.grad_norm):
-            decision = self.policy.decide(loss, update.grad_norm)
-        made = replace(
-            output,
+        skip_reason = partial(self.policy.skip_reason, loss)
+        update = self.engine.update(step.learning_rate, loss, status.num_nonfinite, status.square, skip_reason=skip_reason)
+        decision = self.policy.decide(loss, update.grad_norm)
+        return replace(
+            step,
             loss=loss,
             grad_norm=update.grad_norm,
             skipped=update.skipped,
             decision=decision,
             remark=decision.reason,
-            local_busy_seconds=gradients.forward.seconds(),
+            status=status,
+            forward_seconds=gradients.forward.seconds(),
         )
-        return made, status, waited
 
-    def _exchange_status(
-        self, consumed: int, interrupt: Interrupt, gradients: Gradients | None = None
-    ) -> tuple[StepStatus, float]:
-        """What all ranks tell each other before the step after `consumed` samples, and of the gradients of the one before it.
+    def _exchange_status(self, consumed: int, gradients: Gradients | None = None) -> StepStatus:
+        """The sum over ranks of what they know before the step after `consumed` samples, and of their gradients. Collective.
 
-        Returns the sum over ranks, and for how many seconds this one waited for its samples. Collective.
+        Args:
+            consumed: samples before the step.
+            gradients: of the step before it.
         """
-        batches, waited = self._wait_for_batches(consumed)
+        batches = self._read(consumed)
         local = StepStatus(
             loss=gradients.loss if gradients else 0.0,
             num_nonfinite=gradients.num_nonfinite if gradients else 0.0,
             square=gradients.square if gradients else 0.0,
-            num_stop_requests=interrupt.requested,
+            num_stop_requests=self.interrupt.requested,
             num_saves_ended=self.checkpoints.has_ended,
             num_unreadable=bool(batches.error),
             num_targets=batches.num_targets,
             digest=batches.digest,
         )
-        return local.sum_over_ranks(self.engine), waited
+        return StepStatus(*self.engine.sum_over_ranks(*local))
 
-    def _wait_for_batches(self, consumed: int) -> tuple[StepBatches, float]:
-        """The batches of the step after `consumed` samples, and for how many seconds this rank waited for them.
-
-        It may have to wait for a file server or a copy.
-        """
+    def _read(self, consumed: int) -> StepBatches:
+        """The batches of the step after `consumed` samples, which may have to wait for a file server or a copy."""
         with self.pace.waiting(f"the reading of samples {consumed} and after"):
-            started = time.perf_counter()
-            batches = self.prefetcher.get(consumed)
-            return batches, time.perf_counter() - started
+            return self.prefetcher.get(consumed)
+
+    def _check_readable(self, num_unreadable: float, error: str) -> None:
+        """Raise DataError on all ranks if one cannot read its samples.
+
+        Args:
+            num_unreadable: ranks that cannot.
+            error: why this rank cannot, or "".
+        """
+
+        def fail() -> None:
+            if error:
+                raise DataError(error)
+
+        if num_unreadable:
+            on_all(fail, self.topology, context=f"the data of step {self.state.step + 1} cannot be read: ")
 
     # After a step.
 
@@ -443,13 +384,13 @@ class Trainer:
     def _is_evaluation_due(self) -> bool:
         return self._is_last or self.state.step % self.config.evaluation.interval == 0
 
-    def _stop_requested(self, interrupt: Interrupt) -> bool:
+    def _stop_requested(self) -> bool:
         """Whether a signal reached any rank. Collective, so that all stop at the same step."""
-        return self.engine.sum_over_ranks(interrupt.requested)[0] > 0
+        return self.engine.sum_over_ranks(self.interrupt.requested)[0] > 0
 
-    def _watch_pace(self, output: StepOutput, seconds: float) -> None:
-        """Note how busy this rank was, and report slow ranks."""
-        self.pace.record_busy(output.local_busy_seconds / seconds)
+    def _watch_pace(self, busy_share: float) -> None:
+        """Note the share of the step's time in which this rank waited for no other, and report slow ranks."""
+        self.pace.record_busy(busy_share)
         while self.pace.warnings:
             warning = self.pace.warnings.popleft()
             self.log.warning(warning)
@@ -464,35 +405,33 @@ class Trainer:
             self.log.record("spike", f"{output.place}: {output.remark}")
 
     def _roll_back(self) -> bool:
-        """After a spike, go back to the newest valid stable checkpoint. Collective.
-
-        Sets newer ones aside, and skips the samples of the steps that led here.
+        """After a spike, return to the newest valid stable checkpoint, and skip the samples of the steps since. Collective.
 
         Returns whether it did: not if there is no such checkpoint, or the run has only just gone back.
         """
         self.checkpoints.wait()
-        reader, step, samples = None, self.state.step, self.state.samples
+        reader, samples = None, self.state.samples
         if self.policy.may_roll_back(samples):
             with self.pace.waiting("the return to a checkpoint"):
-                reader = self.checkpoints.rollback_target(lambda found: self.policy.stable(found, step), self.start.base)
+                reader = self.checkpoints.roll_back(partial(self.policy.stable, step=self.state.step))
                 if reader is not None:
-                    self._continue(reader)
+                    self._restore(reader)
                     self.policy.roll_back(reader.state["guard"], range(reader.samples, samples))
-                    self.checkpoints.abandon_newer(reader)
         if reader is None:
             self.log.warning("there is no checkpoint to go back to: the run continues without the step")
             return False
         first, last = self.policy.rolled_back[-1]
+        detail = f"to {reader.directory}; samples {first} to {last} will be skipped"
         self.log.step = self.state.step
         self.callbacks.on_start(self.state.step)
-        self.log.record("rewound", f"to {reader.directory}; samples {first} to {last} will be skipped")
-        self.log.say(f"went back to {reader.directory}; samples {first} to {last} will be skipped")
+        self.log.record("rollback", detail)
+        self.log.say(f"rolled back {detail}")
         return True
 
-    def _report(self, output: StepOutput, seconds: float, validation: Validation | None, interrupt: Interrupt) -> None:
+    def _report(self, output: StepOutput, seconds: float, validation: Validation | None = None) -> None:
         """Pass the metrics of a step on, once it is known that the run's folder is still this run's."""
         with self.pace.waiting(f"the metrics of step {output.step}"):
-            self.lease.wait(lambda: interrupt.requested, self.log.warning)
+            self.place.lease.wait(lambda: self.interrupt.requested, self.log.warning)
             self.log.step = output.step
             self.callbacks.on_step(
                 StepMetrics(
@@ -529,16 +468,7 @@ class Trainer:
                 "lower optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
             )
 
-    def _end(self, stop: bool, interrupt: Interrupt) -> bool:
-        """Save what is not saved, and tell how the run ends. Returns what `train` does."""
-        if self.state.step > self.checkpoints.saved_step:
-            self.checkpoints.save_last()
-        if not stop:
-            self.log.record("finished")
-            return False
-        self.log.say(f"stopped on request after step {self.state.step}; --resume auto continues")
-        self.log.record("stopped", "on request")
-        return not self._is_last and not self.engine.sum_over_ranks(interrupt.by_user)[0]
+    # At the end.
 
     @contextmanager
     def _saved_without_data(self) -> Iterator[None]:
@@ -549,18 +479,18 @@ class Trainer:
             saved = "nothing to save"
             if self.state.step > self.checkpoints.saved_step:
                 try:
-                    self.checkpoints.save_last()
+                    saved = f"checkpoint {self.checkpoints.save_last()}"
                 except NotSaved as failure:
                     raise NotSaved(f"{error}; {failure}") from None
-                saved = f"checkpoint {self.folder.checkpoint(self.checkpoints.saved_step)}"
             raise DataError(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
 
-    def _raise_data_error(self, error: str) -> NoReturn:
-        """End the run because a rank cannot read its samples. error: why this one cannot, or ""."""
-
-        def fail() -> None:
-            if error:
-                raise DataError(error)
-
-        on_all(fail, self.topology, context=f"the data of step {self.state.step + 1} cannot be read: ")
-        raise AssertionError("no rank says which samples it cannot read")
+    def _end(self, stop: bool) -> bool:
+        """Save what is not saved, and report how the run ends. Returns what `train` does."""
+        if self.state.step > self.checkpoints.saved_step:
+            self.checkpoints.save_last()
+        if not stop:
+            self.log.record("finished")
+            return False
+        self.log.say(f"stopped on request after step {self.state.step}; --resume auto continues")
+        self.log.record("stopped", "on request")
+        return not self._is_last and not self.engine.sum_over_ranks(self.interrupt.by_user)[0]

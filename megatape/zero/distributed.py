@@ -58,12 +58,12 @@ def _threads(topology: Topology) -> int:
     The default of launchers, one thread or all cores per process, seldom suits a shared machine. Raises UserError if
     MEGATAPE_THREADS is not a number of threads.
     """
-    given = os.environ.get("MEGATAPE_THREADS")
-    if given is None:
+    threads = os.environ.get("MEGATAPE_THREADS")
+    if threads is None:
         return max(1, len(os.sched_getaffinity(0)) // topology.local_size)
-    if not given.isdecimal() or int(given) < 1:
-        raise UserError(f"MEGATAPE_THREADS is {given!r}: give at least 1, or unset it")
-    return int(given)
+    if not threads.isdecimal() or int(threads) < 1:
+        raise UserError(f"MEGATAPE_THREADS is {threads!r}: give at least 1, or unset it")
+    return int(threads)
 
 
 def _device_number(topology: Topology, visible: int) -> int:

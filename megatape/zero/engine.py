@@ -80,13 +80,7 @@ class Engine:
         its targets' losses; its weights are uninitialized until `state.load`.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        topology: Topology,
-        mesh: Mesh,
-        build_module: Callable[[Axis], nn.Module],
-    ) -> None:
+    def __init__(self, config: Config, topology: Topology, mesh: Mesh, build_module: Callable[[Axis], nn.Module]) -> None:
         lazy_import_dynamo()
         self.topology, self.mesh = topology, mesh
         mpu = Mpu(mesh)
@@ -106,12 +100,7 @@ class Engine:
         ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
         inner = build_optimizer(module.named_parameters(), config.optimizer)
         optimizer = GatedOptimizer(inner, self._admits_update, self._apply_bounds)
-        self.deepspeed, *_ = deepspeed.initialize(
-            model=module,
-            optimizer=optimizer,
-            mpu=mpu,
-            config=ds_config,
-        )
+        self.deepspeed, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=mpu, config=ds_config)
         if config.zero.stage == 3:
             trim_zero3_hooks(module)
         self.device = torch.device(self.deepspeed.device)

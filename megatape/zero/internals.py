@@ -21,12 +21,7 @@ from torch.autograd import Function
 # What has the names -> the names.
 PRIVATE_NAMES = {
     "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
-    "optimizer at stage 3": (
-        "_global_grad_norm",
-        "fp32_partitioned_groups_flat",
-        "grad_position",
-        "_get_param_partition_rank",
-    ),
+    "optimizer at stage 3": ("_global_grad_norm", "fp32_partitioned_groups_flat", "grad_position", "_get_param_partition_rank"),
     "parameter at stages 1 and 2": ("_hp_mapping",),
     "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor"),
     "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
@@ -52,6 +47,10 @@ class Fragment:
     flat: Tensor
     offset: int
     size: int
+
+    def values(self, tensor: Tensor | None = None) -> Tensor:
+        """The run's elements, flat and writable, of `flat` or of another tensor of its shape."""
+        return (self.flat.data if tensor is None else tensor).view(-1).narrow(0, self.offset, self.size)
 
 
 def gradient_norm(optimizer: Any) -> float:

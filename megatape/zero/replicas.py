@@ -37,10 +37,6 @@ def find_differences(state: ZeroState, topology: Topology, mesh: Mesh) -> list[s
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=axis.group)
         highest, lowest = extremes[0], -extremes[1]
         found |= {keys[index]: int(sums[index]) for index in (highest != lowest).nonzero().flatten().tolist()}
-    any_found = torch.tensor(len(found), device=state.engine.device)
-    dist.all_reduce(any_found)
-    if not any_found:
-        return []
     return _describe(exchange([[*key, value] for key, value in found.items()], topology))
 
 

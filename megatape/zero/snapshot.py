@@ -1,6 +1,7 @@
 """Master weights and optimizer state as they were at one step, while training goes on."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,7 @@ class Snapshot:
                 before = self._pieces.get((kind, name))
                 copy = before.values if before else _host_memory(piece.values)
                 copy.copy_(piece.values.detach(), non_blocking=True)
-                self._pieces[kind, name] = Piece(piece.shape, piece.share, piece.start, copy)
+                self._pieces[kind, name] = replace(piece, values=copy)
         if state.engine.device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -7,6 +7,7 @@ Where a stage keeps that run is in zero/layouts.py.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,14 +86,11 @@ class ZeroState:
     def contribution(self, name: str, kind: str) -> Piece:
         """This rank's piece; without values where another rank holds the same."""
         piece = self.piece(name, kind)
-        if self.matrix_state.shape(name, kind) or self.contributes(name):
+        if self.matrix_state.shape(name, kind):  # on its owner only
             return piece
-        return Piece(piece.shape, piece.share, piece.start, piece.values[:0])
-
-    def contributes(self, name: str) -> bool:
-        """Whether this rank's piece of a parameter counts: where several ranks hold the same one, that of the first does."""
-        first_replica = not self.is_replicated(name) or self.mesh["replicate"].rank == 0
-        return first_replica and (self.is_divided(name) or self.mesh["tensor"].rank == 0)
+        is_first_replica = not self.is_replicated(name) or self.mesh["replicate"].rank == 0
+        is_first = is_first_replica and (self.is_divided(name) or self.mesh["tensor"].rank == 0)
+        return piece if is_first else replace(piece, values=piece.values[:0])
 
     def load(self, read: Reader, step: int) -> None:
         """Overwrite master weights, optimizer state and compute weights with what `read` returns for this rank's pieces.
@@ -117,21 +115,19 @@ class ZeroState:
         held = self.fragment(name)
         if held is None:
             return Piece(self._shape(name), self._share(name), 0, torch.empty(0))
-        source = held.flat.data if kind == WEIGHT else self.optimizer.state[held.flat][kind]
-        return Piece(self._shape(name), self._share(name), held.start, source.view(-1).narrow(0, held.offset, held.size))
+        source = None if kind == WEIGHT else self.optimizer.state[held.flat][kind]
+        return Piece(self._shape(name), self._share(name), held.start, held.values(source))
 
     def gradient_piece(self, name: str) -> Piece:
         """This rank's run of elements of the gradient, inside a step of the optimizer.
 
         It is without values where another rank holds the same.
         """
-        held = self.fragment(name)
-        if held is None or not self.contributes(name):
-            return Piece(self._shape(name), self._share(name), 0, torch.empty(0))
+        piece, held = self.contribution(name, WEIGHT), self.fragment(name)
+        if held is None or not piece.values.numel():
+            return piece
         assert held.flat.grad is not None, f"no gradient of {name}"
-        return Piece(
-            self._shape(name), self._share(name), held.start, held.flat.grad.view(-1).narrow(0, held.offset, held.size)
-        )
+        return replace(piece, values=held.values(held.flat.grad))
 
     def fragment(self, name: str) -> Fragment | None:
         """Where this rank keeps its part of a parameter; None if it has no part."""

@@ -19,8 +19,8 @@ from megatape.model.transformer import Transformer
 from tests import bounds
 from tests.attention.test_operation import random_document_starts
 from tests.bounds import assert_close
+from tests.helpers.runs import tensors
 from tests.model.builder import random_model, tokens_and_positions
-from tests.training.test_trainable import tensors
 from tests.workers import run_workers
 
 pytestmark = pytest.mark.numerics

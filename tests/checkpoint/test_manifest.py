@@ -13,6 +13,7 @@ from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, 
 from megatape.errors import CheckpointError
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
+BASE: dict[str, Any] = {"folder": "/base", "relative": "../base", "files": {}, "tensors": {}}
 
 
 @pytest.fixture
@@ -93,15 +94,21 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         load_manifest(checkpoint)
     path.write_text(json.dumps(content))
     for forged, told in (
-        ({"format": "1"}, "format is '1', not a whole number"),
-        ({"format": True}, "format is True"),
+        ({"format": "1"}, "format: Input should be a valid integer; it is '1'"),
+        ({"format": True}, "format: Input should be a valid integer; it is 'True'"),
         ({"format": 2}, "format 2 without a base"),
-        ({"base": {}}, "format 1 with a base"),
-        ({"files": []}, "files is not an object"),
-        ({"files": {"../../a": {}}}, "file '../../a' is not in the checkpoint's folder"),
-        ({"files": {"..": {}}}, "file '..' is not in the checkpoint's folder"),
-        ({"files": {"a": {"bytes": "5"}}}, "file 'a' has no size or sha256"),
-        ({"tensors": {"weight": ["w"]}}, "tensors is not an object of objects"),
+        ({"base": {}}, "base.folder: Field required"),
+        ({"base": BASE}, "format 1 with a base"),
+        ({"base": BASE | {"folder": 1}}, "base.folder: Input should be a valid string"),
+        ({"base": BASE | {"tensors": {"w": {"file": "a", "name": "x", "shape": "none"}}}}, "base.tensors.w.shape"),
+        ({"base": BASE | {"files": {"../a": {"bytes": 1, "sha256": ""}}}}, "'../a' is no file of the folder"),
+        ({"base": BASE | {"tensors": {"w": {"file": "c", "name": "x", "shape": [1]}}}}, "weight of w is in 'c', which is not"),
+        ({"files": []}, "files: Input should be a valid dictionary"),
+        ({"files": {"../../a": {}}}, "'../../a' is no file of the folder"),
+        ({"files": {"..": {}}}, "'..' is no file of the folder"),
+        ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: Input should be a valid integer"),
+        ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: Field required"),
+        ({"tensors": {"weight": ["w"]}}, "tensors.weight: Input should be a valid dictionary"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
     ):
         other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}

@@ -8,9 +8,12 @@ import pytest
 
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import save_manifest, write_file
-from megatape.checkpoint.writer import RunPlace, prune
+from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.writer import prune
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
+from megatape.runtime.pace import unlimited
+from megatape.runtime.run_log import RunLog
 from megatape.runtime.topology import Topology
 from megatape.zero.state import ZeroState
 
@@ -32,7 +35,7 @@ def test_parameters_are_grouped_into_files(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
-    """A corrupted one is neither counted nor removed. Of the others one may be spared, but none that a rewind set aside."""
+    """A corrupted one is neither counted nor removed. Of the others one may be spared, but none that a rollback moved aside."""
     folder = RunFolder(tmp_path)
     for step in range(1, 6):
         directory = folder.checkpoint(step)
@@ -55,4 +58,5 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
 
 
 def _place(folder: RunFolder) -> RunPlace:
-    return RunPlace(folder, Lease(folder.lease), Topology(0, 1, 0))
+    lease, topology = Lease(folder.lease), Topology(0, 1, 0)
+    return RunPlace(folder, lease, topology, RunLog(folder, lease, topology), unlimited())

@@ -34,7 +34,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="session")
 def cluster_config(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run that takes a few seconds on 1, 2 or 4 ranks. eps as in tests/training/test_stages.py."""
+    """A run that takes a few seconds on 1, 2 or 4 ranks. eps as in tests/end_to_end/test_stages.py."""
     config = small_config(data_directory, tmp_path_factory.mktemp("cluster") / "unused")
     config["training"] |= {"steps": 3, "micro_batch_size": 2}
     config["optimizer"]["eps"] = 1e-3

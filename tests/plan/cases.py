@@ -10,7 +10,6 @@ from megatape.parallel.traffic import CountTraffic
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.interrupt import Interrupt
 from megatape.training.trainer import Trainer
 
 WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches
@@ -35,9 +34,9 @@ def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     for _ in range(WARM_UP if config.zero.stage == 3 else 1):
-        run.train_step(Interrupt())
+        run.train_step()
     with CountTraffic(run.mesh["tensor"], run.mesh["data"]) as counted:
-        run.train_step(Interrupt())
+        run.train_step()
     return {group: dict(sent) for group, sent in counted.sent.items()} | {
         "overlapped": {"tensor": counted.overlapped["tensor"]}
     }

@@ -14,8 +14,8 @@ from megatape.tasks.task import Measure
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
 from tests.conftest import small_config
+from tests.helpers.position_views import some_view
 from tests.training.context import make_callbacks, make_context
-from tests.training.test_position_view import some_view
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 

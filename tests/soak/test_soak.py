@@ -14,6 +14,7 @@ import pytest
 
 from megatape.files import write_atomically
 from megatape.run_folder import RunFolder
+from tests.helpers.runs import flip_byte
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
@@ -21,7 +22,6 @@ from tests.soak.progress import Progress
 from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
 from tests.soak.soak import soak
 from tests.soak.verdict import compare
-from tests.training.conftest import flip_byte
 from tests.workers import run_workers
 
 

@@ -12,7 +12,6 @@ from megatape.data.training.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.interrupt import Interrupt
 from megatape.training.trainer import Trainer
 from tests.workers import run_workers
 
@@ -26,10 +25,10 @@ def count(raw: dict[str, Any], topology: Topology) -> list[int]:
     """How many signatures a step inspects, and how many ranges it opens."""
     config = parse_config(raw, "test")
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
-    run.train_step(Interrupt())
+    run.train_step()
     with (
         patch.object(inspect, "_signature_from_function", wraps=inspect._signature_from_function) as signatures,  # type: ignore[attr-defined]
         patch.object(type(get_accelerator()), "range_push") as ranges,
     ):
-        run.train_step(Interrupt())
+        run.train_step()
     return [signatures.call_count, ranges.call_count]

@@ -1,6 +1,5 @@
 """A trace of some training steps with named ranges, and a summary of where the time and the bytes went."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -75,7 +74,7 @@ class Profile(Callback):
         for module in self.run.engine.deepspeed.module.modules():
             for kind, name in RANGES.items():
                 if isinstance(module, kind):
-                    self.recording.callback(_name_ranges(module, name))
+                    _name_passes(module, name, self.recording)
 
     def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
         steps = min(self.steps, self.begun - WARM_UP)
@@ -88,37 +87,34 @@ class Profile(Callback):
         self.run.log.say(f"{_summary(recorder, traffic, steps)}\n{trace}")
 
 
-def _name_ranges(module: nn.Module, name: str) -> Callable[[], None]:
-    """Run the module's passes inside ranges of this name until what this returns is called."""
-    open_ranges: dict[str, list[Any]] = {name: [], name + BACKWARD: []}
+class Range:
+    """A named range of the profile, which hooks of a module open and close."""
 
-    def enter(label: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            current = record_function(label)
-            current.__enter__()
-            open_ranges[label].append(current)
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._open: list[record_function] = []
 
-        return hook
+    def enter(self, *_: object) -> None:
+        """Open the range."""
+        self._open.append(record_function(self._label))
+        self._open[-1].__enter__()
 
-    def leave(label: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            if open_ranges[label]:
-                open_ranges[label].pop().__exit__(None, None, None)
+    def leave(self, *_: object) -> None:
+        """Close the range that was opened last, if one is open."""
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
 
-        return hook
 
+def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
+    """Run the module's passes inside ranges of this name until the recording ends."""
+    forward, backward = Range(name), Range(name + BACKWARD)
+    recording.enter_context(module.register_forward_pre_hook(forward.enter))
     # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it
     # needs.
-    hooks = [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave(name), always_call=True)]
+    recording.enter_context(module.register_forward_hook(forward.leave, always_call=True))
     if not isinstance(module, VocabularyEmbedding):  # which has no differentiable input, so that nothing tells its end
-        hooks.append(module.register_full_backward_pre_hook(enter(name + BACKWARD)))
-        hooks.append(module.register_full_backward_hook(leave(name + BACKWARD)))
-
-    def remove() -> None:
-        for hook in hooks:
-            hook.remove()
-
-    return remove
+        recording.enter_context(module.register_full_backward_pre_hook(backward.enter))
+        recording.enter_context(module.register_full_backward_hook(backward.leave))
 
 
 def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
@@ -129,22 +125,20 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     def total(event: Any) -> float:
         return float(event.device_time_total if on_gpu else event.cpu_time_total)
 
-    def own(event: Any) -> float:
+    def exclusive(event: Any) -> float:
         return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
 
     labels = {name + suffix for name in RANGES.values() for suffix in ("", BACKWARD)} | traffic.labels
     ranges = sorted((event for event in averages if event.key in labels), key=total, reverse=True)
-    operations = sorted((event for event in averages if event.key not in labels), key=own, reverse=True)[:OPERATIONS]
+    operations = sorted((event for event in averages if event.key not in labels), key=exclusive, reverse=True)[:OPERATIONS]
     rows = [("range, with all inside it", "calls", "ms")]
     rows += [(event.key, f"{event.count / steps:g}", f"{total(event) / steps / 1e3:.2f}") for event in ranges]
     rows += [("operation, by itself", "calls", "ms")]
-    rows += [(event.key, f"{event.count / steps:g}", f"{own(event) / steps / 1e3:.2f}") for event in operations]
+    rows += [(event.key, f"{event.count / steps:g}", f"{exclusive(event) / steps / 1e3:.2f}") for event in operations]
     rows += [("bytes sent", "", "")]
     for group, sent in traffic.sent.items():
         rows += [(f"{group} ranks, {collective}", "", format_bytes(count / steps)) for collective, count in sent.items()]
-        if sent:
-            rows.append(
-                (f"{group} ranks, of these overlapped with computation", "", format_bytes(traffic.overlapped[group] / steps))
-            )
+        overlapped = format_bytes(traffic.overlapped[group] / steps)
+        rows += [(f"{group} ranks, of these overlapped with computation", "", overlapped)] if sent else []
     table = columns(rows, align=("left", "right", "right"))
     return f"profile of {steps} steps, for one step on this rank:\n{table}"

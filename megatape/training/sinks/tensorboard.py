@@ -21,7 +21,7 @@ class TensorBoard(Sink):
         self._failed = -RETRY
 
     def start(self, step: int) -> None:
-        self._close()
+        self.close()
 
     def write(self, metrics: StepMetrics) -> None:
         if time.monotonic() - self._failed < RETRY:
@@ -37,13 +37,10 @@ class TensorBoard(Sink):
             # A writer whose thread could not write never does again. A new one begins a new file.
             self._failed = time.monotonic()
             with suppress(OSError):
-                self._close()
+                self.close()
             raise
 
     def close(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
         writer, self._writer = self._writer, None
         if writer:
             writer.close()

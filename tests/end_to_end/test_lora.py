@@ -8,7 +8,7 @@ import torch
 
 from tests import bounds
 from tests.bounds import assert_close
-from tests.training.test_trainable import tensors
+from tests.helpers.runs import tensors
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"

@@ -32,9 +32,3 @@ def finished(trained: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     config = copy.deepcopy(trained)
     config["run"]["directory"] = str(shutil.copytree(trained["run"]["directory"], tmp_path / "run"))
     return config
-
-
-def flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)

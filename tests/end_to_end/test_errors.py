@@ -36,7 +36,7 @@ def logs(raw_config: dict[str, Any], folder: Path, error: str, ranks: list[int])
     """Statuses and errors of two ranks, these of which fail."""
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps({"config": raw_config, "error": error, "ranks": ranks}))
-    with Workers("tests.training.test_errors:fail", 2, folder) as workers:
+    with Workers("tests.end_to_end.test_errors:fail", 2, folder) as workers:
         return workers.statuses(90), [workers.logs([rank]) for rank in (0, 1)]
 
 

@@ -253,7 +253,7 @@ def test_a_rank_reads_its_share(base: dict[str, Any], tmp_path: Path) -> None:
     for path, value in case["set"].items():
         section, _, key = path.partition(".")
         base.setdefault(section, {})[key] = value
-    results = run_workers("tests.training.test_start:measure_loading", 4, base, tmp_path / "workers")
+    results = run_workers("tests.end_to_end.test_start:measure_loading", 4, base, tmp_path / "workers")
     whole = results[0]["model"]
     assert whole > 40e6
     for result in results:
@@ -270,7 +270,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        started = _measured(state, initial_state(config, state.parameters, topology, run.data.tokenizer).read)
+        started = _measured(state, initial_state(config, state.parameters, run.place, run.data.tokenizer).read)
     raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:

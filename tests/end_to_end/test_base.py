@@ -17,9 +17,8 @@ from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
 from megatape.plan.memory import checkpoint_bytes
 from tests.conftest import Command
+from tests.helpers.runs import flip_byte, tensors
 from tests.hf.tiny import save_tiny
-from tests.training.conftest import flip_byte
-from tests.training.test_trainable import tensors
 from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"

@@ -53,7 +53,7 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
 
 def test_generators_follow_the_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Whatever has drawn from them before the run, as other launchers' imports may; ranks have different ones."""
-    states = run_workers("tests.training.test_resume:begin_twice", 2, raw_config, tmp_path / "workers")
+    states = run_workers("tests.end_to_end.test_resume:begin_twice", 2, raw_config, tmp_path / "workers")
     assert states[0][0] == states[0][1] != states[1][0] == states[1][1]
 
 

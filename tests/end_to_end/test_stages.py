@@ -1,13 +1,10 @@
 """Every ZeRO stage, number of data and tensor ranks, and accumulation trains the same model as one plain process."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from megatape.config import parse_config
 from megatape.data.training.splits import open_data
@@ -17,8 +14,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import on_device
 from megatape.training.trainer import Trainer
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers.runs import compare, step_tensors
 from tests.workers import run_workers
 
 # Each option is trained plain, at stage 0 on one process, and compared with every topology at several stages.
@@ -99,7 +95,7 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
         compare(folder / "one" / option, folder / "divided" / option, step=2)
     for option in RESUMED:
         for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            straight, other = (_tensors(folder / run / option, kind, step=2) for run in ("divided", "resumed"))
+            straight, other = (step_tensors(folder / run / option, kind, step=2) for run in ("divided", "resumed"))
             assert all(torch.equal(other[name], tensor) for name, tensor in straight.items()), (option, kind)
 
 
@@ -122,28 +118,6 @@ def test_equal_to_plain(config: dict[str, Any], folder: Path, world_size: int, t
         compare(folder / "plain" / str(case["option"]), folder / str(case["name"]))
 
 
-def compare(plain: Path, this: Path, step: int = 3) -> None:
-    """Losses, gradient norms, and weights and moments after `step` steps of two runs."""
-    for expected, found in zip(_metrics(plain), _metrics(this), strict=True):
-        for field in ("loss", "grad_norm"):
-            assert_close([found[field]], [expected[field]], bounds.TRAINED, what=(this, found["step"], field))
-    for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        ours, theirs = _tensors(this, kind, step), _tensors(plain, kind, step)
-        assert ours.keys() == theirs.keys()
-        for name, tensor in theirs.items():
-            # Softmax ignores FIRE's output bias: its gradient is rounding, and its weights stay within that of zero.
-            floor = 1.0 if name.endswith("outer_bias") else 1e-12
-            assert_close(ours[name], tensor, bounds.TRAINED, floor=floor, what=(this, kind, name))
-
-
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def _tensors(run: Path, kind: str, step: int = 3) -> dict[str, Tensor]:
-    return load_file(run / "checkpoints" / f"step-{step:08d}" / f"{kind}-00000.safetensors")
-
-
 def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -> None:
     """16 micro-batches of one sample give the gradient of that sample, exactly: a sum of 16 equal numbers is not rounded in
     float32.
@@ -151,9 +125,11 @@ def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -
     The first moment after one step is the gradient. Summed in bfloat16 it would be off by the rounding of the running sum."""
     config["training"] |= {"precision": "bfloat16", "micro_batch_size": 1, "gradient_clip": 0.0}
     config["run"]["directory"] = str(folder / "bfloat16")
-    run_workers("tests.training.test_stages:train_on_one_sample", 1, config, folder / "workers-bfloat16")
+    run_workers("tests.end_to_end.test_stages:train_on_one_sample", 1, config, folder / "workers-bfloat16")
     for stage in (2, 3):
-        once, often = (_tensors(folder / "bfloat16" / f"{stage}-{repetitions}", "exp_avg", step=0) for repetitions in (1, 16))
+        once, often = (
+            step_tensors(folder / "bfloat16" / f"{stage}-{repetitions}", "exp_avg", step=0) for repetitions in (1, 16)
+        )
         for name, tensor in once.items():
             assert torch.equal(often[name], tensor), (stage, name)
         assert once["head.weight"].any()

@@ -16,7 +16,7 @@ from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
 from tests.conftest import Command
-from tests.training.test_stages import compare
+from tests.helpers.runs import compare
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"

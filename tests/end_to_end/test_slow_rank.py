@@ -25,7 +25,7 @@ def test_a_slow_rank_is_named(raw_config: dict[str, Any], tmp_path: Path) -> Non
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps(raw_config))
-    with Workers("tests.training.test_slow_rank:train", 2, folder) as workers:
+    with Workers("tests.end_to_end.test_slow_rank:train", 2, folder) as workers:
         assert workers.statuses(120) == [0, 0], workers.logs()
     events = [entry for _, entry in read_lines(RunFolder(Path(raw_config["run"]["directory"])).events)]
     details = [event["detail"] for event in events if event["event"] == "slow rank"]

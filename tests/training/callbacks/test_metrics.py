@@ -27,9 +27,9 @@ from megatape.training.position_view import PositionView
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
+from tests.helpers.position_views import some_view
 from tests.training.cases import train_cases
 from tests.training.context import make_callbacks, make_context
-from tests.training.test_position_view import some_view
 from tests.workers import run_workers
 
 
@@ -110,7 +110,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
 def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Training goes on with one warning. As soon as there is room it logs again, also the events, views and steps meanwhile, of
     which the proof of `megatape ledger` needs the last."""
-    target = "tests.training.test_metrics:log_on_a_full_disk"
+    target = "tests.training.callbacks.test_metrics:log_on_a_full_disk"
     (printed,) = run_workers(target, 1, {"config": raw_config}, tmp_path / "workers")
     run = RunFolder(Path(raw_config["run"]["directory"]))
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == list(range(1, 10))
@@ -142,7 +142,7 @@ def note_syncs(payload: dict[str, Any], topology: Topology) -> list[tuple[str, i
 def test_metrics_are_on_disk_before_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path, background: bool) -> None:
     raw_config["checkpoint"] = {"interval": 2, "background": background}
     payload = {"config": raw_config, "cases": [{"name": "run"}]}
-    (synced,) = run_workers("tests.training.test_metrics:note_syncs", 1, payload, tmp_path / "workers")
+    (synced,) = run_workers("tests.training.callbacks.test_metrics:note_syncs", 1, payload, tmp_path / "workers")
     assert [entry for entry in synced if entry[0] in ("metrics.jsonl", "manifest.json")] == [
         ["metrics.jsonl", 2],
         ["manifest.json", 0],

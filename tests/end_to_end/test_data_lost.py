@@ -79,7 +79,7 @@ def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Pa
     for kind in told:
         shutil.copytree(data_directory, tmp_path / "data" / kind)
     payload = {"config": raw_config, "kinds": list(told), "data": str(tmp_path / "data")}
-    target = "tests.training.test_data_lost:train_disturbed"
+    target = "tests.end_to_end.test_data_lost:train_disturbed"
     first, second = run_workers(target, 2, payload, tmp_path / "workers")
     assert first[:-1] == second[:-1], "all ranks tell the same"
     assert "LeaseLost: run.directory" in first[-1] and "RankFailed: rank 0 failed: LeaseLost" in second[-1]

@@ -18,7 +18,6 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training import spike_policy
 from megatape.training.callbacks.metrics import Metrics
-from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 from megatape.training.step import StepMetrics
 from megatape.training.trainer import Start, Trainer
 from tests.workers import run_workers
@@ -44,7 +43,7 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["zero"] = {"stage": 1}  # faster than stage 3, and nothing here depends on it
     raw_config["checkpoint"] = {"interval": 4, "keep": 2}
     raw_config["evaluation"]["interval"] = 100
-    run_workers("tests.training.test_spikes:train_runs", 2, raw_config, tmp_path / "workers")
+    run_workers("tests.end_to_end.test_spikes:train_runs", 2, raw_config, tmp_path / "workers")
     runs = {name: RunFolder(tmp_path / "run" / name) for name in RUNS}
     ends = {name: _end(folder) for name, folder in runs.items()}
     assert _equal(ends["transient"], ends["plain"])
@@ -63,7 +62,7 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert [step for event, step, _ in events["skip"] if event == "skipped"] == [SPIKE]
     assert [step for event, step, _ in events["rewind"] if event == "skipped"] == [12, 13, 14]
     # Calm steps have followed that of step 8, not that of step 12.
-    (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rewound"]
+    (went,) = [(step, detail) for event, step, detail in events["rewind"] if event == "rollback"]
     assert went[0] == 8 and "step-00000008; samples 88 to 111 will be skipped" in went[1]
 
 
@@ -101,6 +100,7 @@ REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
     "led there": ({"training": {"skip_samples": [[88, 111]]}}, ()),
     "often": ({"checkpoint": {"interval": 1, "keep": 1}}, (14,)),
     "older": ({}, (14,)),
+    "newest": ({"checkpoint": {"interval": 5}}, (14,)),
     "killed": ({}, (14,)),
 }
 MORE_REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
@@ -112,11 +112,13 @@ MORE_REWINDS: dict[str, tuple[dict[str, Any], Collection[int]]] = {
     "twice": ({"checkpoint": {"interval": 8}}, (14, 19)),
     "for ever": ({}, range(14, 21)),
 }
+CORRUPTED: dict[str, tuple[int, ...]] = {"older": (8,), "newest": (10,), "none": (4, 8)}  # steps of checkpoints
 # Name of a run -> the steps to which it went back, and the run that it equals.
 GONE_BACK = {
     "often": ([9], "led there"),
     "in the background": ([9], "led there"),
     "older": ([4], "led there"),
+    "newest": ([5], "led there"),
     "none": ([], "skip"),
     "killed": ([8], "plain"),  # it goes back, is killed, and meets no spike again
     "twice": ([8, 8], "led there twice"),
@@ -133,17 +135,19 @@ def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None
     raw_config["checkpoint"] = {"interval": 4, "keep": 4}
     raw_config["evaluation"]["interval"] = 100
     payload = {"config": raw_config, "cases": cases}
-    run_workers("tests.training.test_spikes:train_rewinds", 1, payload, tmp_path / "workers")
+    run_workers("tests.end_to_end.test_spikes:train_rewinds", 1, payload, tmp_path / "workers")
     runs = {name: RunFolder(tmp_path / "run" / name) for name in globals()[cases]}
     left = {name: sorted(path.name for path in folder.checkpoints.iterdir()) for name, folder in runs.items()}
     for name in runs.keys() & GONE_BACK:
         steps, equal = GONE_BACK[name]
-        assert [step for event, step, _ in _events(runs[name]) if event == "rewound"] == steps, name
+        assert [step for event, step, _ in _events(runs[name]) if event == "rollback"] == steps, name
         if equal:
             assert _equal(_end(runs[name]), _end(runs[equal])), name
             assert _metrics(runs[name]) == _metrics(runs[equal]), name
-        aside = {"older": ["step-00000008.corrupted"], "none": [f"step-0000000{step}.corrupted" for step in (4, 8)]}
-        assert [path for path in left[name] if "." in path] == aside.get(name, []), name
+        aside = [f"step-{step:08d}.corrupted" for step in CORRUPTED.get(name, ())]
+        assert [path for path in left[name] if "." in path] == aside, name
+    if "newest" in left:
+        assert "step-00000010" in left["newest"], "the step of the last save before the rollback is saved again"
     for name in left.keys() & {"often", "in the background"}:
         assert len(left[name]) == 3, "the one that is kept, the calm one, and the next"
 
@@ -159,7 +163,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
         def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
             return Trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
 
-        def corrupt(run: Trainer, steps: tuple[int, ...] = {"older": (8,), "none": (4, 8)}.get(name, ())) -> None:
+        def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
             for step in steps if run.state.step + 1 == SPIKE else ():
                 (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
 
@@ -196,53 +200,3 @@ def _metrics(folder: RunFolder) -> list[dict[str, Any]]:
 def _events(folder: RunFolder) -> list[tuple[str, int, str]]:
     lines = [json.loads(line) for line in folder.events.read_text().splitlines()]
     return [(line["event"], line["step"], line["detail"]) for line in lines]
-
-
-def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
-    training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
-    policy, steps = SpikePolicy(training), 0
-
-    def observe(loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        policy.observe(steps, loss, 1.0, policy.decide(loss, 1.0), has_fault=False)
-
-    for number in range(spike_policy.FEWEST):
-        assert policy.decide(100.0, 100.0) == Take()  # too few to tell
-        observe(3.0 + 0.1 * (number % 2))
-    assert policy.decide(3.05 + 0.05 * 5.9, 1.0) == Take()
-    decision = policy.decide(3.05 + 0.05 * 6.1, 1.0)
-    assert isinstance(decision, Skip)
-    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
-    assert policy.skip_reason(3.05 + 0.05 * 6.1, 1.0) == decision.reason
-    assert policy.decide(-100.0, 1.0) == Take()
-    state = json.loads(json.dumps(policy.state_dict()))
-    for on_spike, kind in (("log", Take), ("rewind", Rollback)):
-        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}))
-        copied.load_state_dict(state)
-        other = copied.decide(4.0, 1.0)
-        assert type(other) is kind and other.reason == policy.decide(4.0, 1.0).reason != ""
-        assert copied.skip_reason(4.0, 1.0) == ("" if kind is Take else other.reason)
-    for number in range(spike_policy.WINDOW):  # a level that lasts is no spike
-        observe(4.0 + 0.1 * (number % 2))
-    assert policy.decide(4.1, 1.0) == Take() and "the loss" in policy.decide(5.0, 1.0).reason
-
-
-def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
-    """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
-    raw_config["training"]["on_spike"] = "rewind"
-    config = parse_config(raw_config, "test").training
-    before, found = SpikePolicy(config), SpikePolicy(config)
-    before.observe(70, 1.0, 1.0, Take(), has_fault=True)
-    found.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert found.stable([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.stable([80, 70, 6, 5, 0], 134) == [70, 5, 0]
-    assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
-    assert found.protected([200, 100, 80], 200) == [100, 200]
-    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"})).protected([90, 80], 100) == []
-
-
-@pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])
-def test_ranges_that_are_none(raw_config: dict[str, Any], ranges: Any) -> None:
-    raw_config["training"]["skip_samples"] = ranges
-    with pytest.raises(ValueError, match="training.skip_samples"):
-        parse_config(raw_config, "test")

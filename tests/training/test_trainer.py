@@ -19,7 +19,6 @@ from megatape.data.training.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.interrupt import Interrupt
 from megatape.training.trainer import Trainer
 from megatape.zero import compiler
 from tests.workers import run_workers
@@ -87,9 +86,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
             assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"
-        run.train_step(Interrupt())  # the counts of the first step have their own exchange
+        run.train_step()  # the counts of the first step have their own exchange
         with Waits() as waits, Operators(waits):
-            run.train_step(Interrupt())
+            run.train_step()
         found.append([waits.ours, sorted(waits.theirs)])
     return found
 
@@ -98,5 +97,5 @@ def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any
     """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself."""
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2
-    for results in run_workers("tests.training.test_step:count_waits", 2, raw_config, tmp_path / "workers"):
+    for results in run_workers("tests.training.test_trainer:count_waits", 2, raw_config, tmp_path / "workers"):
         assert results == [[ours, sorted(theirs)] for ours, theirs in STEPS.values()]

@@ -29,7 +29,7 @@ from megatape.training.trainer import Trainer
 from tests.workers import Workers, run_workers
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
-TARGET = "tests.training.test_folder_away:train_without_folder"
+TARGET = "tests.end_to_end.test_folder_away:train_without_folder"
 
 
 class Away:

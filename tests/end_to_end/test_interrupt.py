@@ -95,7 +95,7 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
     raw_config["training"]["steps"] = 9
     raw_config["checkpoint"] = {"interval": 4}
     raw_config["evaluation"]["interval"] = 3
-    for results in run_workers("tests.training.test_interrupt:ask_in", 2, raw_config, tmp_path / "workers"):
+    for results in run_workers("tests.end_to_end.test_interrupt:ask_in", 2, raw_config, tmp_path / "workers"):
         assert results == {"__enter__": [True, 0], "save": [True, 4], "evaluate": [True, 3], "nohup": [False, 9]}
     root = Path(raw_config["run"]["directory"])
     saved = {name: [path.name for path in (root / name).glob("checkpoints/*")] for name in ("__enter__", "save", "evaluate")}
@@ -107,7 +107,7 @@ def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Pat
     and the position views have the evaluation as if nobody had asked."""
     raw_config["training"]["steps"] = 6
     raw_config["evaluation"]["interval"] = 2
-    for results in run_workers("tests.training.test_interrupt:ask_in_steps", 2, raw_config, tmp_path / "workers"):
+    for results in run_workers("tests.end_to_end.test_interrupt:ask_in_steps", 2, raw_config, tmp_path / "workers"):
         assert results == {"stopped": [[True, 2], [True, 2], [True, 4], [False, 6]], "straight": [[False, 6]]}
     folders = [RunFolder(Path(raw_config["run"]["directory"]) / name) for name in ("stopped", "straight")]
     stopped, straight = ([entry for _, entry in read_lines(folder.metrics)] for folder in folders)

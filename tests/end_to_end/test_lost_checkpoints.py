@@ -15,7 +15,7 @@ from megatape.files import write_atomically
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
-from tests.training.conftest import flip_byte
+from tests.helpers.runs import flip_byte
 from tests.training.context import make_context
 from tests.workers import run_workers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.reader import CheckpointReader
-from tests.training.conftest import flip_byte
+from tests.helpers.runs import flip_byte
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"

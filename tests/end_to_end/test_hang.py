@@ -40,7 +40,7 @@ def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = 
     raw_config["training"]["steps"] = 1000
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps({"config": raw_config, "hang": hang}))
-    return Workers("tests.training.test_hang:train", num_ranks, folder)
+    return Workers("tests.end_to_end.test_hang:train", num_ranks, folder)
 
 
 def train(payload: dict[str, Any], topology: Topology) -> NoReturn:

@@ -14,7 +14,6 @@ from megatape.data.training.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
-from megatape.training.interrupt import Interrupt
 from megatape.training.trainer import Trainer
 from tests.workers import run_workers
 
@@ -50,7 +49,7 @@ def test_no_rank_takes_it(raw_config: dict[str, Any], tmp_path: Path, stages: li
     raw_config["training"] |= {"steps": 5, "micro_batch_size": 2}  # two micro-batches, of which the first has the fault
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
-    for rank, found in enumerate(run_workers("tests.zero.test_left_out:train", 4, payload, tmp_path / "workers")):
+    for rank, found in enumerate(run_workers("tests.zero.test_engine:train", 4, payload, tmp_path / "workers")):
         for stage, (faults, unchanged, equal) in zip(stages, found, strict=True):
             for (_, _, expected), fault in zip(FAULTS.values(), faults, strict=True):
                 assert fault.startswith(expected) or (stage != "0" and expected.startswith("a gradient") and fault), (
@@ -73,7 +72,7 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
             before = _numbers(run)
             where, victim, _ = FAULTS.get(step, ("", -1, ""))
             with _fault(run, where if topology.rank == victim else ""):
-                result = run.train_step(Interrupt())
+                result = run.train_step()
             if step in FAULTS:
                 faults.append(result.skipped)
                 unchanged.append(_equal(before, _numbers(run)))
@@ -83,11 +82,11 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
 
         straight = _run(raw, stage, changes, topology, "without")
         for _ in FIRST:
-            straight.train_step(Interrupt())
+            straight.train_step()
         straight.state.samples += len(FAULTS) * straight.config.training.global_batch_size
         straight.next_status = None
         for _ in LAST:
-            straight.train_step(Interrupt())
+            straight.train_step()
         results.append([faults, unchanged, _equal(_numbers(run), _numbers(straight))])
     return results
 

@@ -15,7 +15,8 @@ import torch
 
 from megatape.checkpoint import manager
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.writer import Contents, RunPlace
+from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.writer import Contents
 from megatape.config import parse_config
 from megatape.data.training.splits import open_data
 from megatape.errors import TrainingDiverged
@@ -25,7 +26,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
 from tests.workers import Workers, run_workers
 
-MODULE = "tests.training.test_background_saves"
+MODULE = "tests.end_to_end.test_background_saves"
 STAGES: dict[str, dict[str, Any]] = {
     "stage 0": {"zero": {"stage": 0}},
     "stage 2, float32": {"zero": {"stage": 2}, "training": {"precision": "float32"}},

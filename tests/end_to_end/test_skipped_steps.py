@@ -31,7 +31,7 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 5}
     raw_config["checkpoint"] = {"interval": 2, "keep": 5}
     raw_config["evaluation"]["interval"] = 100
-    (errors,) = run_workers("tests.training.test_skipped_steps:train_runs", 1, raw_config, tmp_path / "workers")
+    (errors,) = run_workers("tests.end_to_end.test_skipped_steps:train_runs", 1, raw_config, tmp_path / "workers")
     folders = {name: RunFolder(tmp_path / "run" / name) for name in RUNS}
 
     straight = folders["straight"]

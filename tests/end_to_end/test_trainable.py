@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from megatape.config import parse_config
@@ -15,6 +14,7 @@ from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
 from tests import bounds
 from tests.bounds import assert_close
+from tests.helpers.runs import tensors
 from tests.workers import run_workers
 
 CHOSEN = ["position", "norm.weight", "head.weight", "blocks.1.mlp.down.weight"]  # the first block's input has no gradient
@@ -28,14 +28,6 @@ TOPOLOGIES: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
     },
 }
 RESUMED = ("plain", "stage0", "stage3")
-
-
-def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for file in checkpoint.glob(f"{kind}-*.safetensors"):
-        with safe_open(file, framework="pt") as opened:
-            found |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-    return found
 
 
 @pytest.mark.slow

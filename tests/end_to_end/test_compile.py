@@ -10,8 +10,8 @@ from megatape.config import parse_config
 from megatape.model import build
 from megatape.model.compiled import compile_blocks
 from megatape.runtime.topology import Topology
+from tests.helpers.runs import compare
 from tests.training.cases import train_cases
-from tests.training.test_stages import compare
 from tests.workers import run_workers
 
 
@@ -24,7 +24,9 @@ def test_compiled_equals_eager(raw_config: dict[str, Any], tmp_path: Path) -> No
     raw_config["evaluation"]["interval"] = 1
     raw_config["zero"] = {"stage": 2}
     cases = [{"name": name, "set": {"training.compile": name == "compiled"}} for name in ("eager", "compiled")]
-    (found,) = run_workers("tests.training.test_compile:train", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    (found,) = run_workers(
+        "tests.end_to_end.test_compile:train", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers"
+    )
     # The norm in training, in evaluation and for the position view; the MLP's part in the last and the other blocks; the
     # position update in the first and the other blocks.
     assert found == {"graphs": 7, "breaks": 0, "refusal": True, "left to our kernel": [True, False]}

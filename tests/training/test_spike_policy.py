@@ -1,0 +1,60 @@
+"""The decisions of the spike policy, without a run."""
+
+import json
+from typing import Any
+
+import pytest
+
+from megatape.config import parse_config
+from megatape.training import spike_policy
+from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
+
+
+def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
+    training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
+    policy, steps = SpikePolicy(training), 0
+
+    def observe(loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        policy.observe(steps, loss, 1.0, policy.decide(loss, 1.0), has_fault=False)
+
+    for number in range(spike_policy.FEWEST):
+        assert policy.decide(100.0, 100.0) == Take()  # too few to tell
+        observe(3.0 + 0.1 * (number % 2))
+    assert policy.decide(3.05 + 0.05 * 5.9, 1.0) == Take()
+    decision = policy.decide(3.05 + 0.05 * 6.1, 1.0)
+    assert isinstance(decision, Skip)
+    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
+    assert policy.skip_reason(3.05 + 0.05 * 6.1, 1.0) == decision.reason
+    assert policy.decide(-100.0, 1.0) == Take()
+    state = json.loads(json.dumps(policy.state_dict()))
+    for on_spike, kind in (("log", Take), ("rewind", Rollback)):
+        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}))
+        copied.load_state_dict(state)
+        other = copied.decide(4.0, 1.0)
+        assert type(other) is kind and other.reason == policy.decide(4.0, 1.0).reason != ""
+        assert copied.skip_reason(4.0, 1.0) == ("" if kind is Take else other.reason)
+    for number in range(spike_policy.WINDOW):  # a level that lasts is no spike
+        observe(4.0 + 0.1 * (number % 2))
+    assert policy.decide(4.1, 1.0) == Take() and "the loss" in policy.decide(5.0, 1.0).reason
+
+
+def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
+    """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
+    raw_config["training"]["on_spike"] = "rewind"
+    config = parse_config(raw_config, "test").training
+    before, found = SpikePolicy(config), SpikePolicy(config)
+    before.observe(70, 1.0, 1.0, Take(), has_fault=True)
+    found.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert found.stable([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.stable([80, 70, 6, 5, 0], 134) == [70, 5, 0]
+    assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
+    assert found.protected([200, 100, 80], 200) == [100, 200]
+    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"})).protected([90, 80], 100) == []
+
+
+@pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])
+def test_ranges_that_are_none(raw_config: dict[str, Any], ranges: Any) -> None:
+    raw_config["training"]["skip_samples"] = ranges
+    with pytest.raises(ValueError, match="training.skip_samples"):
+        parse_config(raw_config, "test")
