@@ -1,6 +1,7 @@
 """Typed options: what a command or an evaluation task can be given, from which its parser, help and documentation come."""
 
-import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -10,7 +11,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from megatape.errors import UserError
 
 Value = TypeVar("Value")
-Kind = TypeVar("Kind")
+Result = TypeVar("Result")
 
 
 def split_commas(value: Any) -> Any:
@@ -65,9 +66,10 @@ class CommandOptions(BaseModel):
     at_most_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
-    def fill(self, kind: type[Kind]) -> Kind:
-        """A dataclass whose fields have the values of the options of the same names."""
-        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+    def fill(self, target: Callable[..., Result], **values: Any) -> Result:
+        """Call a function or a class with these values, and the options that have the names of its other parameters."""
+        names = inspect.signature(target).parameters.keys() & type(self).model_fields.keys()
+        return target(**{name: getattr(self, name) for name in names} | values)
 
 
 Options = TypeVar("Options", bound=CommandOptions)

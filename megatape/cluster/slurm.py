@@ -110,8 +110,6 @@ def check(study: Study, job: Job, resume: bool) -> None:
         Lease(folder.lease).check_free()
         if not resume:
             folder.check_new()
-    if job.restarts < 0:
-        raise UserError(f"restarts {job.restarts}: give how often a run may be started again, 0 for never")
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
             f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
@@ -206,7 +204,7 @@ def submit_script(
     options: of sbatch, which override the script's.
     """
     if shutil.which("sbatch") is None:
-        raise UserError("sbatch is not installed here: run this on a login node of the Slurm cluster")
+        raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(folder)
     take_snapshot(folder, configs)
@@ -216,7 +214,7 @@ def submit_script(
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder)
-        raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+        raise UserError(f"Slurm refused the job: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0], folder
 
 

@@ -61,9 +61,7 @@ def run(options: Options) -> int:
     if options.prompt is not None:
         check_text(options.prompt, "prompt")
     records = [] if options.prompts is None else read_prompts(options.prompts)
-    with load_trained(
-        options.folder, trust_remote_code=options.trust_remote_code, base=options.base, adapter=options.adapter
-    ) as loaded:
+    with options.fill(load_trained) as loaded:
         torch.manual_seed(sampling.seed)
         if options.prompts is not None:
             _write(loaded, records, sampling, options.output)
@@ -71,8 +69,8 @@ def run(options: Options) -> int:
             for line in _typed_lines():
                 try:
                     check_text(line, "a line")
-                except ValueError as error:
-                    _warn(f"{error}")
+                except UserError as error:
+                    _warn(str(error))
                     continue
                 _print(loaded, line, sampling, repeat=False)
         else:

@@ -12,7 +12,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from megatape.commands import generate, main
+from megatape.commands import execute, generate, main
 from megatape.commands.main import COMMANDS, parser
 from megatape.errors import MissingPath, UserError, path_error
 from tests.conftest import Command
@@ -144,9 +144,9 @@ def test_other_errors_keep_their_traceback(error: Exception, command: Command, m
 def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """What all ranks meet before they know of each other is shown once: the launcher ends the others while they wait."""
     waited = Mock()
-    monkeypatch.setattr(main, "time", Mock(sleep=waited))
+    monkeypatch.setattr(execute, "time", Mock(sleep=waited))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    for local_rank, waits in (("0", []), ("1", [call(main.FIRST_RANK)])):
+    for local_rank, waits in (("0", []), ("1", [call(execute.FIRST_RANK)])):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         status, _, errors = command("pretrain", *NOWHERE)
         assert (status, waited.mock_calls) == (2, waits) and errors.startswith("error: no configuration at nowhere.json")

@@ -71,14 +71,9 @@ def run(options: Options) -> int:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
     tokenizers = [read_tokenizer(path) for path in options.tokenizer]
     several = dict(zip(_names(options.tokenizer), tokenizers, strict=True))
-    corpus = Corpus(
-        source=source,
-        validation_share=options.validation_share,
-        tokenizer=None,
-        vocab_size=options.vocab_size,
-        drop_duplicates=not options.keep_duplicates,
-        several=several,
-        cleaning=cleaning,
+    drop_duplicates = not options.keep_duplicates
+    corpus = options.fill(
+        Corpus, source=source, tokenizer=None, several=several, drop_duplicates=drop_duplicates, cleaning=cleaning
     )
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
