@@ -28,7 +28,8 @@ from megatape.runtime.launchers import discover
 from megatape.runtime.network import check_rendezvous, choose_interface
 from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.software import source_hash, versions
-from megatape.runtime.topology import Topology
+from megatape.runtime.topology import Topology, name_ranks
+from megatape.runtime.waiting import wait_until
 from megatape.tables import columns
 from megatape.units import format_bytes
 from megatape.zero.distributed import initialize_distributed, shut_down
@@ -94,14 +95,14 @@ def find_faults(reports: list[Report]) -> list[str]:
         ("versions", "versions of Python, torch or DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
         ("code", "versions of megatape", "copy the same code to all hosts, or keep it in a shared folder"),
         ("config", "configurations", "give all ranks the same --config and --set"),
+        ("device", "devices", "the slowest sets the pace; use GPUs of one type, with one rank on each"),
     ):
-        kinds: dict[str, list[Report]] = {}
+        groups: dict[str, list[Report]] = {}
         for report in reports:
-            kinds.setdefault(getattr(report, name), []).append(report)
-        if len(kinds) > 1:
-            found.append(
-                f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}"
-            )
+            groups.setdefault(getattr(report, name), []).append(report)
+        if len(groups) > 1:
+            kinds = "; ".join(f"{kind} on {_ranks(group)}" for kind, group in groups.items())
+            found.append(f"{what} differ: {kinds}: {remedy}")
     if late := [report for report in reports if abs(report.clock) > MAX_CLOCK_OFFSET]:
         clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
         found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
@@ -114,47 +115,28 @@ def find_faults(reports: list[Report]) -> list[str]:
         found.append(
             f"only {format_bytes(min(report.free for report in full))} free in run.directory: free space for checkpoints"
         )
-    devices = {report.device for report in reports}
-    if len(devices) > 1:
-        found.append(
-            "devices differ: "
-            + "; ".join(f"{device} on {_ranks([r for r in reports if r.device == device])}" for device in sorted(devices))
-            + ": the slowest sets the pace; use GPUs of one type, with one rank on each"
-        )
     faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     return found + [f"{_ranks([report for report in reports if fault in report.faults])}: {fault}" for fault in faults]
 
 
 def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     """The report that rank 0 prints."""
-    header = (
-        "rank",
-        "host",
-        "python/torch/deepspeed",
-        "code",
-        "config",
-        "device",
-        "interface",
-        "clock",
-        "run.directory",
-        "free",
-    )
     rows = [
-        (
-            str(report.rank),
-            report.host,
-            report.versions,
-            report.code,
-            report.config,
-            report.device,
-            report.interface,
-            f"{1000 * report.clock:+.0f} ms",
-            "shared" if report.shared else "NOT SEEN",
-            format_bytes(report.free),
-        )
+        {
+            "rank": str(report.rank),
+            "host": report.host,
+            "python/torch/deepspeed": report.versions,
+            "code": report.code,
+            "config": report.config,
+            "device": report.device,
+            "interface": report.interface,
+            "clock": f"{1000 * report.clock:+.0f} ms",
+            "run.directory": "shared" if report.shared else "NOT SEEN",
+            "free": format_bytes(report.free),
+        }
         for report in reports
     ]
-    lines = [columns(rows, header)]
+    lines = [columns([list(row.values()) for row in rows], list(rows[0]))]
     if rates:
         found = [
             (rate.name, "correct" if rate.correct else "WRONG", f"{format_bytes(rate.bandwidth)}/s a rank") for rate in rates
@@ -184,17 +166,16 @@ def _meet(topology: Topology) -> dist.Store:
             f"lets the port through ({str(error).splitlines()[0]})"
         ) from None
     store.set(f"host{topology.rank}", socket.gethostname())
-    deadline = time.monotonic() + MEETING_SECONDS
-    absent = list(range(topology.world_size))
-    while absent := [rank for rank in absent if not store.check([f"host{rank}"])]:
-        if time.monotonic() > deadline:
-            there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
-            raise UserError(
-                f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
-                f"within {MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks arrived from {', '.join(there)}. Check "
-                "the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
-            )
-        time.sleep(0.1)
+    keys = [f"host{rank}" for rank in range(topology.world_size)]
+    if not wait_until(lambda: store.check(keys), MEETING_SECONDS, interval=0.1):
+        arrived = {rank: store.get(key).decode() for rank, key in enumerate(keys) if store.check([key])}
+        there = ", ".join(sorted(set(arrived.values())))
+        absent = [str(rank) for rank in range(topology.world_size) if rank not in arrived]
+        raise UserError(
+            f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
+            f"within {MEETING_SECONDS:.0f} s: {', '.join(absent)}; ranks arrived from {there}. "
+            "Check the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
+        )
     return store
 
 
@@ -305,6 +286,6 @@ def _talk(topology: Topology) -> tuple[list[Rate], str]:
 
 
 def _ranks(reports: list[Report]) -> str:
-    """For messages, such as "ranks 0, 1 (n1)"."""
+    """For messages, such as "ranks 0-1, 4 (n1, n2)"."""
     hosts = ", ".join(sorted({report.host for report in reports}))
-    return f"rank{'s' if len(reports) > 1 else ''} {', '.join(str(report.rank) for report in reports)} ({hosts})"
+    return f"{name_ranks(report.rank for report in reports)} ({hosts})"
