@@ -142,7 +142,7 @@ def test_resolved_configuration_parses_to_itself() -> None:
         ),
         (
             {"data__length_warmup": [{"tokens": 9, "length": 4}], "training__num_shifted_groups": 4, "model__encoding": "rope"},
-            ["data.length_warmup has length 4, not a multiple of 8"],
+            ["data.length_warmup 4 is not a multiple of 8"],
         ),
         (
             {"data__window": 2, "data__samples": "documents"},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from megatape.errors import ConfigError, check_line
 from megatape.registry import Entry
@@ -29,6 +29,7 @@ Compared = Annotated[Value, Identity.COMPARED]
 Free = Annotated[Value, Identity.FREE]
 Local = Annotated[Value, Identity.LOCAL]
 
+JsonList = Annotated[tuple[Value, ...], Field(strict=False)]  # JSON has lists, which strict tuples are not
 PathText = Annotated[str, AfterValidator(check_line)]  # a path or URL, which scripts and launchers are given
 
 
