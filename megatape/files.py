@@ -25,15 +25,7 @@ MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index of a data d
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
 
 # Errors of a shared file system while a server or the network is away.
-TRANSIENT = {
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENOTCONN,
-    errno.ESHUTDOWN,
-}
+TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 

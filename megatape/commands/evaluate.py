@@ -46,8 +46,7 @@ class EvaluationOptions(ModelOptions):
     models: tuple[Path, ...] = option("checkpoint or exported model", positional=True, metavar="MODEL_DIR")
     output: Path = option("folder for the results; a stopped evaluation resumes in the same", metavar="FOLDER")
     training_code: bool = option(
-        "run the model by the code that trains it, without an export and without a cache: slow where texts are generated",
-        False,
+        "run the model by the code that trains it, without an export and without a cache: slow where texts are generated", False
     )
     tp: Count = option("processes that divide one model, which the training code then runs", 1, metavar="T")
 

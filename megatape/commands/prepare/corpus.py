@@ -48,9 +48,7 @@ class Options(HeldOutOptions, SourceOptions):
         const="1000",
     )
     workers: Count | None = option(
-        "processes (default: one for each core); more machines help if the same command runs there",
-        None,
-        metavar="N",
+        "processes (default: one for each core); more machines help if the same command runs there", None, metavar="N"
     )
 
 
