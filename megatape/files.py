@@ -85,11 +85,11 @@ def _adapter(kind: Any) -> Any:
 
 
 def first_fault(error: Any) -> str:
-    """The first fault of a ValidationError of pydantic, in one line: the field, what is wrong, and its value if it is short."""
+    """The first fault of a pydantic.ValidationError, in one line: the field, what is wrong, and its value if it is short."""
     fault = error.errors(include_url=False, include_context=False)[0]
     value = fault["input"]
     found = "" if isinstance(value, dict | list) else f"; it is {str(value)[:80]!r}"
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}{found}".removeprefix(": ")
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}{found}".removeprefix(": ")
 
 
 @contextmanager

@@ -90,10 +90,9 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
 
 def _described(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
-    cause = context.get("error")
-    if isinstance(cause, UserError):
-        return str(cause)
     match error["type"]:
+        case "value_error":  # of a validator, which names the value
+            return str(context["error"])
         case "greater_than_equal":
             text = f"must be at least {context['ge']}"
         case "less_than_equal":
@@ -105,5 +104,5 @@ def _described(error: ErrorDetails) -> str:
         case "literal_error":
             text = f"must be {context['expected']}"
         case _:
-            text = str(cause or error["msg"])
+            text = error["msg"]
     return f"{text}, got {error['input']}"

@@ -84,7 +84,7 @@ def _sent(config: Config, num_layers: int) -> Sent:
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """A forward and backward pass over `length` tokens: the model with its gradients, and the events of its modules."""
     # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
-    with precision_of(config), torch.device("meta"):
+    with on_shapes(config):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
@@ -164,6 +164,13 @@ def build(
         num_shifted_groups=config.training.num_shifted_groups,
         activation_checkpointing=checkpointing,
     )
+
+
+@contextmanager
+def on_shapes(config: Config) -> Iterator[None]:
+    """Tensors created inside the block have the precision of a run, and no memory."""
+    with precision_of(config), torch.device("meta"):
+        yield
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from megatape.model.needs import attention_needs
 from megatape.model.transformer import Transformer
 from megatape.plan.fusion import compiled_work, run_backward
 from megatape.plan.operations import Work, operation, scaled
-from megatape.plan.trace import build, extrapolate, extrapolate_all, precision_of
+from megatape.plan.trace import build, extrapolate, extrapolate_all, on_shapes, precision_of
 from megatape.registry import AUTO
 from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, fused_on_shapes
 
@@ -158,13 +158,6 @@ def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, Position
     block = model.blocks[0]
     assert isinstance(block, Block)
     return block, x, PositionState(model.encoding.state(torch.zeros(batch, length, dtype=torch.long)))
-
-
-@contextmanager
-def on_shapes(config: Config) -> Iterator[None]:
-    """New tensors have the precision of a run, and no memory."""
-    with precision_of(config), torch.device("meta"):
-        yield
 
 
 @contextmanager
