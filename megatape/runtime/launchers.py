@@ -84,20 +84,20 @@ def discover() -> Topology:
             f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
             f"{launcher.name} itself, or unset {launcher.marker}"
         )
-    ranks = [_read_int(name) for name in launcher.variables[:3]]
+    rank, world_size, local_rank = (_read_int(name) for name in launcher.variables[:3])
     local_size = _num_node_tasks() if launcher.name == "srun" else _read_int(launcher.local_size)
-    for variable, name, value in zip(RANK_VARS, launcher.variables, ranks, strict=False):
+    for variable, name, value in zip(RANK_VARS, launcher.variables, (rank, world_size, local_rank), strict=False):
         if variable in os.environ and _read_int(variable) != value:
             raise UserError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
                 "which another launcher or your shell left"
             )
-    topology = _validate(Topology(*ranks, local_size), launcher)
+    topology = _validate(Topology(rank, world_size, local_rank, local_size), launcher)
     if any(name not in os.environ for name in MASTER_VARS):
         address, port = _slurm_rendezvous(topology) if launcher.name == "srun" else _mpi_rendezvous(topology, launcher)
         os.environ.setdefault("MASTER_ADDR", address)
         os.environ.setdefault("MASTER_PORT", str(port))
-    os.environ |= {name: str(value) for name, value in zip(RANK_VARS, ranks, strict=True)}
+    os.environ |= {name: str(value) for name, value in zip(RANK_VARS, (rank, world_size, local_rank), strict=True)}
     return topology
 
 
