@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -87,9 +87,13 @@ def _adapter(kind: Any) -> Any:
 def first_fault(error: Any) -> str:
     """The first fault of a pydantic.ValidationError, in one line: the field, what is wrong, and its value if it is short."""
     fault = error.errors(include_url=False, include_context=False)[0]
-    value = fault["input"]
-    found = "" if isinstance(value, dict | list) else f"; it is {str(value)[:80]!r}"
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}{found}".removeprefix(": ")
+    return f"{'.'.join(map(str, fault['loc']))}: {describe_fault(fault)}".removeprefix(": ")
+
+
+def describe_fault(fault: Mapping[str, Any]) -> str:
+    """One of the faults of a pydantic.ValidationError, without its field."""
+    found = "" if isinstance(fault["input"], dict | list) else f"; it is {str(fault['input'])[:80]!r}"
+    return f"{fault['msg'].removeprefix('Value error, ')}{found}"
 
 
 @contextmanager

@@ -6,9 +6,10 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
+from megatape.files import describe_fault
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -83,26 +84,6 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
     """
     try:
         return kind.model_validate(values)
-    except ValidationError as errors:
-        error = errors.errors()[0]
-        raise UserError(f"{error['loc'][0]}: {_described(error)}") from None
-
-
-def _described(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    match error["type"]:
-        case "value_error":  # of a validator, which names the value
-            return str(context["error"])
-        case "greater_than_equal":
-            text = f"must be at least {context['ge']}"
-        case "less_than_equal":
-            text = f"must be at most {context['le']}"
-        case "int_parsing" | "int_parsing_size" | "int_type" | "int_from_float":
-            text = "expected an integer"
-        case "float_parsing" | "float_type" | "finite_number":
-            text = "expected a number"
-        case "literal_error":
-            text = f"must be {context['expected']}"
-        case _:
-            text = error["msg"]
-    return f"{text}, got {error['input']}"
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(f"{fault['loc'][0]}: {describe_fault(fault)}") from None
