@@ -1,4 +1,7 @@
-"""Untrusted files, outputs that never replace existing ones, and retries of transient errors."""
+"""Untrusted files, outputs that never replace existing ones, and retries of transient errors.
+
+No dependency retries or renames atomically; huggingface_hub and fsspec do so only for their own downloads.
+"""
 
 import errno
 import io

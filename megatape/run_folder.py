@@ -33,7 +33,7 @@ CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .dama
 REWOUND = ".rewound"  # the run went back before it after a spike
 
 
-class _Below:
+class _RunPath:
     """A path below a run's folder."""
 
     def __init__(self, name: str) -> None:
@@ -49,17 +49,17 @@ class RunFolder:
 
     directory: Path
 
-    lease = _Below("lease.json")
-    config = _Below("config.json")
-    metrics = _Below("metrics.jsonl")
-    events = _Below("events.jsonl")
-    positions = _Below("positions")
-    latest = _Below("latest")
-    tensorboard = _Below("tensorboard")
-    checkpoints = _Below("checkpoints")
-    job_logs = _Below("logs")
-    submissions = _Below("submissions")
-    log = _Below("log.txt")
+    lease = _RunPath("lease.json")
+    config = _RunPath("config.json")
+    metrics = _RunPath("metrics.jsonl")
+    events = _RunPath("events.jsonl")
+    positions = _RunPath("positions")
+    latest = _RunPath("latest")
+    tensorboard = _RunPath("tensorboard")
+    checkpoints = _RunPath("checkpoints")
+    job_logs = _RunPath("logs")
+    submissions = _RunPath("submissions")
+    log = _RunPath("log.txt")
 
     def tracker(self, name: str) -> Path:
         """The run's record in a tracker of metrics: its id there, and the last step that was written."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import AfterValidator, create_model
 
 from megatape.commands.execute import run_command
-from megatape.commands.options import ImportOptions, LocalRankOptions, ModelOptions, describe, prepare_deepspeed
+from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
 from megatape.commands.parser import add_options
 from megatape.errors import UserError
 from megatape.options import Count, Listed, option
@@ -25,7 +25,7 @@ def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-class Options(LocalRankOptions, ImportOptions):
+class Options(ImportOptions):
     """The tasks, on which the other options depend."""
 
     tasks: Annotated[Listed[str], AfterValidator(_check_tasks)] = option(

@@ -73,8 +73,6 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
             all commands get them.
     """
     root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
-    # `deepspeed --module megatape pretrain ...` inserts it before the command.
-    root.add_argument("--local_rank", help=argparse.SUPPRESS)
     groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
@@ -99,6 +97,7 @@ def sentence(description: str) -> str:
 def main(words: list[str] | None = None) -> int:
     """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
     words = sys.argv[1:] if words is None else words
+    words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
     args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     show_lines(getattr(args, "verbose", False))

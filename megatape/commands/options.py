@@ -1,6 +1,5 @@
 """Groups of options that several commands share, and what commands do with them."""
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -55,13 +54,7 @@ class ConfigOptions(OverrideOptions, ImportOptions):
         return load_config(self.config, self.set)
 
 
-class LocalRankOptions(CommandOptions):
-    """An argument that the deepspeed launcher adds. It is ignored: LOCAL_RANK in the environment says the same."""
-
-    local_rank: str | None = option(argparse.SUPPRESS, None, flag="--local_rank")
-
-
-class LaunchedOptions(LocalRankOptions):
+class LaunchedOptions(CommandOptions):
     """Options of commands that a launcher starts on every rank."""
 
     verbose: bool = option("show DeepSpeed's full log, not only its errors", False)

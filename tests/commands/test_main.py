@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatape.commands import generate, main
-from megatape.commands.main import COMMANDS, parser
+from megatape.commands.main import COMMANDS
 from megatape.errors import UserError
 from tests.conftest import Command
 from tests.workers import ROOT
@@ -136,10 +136,13 @@ def test_closed_streams(command: Command, monkeypatch: pytest.MonkeyPatch) -> No
     assert not sys.stderr.closed
 
 
-def test_deepspeed_adds_the_local_rank_before_or_after_the_command() -> None:
+def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Command) -> None:
     for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
-        assert parser().parse_args([*words, "--config", "file"]).config == "file"
-    assert parser().parse_args(["evaluate", "--local_rank=1", "perplexity", "model"]).rest == ["model"]
+        status, _, errors = command(*words, *NOWHERE)
+        assert status == 2 and "no configuration at nowhere.json" in errors
+    words, message = BAD_INPUT["evaluate"] or ([], "")
+    status, _, errors = command("evaluate", "--local_rank=1", *words)
+    assert status == 2 and message in errors
 
 
 def test_ledger_answers_to_audit(command: Command) -> None:
