@@ -10,7 +10,8 @@ import os
 import shutil
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -58,6 +59,14 @@ class Report:
     shared: bool = False
     free: int = 0  # bytes
     faults: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def noting(self, *kinds: type[Exception], context: str = "") -> Iterator[None]:
+        """Add an error of the block, if it is of these kinds, to the faults. context: before its text."""
+        try:
+            yield
+        except kinds as error:
+            self.faults.append(f"{context}{error}")
 
 
 def preflight(config: Config) -> int:
@@ -190,22 +199,16 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
         report.faults.append(f"rank 0 did not tell the time within {TALKING_SECONDS:.0f} s")
     if torch.cuda.is_available():
         number = topology.local_rank if torch.cuda.device_count() > 1 else 0
-        try:
+        with report.noting(AssertionError, RuntimeError, context=f"no GPU for local rank {topology.local_rank}: "):
             report.device = torch.cuda.get_device_name(number)
-        except (AssertionError, RuntimeError) as error:
-            report.faults.append(f"no GPU for local rank {topology.local_rank}: {error}")
     else:
         report.device = "cpu"
-    try:
+    with report.noting(UserError):
         name, address = choose_interface(os.environ["MASTER_ADDR"])
         chosen = os.environ.get("NCCL_SOCKET_IFNAME" if torch.cuda.is_available() else "GLOO_SOCKET_IFNAME")
         report.interface = f"{chosen} (set)" if chosen else f"{name} {address}"
-    except UserError as error:
-        report.faults.append(str(error))
-    try:
+    with report.noting(UserError, OSError):
         open_data(config)
-    except (UserError, OSError) as error:
-        report.faults.append(str(error))
     _look_at_folder(Path(config.run.directory), report, topology, store)
     return report
 
@@ -214,24 +217,18 @@ def _look_at_folder(directory: Path, report: Report, topology: Topology, store: 
     """Check that this rank sees a file of rank 0 and can write, and note the free space."""
     token = directory / f".preflight-{os.environ['MASTER_PORT']}"
     mine = token.with_name(f"{token.name}-{topology.rank}")
-    fault = ""
-    try:
+    is_created = False
+    with report.noting(OSError, context="cannot create run.directory: "):
         if topology.is_main:
             directory.mkdir(parents=True, exist_ok=True)
             token.touch()
-    except OSError as error:
-        fault = str(error)
-    fault = _collect(store, "folder", fault, topology)[0]
-    report.shared = not fault and wait_until_visible(token, SHARING_SECONDS)
-    if fault and topology.is_main:
-        report.faults.append(f"cannot create run.directory: {fault}")
+            is_created = True
+    report.shared = _collect(store, "folder", is_created, topology)[0] is True and wait_until_visible(token, SHARING_SECONDS)
     if report.shared:
         report.free = shutil.disk_usage(directory).free
-        try:
+        with report.noting(OSError, context="cannot write to run.directory: "):
             mine.touch()
             mine.unlink()
-        except OSError as error:
-            report.faults.append(f"cannot write to run.directory: {error}")
     _collect(store, "looked", None, topology)
     if topology.is_main:
         token.unlink(missing_ok=True)
