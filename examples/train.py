@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from megatape.config import load_config
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Start

@@ -21,8 +21,8 @@ import pytest
 
 from megatape import imports, registry
 from megatape.commands.main import main
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.source import Source
 from megatape.runtime.logs import show_lines
 

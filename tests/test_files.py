@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.data.index import Shard
+from megatape.data.shards.index import Shard
 from megatape.files import MAX_DEPTH, as_type, is_file_name, new_folder, open_regular, parse_json, read_json
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from megatape.config import Config, load_config
-from megatape.data.addition import ALPHABET, longest_document
-from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.data.prepare.addition import ALPHABET, longest_document
+from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.model.accounting import count_parameters
 from megatape.optim.adamw import AdamWOptions
 from megatape.plan.gpus import load_gpu

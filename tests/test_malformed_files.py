@@ -17,18 +17,18 @@ import pytest
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
-from megatape.data.claims import Patience
-from megatape.data.dataset import DocumentDataset, TokenDataset
-from megatape.data.example_dataset import read_answers
 from megatape.data.formats.mds import Mds
-from megatape.data.index import Answers
-from megatape.data.order import samples_digest
-from megatape.data.partial import PartialFolder
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.partial import PartialFolder
+from megatape.data.prepare.summary import Summary
+from megatape.data.prepare.unit_lease import Patience
+from megatape.data.prepare.worker import Corpus
+from megatape.data.shards.index import Answers
 from megatape.data.sources.source import Source
-from megatape.data.summary import Summary
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.training.dataset import DocumentDataset, TokenDataset
+from megatape.data.training.example_dataset import read_answers
+from megatape.data.training.order import samples_digest
 from megatape.hf.adopt.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
 from megatape.study.outcome import Outcome
@@ -73,7 +73,7 @@ def data_index(folder: Path) -> Malformed:
 
 
 def mds_index(folder: Path) -> Malformed:
-    data = shutil.copytree(TESTS / "data/token_files/mds/other", folder / "mds")
+    data = shutil.copytree(TESTS / "data/formats/token_files/mds/other", folder / "mds")
     return Malformed(data / "index.json", lambda: list(Mds().read(data, np.dtype("<u2"))))
 
 

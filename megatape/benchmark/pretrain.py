@@ -20,8 +20,8 @@ from megatape.benchmark.clock import clock_of, median
 from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import shapes
 from megatape.config import Config, parse_config
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass

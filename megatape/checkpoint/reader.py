@@ -13,9 +13,9 @@ from torch import Tensor
 from megatape.checkpoint.base import Base, open_base, parse_base
 from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.config import Config, parse_config
-from megatape.data.index import Count
-from megatape.data.tokenizer import FILES, Tokenizer
-from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.data.shards.index import Count
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import CheckpointError, UserError, path_errors
 from megatape.files import as_type, read_json
 from megatape.run_folder import named_step

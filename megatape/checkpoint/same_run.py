@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.config import Config, Identity, differences
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
 # Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from megatape.cluster.collectives import Rate, measure
 from megatape.cluster.snapshot import config_hash
 from megatape.config import Config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.runtime.launchers import discover
 from megatape.runtime.network import check_rendezvous, choose_interface

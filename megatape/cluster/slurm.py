@@ -23,7 +23,7 @@ from megatape import imports
 from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.cluster.snapshot import IMPORTS, take_snapshot
 from megatape.config import Config, load_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import ExitStatus, UserError, check_line, path_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease

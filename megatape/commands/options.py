@@ -11,16 +11,16 @@ from pydantic import AfterValidator
 
 from megatape.config import Config, load_config
 from megatape.config.section import Registered
-from megatape.data.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
 from megatape.errors import UserError
 from megatape.imports import OPTION
 from megatape.options import CommandOptions, Count, option
 from megatape.registry import SOURCES, Entry
 
 if TYPE_CHECKING:
-    from megatape.data.records import RecordCounts
+    from megatape.data.io.records import RecordCounts
     from megatape.data.sources.source import Source
-    from megatape.data.tokenizer import Tokenizer
+    from megatape.data.tokenizers.tokenizer import Tokenizer
     from megatape.study.subjects import Subject
 
 
@@ -176,7 +176,7 @@ def read_tokenizer(path: Path) -> "Tokenizer":
 
     Raises FileNotFoundError or UserError.
     """
-    from megatape.data.tokenizer_files import load_tokenizer
+    from megatape.data.tokenizers.files import load_tokenizer
     from megatape.hf.tokenizer import special_tokens
 
     tokenizer = load_tokenizer(path)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import Config
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.model.accounting import meta_model
 

@@ -15,8 +15,8 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, Pr
 from transformers.initialization import no_init_weights
 
 from megatape.config.export import DTYPES
-from megatape.data.tokenizer import JSON_FILE
-from megatape.data.tokenizer_files import json_tokenizer
+from megatape.data.tokenizers.files import json_tokenizer
+from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import UserError
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family

@@ -9,7 +9,7 @@ from torch import Tensor
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters

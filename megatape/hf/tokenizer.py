@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.data.tokenizer import GENERATION_FILE, Tokenizer
-from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.tokenizer import GENERATION_FILE, Tokenizer
 from megatape.hf.tokenizer_sentencepiece import read_proto, write_converted
 
 

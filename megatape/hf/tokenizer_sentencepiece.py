@@ -5,7 +5,7 @@ transformers' own conversion changes ids, so tokenizer.json is built here. What 
 * It merges, of all adjacent pairs, the one whose union is the piece with the best score, leftmost first. tokenizer.json
   ranks pairs instead: all ways to split a piece into two pieces get the piece's rank. Control and byte pieces never merge.
 * Its pieces write a space as U+2581. Here they hold the space itself, so that a U+2581 in the text is no piece and falls
-  back to bytes, as it does in training (megatape/data/tokenizer_sentencepiece.py).
+  back to bytes, as it does in training (megatape/data/tokenizers/sentencepiece.py).
 * `<s>` and `</s>` written out in a text are text. tokenizer.json lists no added tokens, and split_special_tokens in
   tokenizer_config.json keeps transformers from matching the ones it adds itself.
 """
@@ -19,8 +19,8 @@ from tokenizers import Regex, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
-from megatape.data.tokenizer import SENTENCEPIECE_FILE, Tokenizer
-from megatape.data.tokenizer_sentencepiece import SPACE_MARK
+from megatape.data.tokenizers.sentencepiece import SPACE_MARK
+from megatape.data.tokenizers.tokenizer import SENTENCEPIECE_FILE, Tokenizer
 from megatape.errors import UserError
 
 _Kind = ModelProto.SentencePiece

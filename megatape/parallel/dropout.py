@@ -15,7 +15,7 @@ from torch import Tensor
 sample_seeds: ContextVar[Tensor | None] = ContextVar("sample_seeds", default=None)
 
 _WORD = 2**64
-# Odd constants from the golden ratio and from pi, as in data/order.py.
+# Odd constants from the golden ratio and from pi, as in data/training/order.py.
 _GOLDEN, _PI = 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
 
 
@@ -53,7 +53,7 @@ def dropout(
 
 
 def _mix(value: Tensor) -> Tensor:
-    """Mixes 64 bits, as `_mix` of data/order.py; every bit of `value` changes half of the highest bits of the result."""
+    """Mixes 64 bits (`_mix` of data/training/order.py); every bit of `value` changes half of the high bits of the result."""
     value = value * _signed(_GOLDEN)
     value ^= (value >> 32) & 0xFFFFFFFF  # the shift repeats the sign
     value *= _signed(_PI)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.data.contents import Contents
+from megatape.data.shards.contents import Contents
 from megatape.errors import path_errors
 from megatape.files import new_folder
 from megatape.report.template import PAGE, fill

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatape.config import Config, load_config
-from megatape.data.index import Index, load_index
+from megatape.data.shards.index import Index, load_index
 from megatape.errors import MissingPath, UserError
 from megatape.files import read_json
 from megatape.run_folder import RunFolder, read_lines

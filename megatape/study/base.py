@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from megatape.config import Config
-from megatape.data.dataset import TokenDataset
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.adopt.architecture import Architecture, read_architecture
 from megatape.hf.adopt.importing import import_model

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import load_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.imports import arguments
 from megatape.run_folder import RunFolder

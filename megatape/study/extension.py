@@ -14,7 +14,7 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from megatape.config import Config, load_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel, load_trained
 from megatape.imports import arguments, import_leading

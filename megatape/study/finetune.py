@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatape.config import Config, load_config, save_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.base import Base, open_base

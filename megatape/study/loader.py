@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.data.best_fit_dataset import BestFitDataset
-from megatape.data.dataset import Dataset, TokenDataset
-from megatape.data.index import load_index
-from megatape.data.loader import Loader
+from megatape.data.shards.index import load_index
+from megatape.data.training.best_fit_dataset import BestFitDataset
+from megatape.data.training.dataset import Dataset, TokenDataset
+from megatape.data.training.loader import Loader
 from megatape.errors import UserError
 from megatape.tables import markdown
 

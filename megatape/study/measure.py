@@ -16,11 +16,11 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, load_config
-from megatape.data.addition import KIND as ADDITION
-from megatape.data.addition import AdditionTask, longest_document
-from megatape.data.dataset import TokenDataset
-from megatape.data.index import load_index
-from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.data.prepare.addition import KIND as ADDITION
+from megatape.data.prepare.addition import AdditionTask, longest_document
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained

@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from isal import igzip
 
-from megatape.data.claims import USUAL
-from megatape.data.documents import batches
-from megatape.data.index import Index
-from megatape.data.partial import PartialFolder
-from megatape.data.preparation import Corpus, Preparation
+from megatape.data.prepare.documents import batches
+from megatape.data.prepare.partial import PartialFolder
+from megatape.data.prepare.unit_lease import USUAL
+from megatape.data.prepare.worker import Corpus, Preparation
+from megatape.data.shards.index import Index
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_fast import FastTokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.fast import FastTokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.study.timing import interleaved, spread
 from megatape.tables import markdown
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import load_config
-from megatape.data.dataset import TokenDataset
+from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 from megatape.study.choice import parse_encodings, with_encoding

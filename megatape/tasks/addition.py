@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from megatape.data.addition import AdditionTask, Problem, longest_document
-from megatape.data.index import load_index
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.data.prepare.addition import AdditionTask, Problem, longest_document
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.options import option
 from megatape.tasks.heat_map import Grid, draw_heat_map

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy, pad
 
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.record import IMPORT, open_import, read_record

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from megatape.data.dataset import TokenDataset
+from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.options import option
 from megatape.tasks.lengths import LengthList, usual_lengths

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
 class PromptTokenizer(Tokenizer):

@@ -8,7 +8,7 @@ from typing import Any
 
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
-from megatape.data.splits import RunData, open_data
+from megatape.data.training.splits import RunData, open_data
 from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
 from megatape.registry import SINKS

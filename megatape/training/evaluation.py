@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
-from megatape.data.loader import Batch, evaluation_batches
-from megatape.data.positions import Positions
-from megatape.data.splits import RunData
+from megatape.data.training.loader import Batch, evaluation_batches
+from megatape.data.training.positions import Positions
+from megatape.data.training.splits import RunData
 from megatape.model.encodings import encoding_of
 from megatape.model.record import local_state, recorded_streams
 from megatape.parallel.mesh import Axis

@@ -13,8 +13,8 @@ from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig, differences
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adopt.record import IMPORT, open_import
 from megatape.hf.adopt.weights import find_weights

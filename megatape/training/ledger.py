@@ -10,10 +10,10 @@ import numpy as np
 
 from megatape.checkpoint.reader import MAX_STEP_SAMPLES
 from megatape.config import load_config
-from megatape.data.dataset import Dataset
-from megatape.data.mixture import Mixture
-from megatape.data.order import samples_digest
-from megatape.data.splits import open_data
+from megatape.data.training.dataset import Dataset
+from megatape.data.training.mixture import Mixture
+from megatape.data.training.order import samples_digest
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 

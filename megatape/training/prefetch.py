@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from megatape.data.loader import Batch, Loader
+from megatape.data.training.loader import Batch, Loader
 from megatape.errors import UserError
 
 

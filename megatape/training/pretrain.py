@@ -10,8 +10,8 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError
 
 from megatape.config import Config
-from megatape.data.best_fit_dataset import BestFitDataset
-from megatape.data.mixture import Mixture
+from megatape.data.training.best_fit_dataset import BestFitDataset
+from megatape.data.training.mixture import Mixture
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder

@@ -6,7 +6,7 @@ from typing import Any
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.same_run import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.config import Config
-from megatape.data.splits import RunData
+from megatape.data.training.splits import RunData
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.exchange import on_main

@@ -16,8 +16,8 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
-from megatape.data.loader import Loader
-from megatape.data.splits import RunData
+from megatape.data.training.loader import Loader
+from megatape.data.training.splits import RunData
 from megatape.errors import DataError, NotSaved, TrainingDiverged
 from megatape.files import retry_transient_errors
 from megatape.model.build import build_model

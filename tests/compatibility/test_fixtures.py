@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import ModelConfig
-from megatape.data.dataset import TokenDataset
-from megatape.data.index import load_index
-from megatape.data.order import sample_index
-from megatape.data.reader import SplitReader
+from megatape.data.shards.index import load_index
+from megatape.data.shards.reader import SplitReader
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.order import sample_index
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.model.accounting import meta_model

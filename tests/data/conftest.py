@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.index import Index, TokenizerEntry, save_index, token_dtype
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
-from megatape.data.writer import SplitWriter
+from megatape.data.shards.index import Index, TokenizerEntry, save_index, token_dtype
+from megatape.data.shards.writer import SplitWriter
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 
 VOCAB_SIZE, BOS, EOS = 100, 1, 2
 

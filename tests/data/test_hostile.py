@@ -18,12 +18,12 @@ from pyarrow import parquet
 
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
-from megatape.data.remote import FileState
+from megatape.data.io.remote import FileState
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Source
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.data.test_corpus import read
 from tests.data.test_kinds import tar_of, write_parquet
@@ -246,7 +246,7 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
         prepare(corpus, tmp_path / "out")
     units = sorted((tmp_path / "out.partial" / "units").iterdir())
     assert len(units) == len(source.units()) > 3
-    monkeypatch.setattr("megatape.data.preparation.read_unit", None)
+    monkeypatch.setattr("megatape.data.prepare.worker.read_unit", None)
     index, _ = prepare(Corpus(Source("jsonl", (str(tmp_path),), max_bad_fraction=0.1), 0.2, tokenizer, 0), tmp_path / "out")
     assert index.counts == {"bad records": 24}
 

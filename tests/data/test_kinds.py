@@ -13,11 +13,11 @@ import pytest
 from backports import zstd
 from pyarrow import parquet
 
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.reading import read_documents, read_unit
 from megatape.data.sources.source import CorpusCounts, Source
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.data.test_corpus import no_hub, read  # noqa: F401
 from tests.data.web import Fault, served
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from megatape.data.remote import copy_file, open_file
-from megatape.data.remote_file import Retries
+from megatape.data.io.remote import copy_file, open_file
+from megatape.data.io.remote_file import Retries
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import CorpusCounts, Source
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from megatape import files
-from megatape.data.index import load_index, token_dtype
-from megatape.data.reader import ShardFile, SplitReader
-from megatape.data.writer import SplitWriter
+from megatape.data.shards.index import load_index, token_dtype
+from megatape.data.shards.reader import ShardFile, SplitReader
+from megatape.data.shards.writer import SplitWriter
 from tests.data.conftest import Documents, MakeDirectory
 
 ANSWERS = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
@@ -129,7 +129,7 @@ def test_a_member_is_verified_once(
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
     first = reader.member(0).copy()
-    monkeypatch.setattr("megatape.data.reader.hashlib", None)
+    monkeypatch.setattr("megatape.data.shards.reader.hashlib", None)
     assert np.array_equal(reader.member(0), first)
     with pytest.raises(AttributeError):
         reader.member(1)
@@ -196,7 +196,7 @@ def test_a_short_disturbance_is_waited_out(
 def test_more_shards_than_may_be_open(
     make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatape.data.reader.MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr("megatape.data.shards.reader.MAX_OPEN_SHARDS", 2)
     directory = make_directory(documents)
     reader = SplitReader(directory, load_index(directory), "train")
     stream = np.concatenate(documents)

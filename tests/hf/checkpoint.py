@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from megatape.config import Config, parse_config
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.model.transformer import Transformer
 from tests.model.builder import SHAPE, random_model
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape import registry
-from megatape.data.tokenizer_sentencepiece import train_tokenizer
+from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.export import export
 from megatape.model.transformer import Transformer
 from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.config import ScalingConfig, load_config, parse_model
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.adopt import importing
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.check import logit_difference

@@ -10,7 +10,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[att
 from transformers import AutoTokenizer, GenerationConfig
 
 from megatape.checkpoint.reader import verified_checkpoint
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.export import export
 from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import load_exported

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from megatape.data.addition import AdditionTask, prepare_addition
+from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from tests.conftest import Command

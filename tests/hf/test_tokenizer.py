@@ -14,8 +14,8 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.hf.tokenizer import special_tokens, write_tokenizer
 from megatape.hf.tokenizer_sentencepiece import build_tokenizer, read_proto
 

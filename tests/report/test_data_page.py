@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.contents import Bin, histogram, read_contents
-from megatape.data.index import load_index, save_index
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
+from megatape.data.shards.contents import Bin, histogram, read_contents
+from megatape.data.shards.index import load_index, save_index
 from megatape.data.sources.source import Source
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
 from tests.conftest import Command
 from tests.report.example import HOSTILE
 
@@ -79,12 +79,12 @@ def test_documents_that_cross_members(folder: Path, monkeypatch: pytest.MonkeyPa
             return self.ids[7 * number : 7 * number + 7]
 
     save_index(replace(load_index(folder), document_tables={}, ledger={}), folder)
-    monkeypatch.setattr("megatape.data.contents.SplitReader", Pieces)
+    monkeypatch.setattr("megatape.data.shards.contents.SplitReader", Pieces)
     assert read_contents(folder).lengths == expected
 
 
 def _stream(folder: Path, split: str) -> np.ndarray:
-    from megatape.data.dataset import TokenDataset
+    from megatape.data.training.dataset import TokenDataset
 
     dataset = TokenDataset(folder, split, 1)
     return dataset.stream(0, dataset.num_tokens)

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig, ScalingConfig, parse_config
-from megatape.data.addition import ALPHABET, AdditionTask, longest_document, prepare_addition
-from megatape.data.dataset import TokenDataset
-from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.data.prepare.addition import ALPHABET, AdditionTask, longest_document, prepare_addition
+from megatape.data.tokenizers.sentencepiece import character_tokenizer
+from megatape.data.training.dataset import TokenDataset
 from megatape.hf.loading import LoadedModel
 from megatape.study import measure
 from megatape.study.compare import compare

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from megatape.config import differences, load_config
 from megatape.config.section import Identity
-from megatape.data.tokenizer_files import load_tokenizer
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.model.accounting import count_trainable

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.dataset import TokenDataset
+from megatape.data.training.dataset import TokenDataset
 from megatape.study import loader
 from tests.conftest import Command
 

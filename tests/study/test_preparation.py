@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from megatape.data.sources.source import Source
-from megatape.data.tokenizer_fast import FastTokenizer
+from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.study import preparation
 from megatape.study.preparation import report
 

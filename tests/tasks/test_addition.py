@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.addition import ALPHABET, AdditionTask, prepare_addition
-from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.data.prepare.addition import ALPHABET, AdditionTask, prepare_addition
+from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import Addition, AdditionGrid

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.tokenizer_sentencepiece import train_tokenizer
+from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel
 from megatape.tasks.evaluation import evaluate

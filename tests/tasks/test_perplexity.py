@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.dataset import TokenDataset
-from megatape.data.index import load_index
-from megatape.data.tokenizer_files import stored_tokenizer
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.training.dataset import TokenDataset
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.tasks.evaluation import evaluate

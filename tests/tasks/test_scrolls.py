@@ -12,7 +12,7 @@ import pytest
 from megatape.data.finetuning import scrolls
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.folder import read_tokenizer
 from megatape.tasks.batching import BATCH_TOKENS
 from megatape.tasks.evaluation import evaluate, evaluate_in

@@ -17,7 +17,7 @@ from megatape.checkpoint import manager
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.writer import Contents, RunPlace
 from megatape.config import parse_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import TrainingDiverged
 from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import hold

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.data.addition import AdditionTask, prepare_addition
+from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from tests import bounds
 from tests.bounds import assert_close
 from tests.workers import run_workers

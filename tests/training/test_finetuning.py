@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.data.example_dataset import ExampleDataset
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
-from megatape.data.tokenizer_sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.training.example_dataset import ExampleDataset
 from tests.conftest import Command
 from tests.training.test_stages import compare
 from tests.workers import run_workers

@@ -17,8 +17,8 @@ import pytest
 
 from megatape import files
 from megatape.config import parse_config
-from megatape.data.loader import Loader
-from megatape.data.splits import open_data
+from megatape.data.training.loader import Loader
+from megatape.data.training.splits import open_data
 from megatape.errors import ExitStatus, NotSaved
 from megatape.run_folder import RunFolder, read_lines, read_metrics
 from megatape.runtime.lease import Lease, LeaseTimeouts, hold

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from megatape.data.dataset import TokenDataset
-from megatape.data.schedule import Schedule
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.schedule import Schedule
 from tests.workers import run_workers
 
 CASES = "tests.training.cases:train_cases"

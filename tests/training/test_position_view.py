@@ -10,7 +10,7 @@ import torch
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.dataset import TokenDataset
+from megatape.data.training.dataset import TokenDataset
 from megatape.run_folder import RunFolder
 from megatape.study import probe
 from megatape.training.callbacks.position_views import PositionViews

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from megatape.data.loader import Batch, Loader
+from megatape.data.training.loader import Batch, Loader
 from megatape.targets import IGNORE_INDEX
 from megatape.training.prefetch import Prefetcher
 

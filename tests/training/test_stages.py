@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape.config import parse_config
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease

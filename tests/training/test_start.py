@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
-from megatape.data.preparation import Corpus
-from megatape.data.prepare import prepare
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.source import Source
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
 from megatape.hf.families import family_of

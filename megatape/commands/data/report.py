@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from megatape.options import CommandOptions, option
 
 if TYPE_CHECKING:
-    from megatape.data.contents import Bin, Contents
+    from megatape.data.shards.contents import Bin, Contents
 
 BAR = 30  # characters of the longest in a histogram
 
@@ -22,10 +22,10 @@ class Options(CommandOptions):
 
 def run(options: Options) -> int:
     """Print the report."""
-    from megatape.data.contents import read_contents
-    from megatape.data.document_table import DocumentTables
     from megatape.data.finetuning.report import describe_examples
-    from megatape.data.reader import SplitReader
+    from megatape.data.shards.contents import read_contents
+    from megatape.data.shards.document_table import DocumentTables
+    from megatape.data.shards.reader import SplitReader
     from megatape.report.data_page import write_data_report
 
     directory = options.directory

@@ -20,8 +20,8 @@ class Options(CommandOptions):
 
 def run(options: Options) -> int:
     """Write the folder."""
-    from megatape.data.documents import store_tokenizer
-    from megatape.data.tokenizer_tiktoken import ENCODINGS, Encoding, convert
+    from megatape.data.prepare.documents import store_tokenizer
+    from megatape.data.tokenizers.tiktoken import ENCODINGS, Encoding, convert
     from megatape.files import new_folder
 
     name = options.encoding or options.file.stem

@@ -21,7 +21,7 @@ def run(options: Options) -> int:
     """Train the tokenizer and write its file."""
     from megatape.data.sources.reading import read_documents
     from megatape.data.sources.source import CorpusCounts
-    from megatape.data.tokenizer_sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
+    from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     check_absent(options.output)
     if not options.output.parent.is_dir():

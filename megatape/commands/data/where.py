@@ -18,9 +18,9 @@ class Options(CommandOptions):
 
 def run(options: Options) -> int:
     """Print the document."""
-    from megatape.data.dataset import TokenDataset
-    from megatape.data.document_table import DocumentTables
-    from megatape.data.index import load_index
+    from megatape.data.shards.document_table import DocumentTables
+    from megatape.data.shards.index import load_index
+    from megatape.data.training.dataset import TokenDataset
 
     index = load_index(options.directory)
     found = DocumentTables(options.directory, index, options.split).find(options.token)

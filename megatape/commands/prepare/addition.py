@@ -14,7 +14,7 @@ class Options(NewDataOptions):
 
 def run(options: Options) -> int:
     """Write the data directory."""
-    from megatape.data.addition import AdditionTask, longest_document, prepare_addition
+    from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
 
     task = options.fill(AdditionTask)
     with token_bar("generated") as progress:

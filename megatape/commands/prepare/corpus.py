@@ -57,9 +57,9 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from megatape.data.cleaning.cleaning import parse_rules
-    from megatape.data.index import load_index
-    from megatape.data.preparation import Corpus
-    from megatape.data.prepare import Progress, prepare
+    from megatape.data.prepare.command import Progress, prepare
+    from megatape.data.prepare.worker import Corpus
+    from megatape.data.shards.index import load_index
 
     source = options.read_source(max_documents=options.max_documents, validation=options.validation_input)
     cleaning = parse_rules(options.rule)
@@ -104,7 +104,7 @@ def _names(tokenizers: Sequence[Path]) -> list[str]:
     They are those of the tokenizers' files or folders, and of a single one none, which is the output itself. Raises UserError
     if two have the same.
     """
-    from megatape.data.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
+    from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
 
     if len(tokenizers) == 1:
         return [""]
@@ -121,7 +121,7 @@ def _names(tokenizers: Sequence[Path]) -> list[str]:
 
 
 def _dry_run(source: "Source", cleaning: "Cleaning", drop_duplicates: bool, num_documents: int) -> int:
-    from megatape.data.dry_run import dry_run
+    from megatape.data.prepare.dry_run import dry_run
 
     effects, read = dry_run(source, cleaning, drop_duplicates, num_documents)
     print(f"of the first {read:,} documents {read - sum(effect.dropped for effect in effects.values()):,} stay")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from megatape.data.cleaning.rule import Dropped, TextRule
 from megatape.data.cleaning.word_runs import WORD, hash_runs
-from megatape.data.records import RecordCounts, read_records
+from megatape.data.io.records import RecordCounts, read_records
 from megatape.errors import MissingPath, UserError
 
 MAX_RECORD_BYTES = 2**26

@@ -9,8 +9,8 @@ from typing import Any
 
 from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError
 
 ROLES = ("system", "user", "assistant")

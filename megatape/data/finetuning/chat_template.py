@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from megatape.data.finetuning.chat_renderer import Message, NotJinja, renderer
-from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
 
 PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

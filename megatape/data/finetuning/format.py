@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError
 
 Truncation = Literal["end", "middle"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.documents import check_share, split_of, store_tokenizer
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
-from megatape.data.index import SPLITS, Answers, Index, Split, save_index, token_dtype
-from megatape.data.limits import MAX_RECORD_BYTES
-from megatape.data.records import RecordCounts, check_max_record_bytes, read_records
-from megatape.data.remote import find_files
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.writer import SplitWriter, entropy
+from megatape.data.io.records import RecordCounts, check_max_record_bytes, read_records
+from megatape.data.io.remote import find_files
+from megatape.data.prepare.documents import check_share, split_of, store_tokenizer
+from megatape.data.shards.index import SPLITS, Answers, Index, Split, save_index, token_dtype
+from megatape.data.shards.writer import SplitWriter, entropy
+from megatape.data.sources.limits import MAX_RECORD_BYTES
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
 from megatape.files import new_folder
 from megatape.registry import FORMATS

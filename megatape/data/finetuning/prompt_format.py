@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits, Truncation
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from megatape.data.example_dataset import ExampleDataset
-from megatape.data.index import Index
+from megatape.data.shards.index import Index
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.targets import target_mask
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.data.remote import find_files, relative
+from megatape.data.io.remote import find_files, relative
 from megatape.data.sources.source import Source, Unit, grouped
 from megatape.data.sources.text_files import TextFiles
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from megatape.data.records import read_records
-from megatape.data.remote import find_files
+from megatape.data.io.records import read_records
+from megatape.data.io.remote import find_files
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of, grouped
 
 PATTERNS = "*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst"  # of folders

@@ -4,8 +4,8 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from megatape.data.remote import find_files, open_file
-from megatape.data.remote_file import RemoteError
+from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.remote_file import RemoteError
 from megatape.data.sources.isolated import IsolatedReader
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit, grouped
 from megatape.errors import UserError

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from megatape.data.cleaning.rule import Dropped
-from megatape.data.index import Tally
-from megatape.data.records import FEW_BAD, printable
+from megatape.data.io.records import FEW_BAD, printable
+from megatape.data.shards.index import Tally
 from megatape.data.sources.source import CorpusCounts, Document, Source, Unit
 from megatape.errors import UserError
 

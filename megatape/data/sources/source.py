@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from megatape.data.index import Tally
-from megatape.data.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
-from megatape.data.records import NUM_BAD_EXAMPLES, RecordCounts, check_max_record_bytes, is_packed
-from megatape.data.remote import file_states, relative
+from megatape.data.io.records import NUM_BAD_EXAMPLES, RecordCounts, check_max_record_bytes, is_packed
+from megatape.data.io.remote import file_states, relative
+from megatape.data.shards.index import Tally
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
 from megatape.errors import UserError
 from megatape.registry import SOURCES
 

@@ -6,10 +6,10 @@ from typing import BinaryIO
 
 import orjson
 
-from megatape.data.records import CORRUPTED, corrupted, unpacked
-from megatape.data.remote import find_files, open_file
+from megatape.data.io.records import CORRUPTED, corrupted, unpacked
+from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.tar import TarError, read_members
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of, grouped
-from megatape.data.tar import TarError, read_members
 
 TEXT, RECORD = "txt", "json"
 FAULTS: tuple[type[Exception], ...] = (TarError, *CORRUPTED)

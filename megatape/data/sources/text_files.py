@@ -6,7 +6,7 @@ from pathlib import Path
 from platform import python_version
 from typing import ClassVar
 
-from megatape.data.remote import find_files, open_file, relative
+from megatape.data.io.remote import find_files, open_file, relative
 from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, grouped
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.

@@ -6,13 +6,13 @@ Tests are not written: they are drawn again where a model is scored.
 from pathlib import Path
 from typing import Any
 
-from megatape.data.documents import store_tokenizer
 from megatape.data.finetuning.format import Example
 from megatape.data.finetuning.prepare import ExampleWriter
-from megatape.data.index import SPLITS, Index, load_index, save_index, token_dtype
+from megatape.data.prepare.documents import store_tokenizer
+from megatape.data.shards.index import SPLITS, Index, load_index, save_index, token_dtype
 from megatape.data.synthetic.task import Sample, SyntheticTask
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_sentencepiece import character_tokenizer
+from megatape.data.tokenizers.sentencepiece import character_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.files import new_folder
 

@@ -6,7 +6,7 @@ from typing import Any
 from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
-from megatape.data.tokenizer import FILES
+from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.adopt.architecture import Architecture, read_architecture

@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.adopt.architecture import read_architecture
 from megatape.hf.adopt.weights import find_weights
 from megatape.hf.tokenizer import special_tokens

@@ -12,7 +12,7 @@ from megatape.attention.backend import Attends
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.data.positions import Positions
+from megatape.data.training.positions import Positions
 from megatape.parallel.mesh import Axis
 
 

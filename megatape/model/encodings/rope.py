@@ -5,7 +5,7 @@ model.scaling changes the frequencies (see `rotary.frequencies`).
 
 from torch import Tensor
 
-from megatape.data.positions import Positions
+from megatape.data.training.positions import Positions
 from megatape.model.encodings import rotary
 from megatape.model.encodings.encoding import Encoding
 

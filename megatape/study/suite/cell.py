@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.config import load_config
-from megatape.data.index import load_index
+from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.files import write_atomically

@@ -16,7 +16,7 @@ import torch
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, load_config
-from megatape.data.index import load_index
+from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import UserError

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from megatape.data.splits import open_data
+from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.study.children import interruptible, locked
 from megatape.study.runs import Machine, Run, check_all

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from megatape.data.dataset import Sample
-from megatape.data.example_dataset import ExampleDataset
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.dataset import Sample
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.targets import IGNORE_INDEX
 from tests.adopted import FAMILIES
 

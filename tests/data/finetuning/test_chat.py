@@ -12,9 +12,9 @@ from megatape.data.finetuning import chat_renderer
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.format import Dropped, Limits
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
-from megatape.data.tokenizer_json import JsonTokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.data.finetuning.conftest import write_lines
 

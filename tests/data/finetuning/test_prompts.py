@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from megatape.data.documents import split_of
 from megatape.data.finetuning.format import Dropped, Limits
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
-from megatape.data.index import load_index
-from megatape.data.tokenizer import Tokenizer
-from megatape.data.tokenizer_files import load_tokenizer
+from megatape.data.prepare.documents import split_of
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.conftest import Command
 from tests.data.finetuning.conftest import Prepare, examples, learned, write_lines
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from megatape.config import parse_config
-from megatape.data.example_dataset import ExampleDataset
-from megatape.data.loader import Batch, Loader, evaluation_batches
-from megatape.data.packing import pack
-from megatape.data.positions import Positions
-from megatape.data.splits import open_data
-from megatape.data.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.example_dataset import ExampleDataset
+from megatape.data.training.loader import Batch, Loader, evaluation_batches
+from megatape.data.training.packing import pack
+from megatape.data.training.positions import Positions
+from megatape.data.training.splits import open_data
 from megatape.targets import IGNORE_INDEX
 from tests.conftest import small_config
 from tests.data.finetuning.conftest import Prepare, examples, in_sample

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from megatape.data.example_dataset import ExampleDataset
-from megatape.data.index import load_index
+from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.targets import IGNORE_INDEX
 
 COUNTS = {"train": 20, "validation": 5}

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from megatape.config import parse_config
-from megatape.data.positions import Positions
 from megatape.data.synthetic.folder import Encoder
 from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.training.positions import Positions
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import write_page
 from megatape.run_folder import RunFolder

@@ -1,0 +1,223 @@
+"""Prepared data from and to the files of other systems: token ids and where documents end, bit for bit."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.data.formats.format import TokenFormat
+from megatape.data.prepare.documents import check_share, store_tokenizer
+from megatape.data.shards.index import SPLITS, Index, load_index, save_index, token_dtype
+from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.writer import SplitWriter
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError, path_errors
+from megatape.files import new_folder
+from megatape.registry import TOKEN_FORMATS
+
+KIND = "import"
+MAX_TOKENS = 2**26  # of a document, which is held in memory: more without an end token is no document
+Report = Callable[[int], None]  # tokens so far
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Token ids in the files of another system.
+
+    format            a name of TOKEN_FORMATS
+    inputs            what the format reads, in order
+    validation        the same for the validation split; empty: a share of the documents of `inputs`
+    validation_share  which share, by a hash of a document's ids
+    append_eos        documents (samples of mds) come without the end token, which is to be added
+
+    Raises UserError for a share of nothing or of everything.
+    """
+
+    format: str
+    inputs: tuple[Path, ...]
+    validation: tuple[Path, ...] = ()
+    validation_share: float = 0.02
+    append_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.validation:
+            check_share(self.validation_share)
+        if self.append_eos and self.reader.piece == "block":
+            raise UserError(f"append_eos: files of format {self.format} do not say where documents end: leave it out")
+
+    @property
+    def reader(self) -> TokenFormat:
+        """What reads the format."""
+        reader: TokenFormat = TOKEN_FORMATS[self.format].load()()
+        return reader
+
+
+@dataclass
+class Found:
+    """What an import has seen.
+
+    begun: documents that begin as the tokenizer's do. empty: documents without tokens, which are left out. unfinished: inputs
+    whose last document had no end token, which was added.
+    """
+
+    documents: int = 0
+    begun: int = 0
+    empty: int = 0
+    unfinished: int = 0
+
+
+@path_errors()
+def import_data(
+    foreign: Foreign, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
+) -> tuple[Index, Found]:
+    """Write the data directory `output`. Returns its index, and what was found.
+
+    Raises FileNotFoundError, or UserError if files are corrupted, of another format or of another tokenizer; FileExistsError
+    if `output` exists. Then nothing is left.
+    """
+    found = Found()
+    with new_folder(output) as directory:
+        writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
+        num_tokens = 0
+        for number, (split, ids) in enumerate(_documents(foreign, tokenizer, found)):
+            writers[split].add(ids, text_bytes=0)
+            num_tokens += ids.size
+            if number % 1000 == 0:
+                progress(num_tokens)
+        splits = {split: writer.close() for split, writer in writers.items()}
+        for split, content in splits.items():
+            if not content.tokens:
+                raise UserError(
+                    f"the {split} split got none of the {found.documents:,} documents: "
+                    + ("its files are empty" if foreign.validation else "change `validation_share`, or give `validation`")
+                )
+        source: dict[str, Any] = {"kind": KIND, "format": foreign.format, "inputs": [str(path) for path in foreign.inputs]}
+        if foreign.validation:
+            source["validation"] = [str(path) for path in foreign.validation]
+        index = Index(
+            tokenizer=store_tokenizer(tokenizer, directory),
+            dtype=token_dtype(tokenizer.vocab_size).name,
+            source=source,
+            validation_share=0.0 if foreign.validation else foreign.validation_share,
+            splits=splits,
+            counts={"empty documents": found.empty} if found.empty else {},
+        )
+        save_index(index, directory)
+    return index, found
+
+
+@path_errors()
+def export_data(directory: Path, name: str, output: Path, progress: Report = lambda tokens: None) -> Index:
+    """Write a data directory in a format of TOKEN_FORMATS, with the tokenizer's files. Returns the index of the data.
+
+    The data are written as output/train... and output/validation...
+
+    Raises FileNotFoundError or UserError if the data are corrupted, FileExistsError if `output` exists. Then nothing is left.
+    """
+    index = load_index(directory)
+    if index.answers:
+        raise UserError(f"{directory} holds prompts and answers: format {name} cannot tell them apart, so it is not exported")
+    writer: TokenFormat = TOKEN_FORMATS[name].load()()
+    tokenizer = stored_tokenizer(directory, index.tokenizer.files)
+    with new_folder(output) as folder:
+        for split in SPLITS:
+            documents = divided(_members(directory, index, split, progress), tokenizer.eos_id, directory)
+            writer.write(folder / split, documents, token_dtype(tokenizer.vocab_size))
+        store_tokenizer(tokenizer, folder)
+    return index
+
+
+def _documents(foreign: Foreign, tokenizer: Tokenizer, found: Found) -> Iterator[tuple[str, np.ndarray]]:
+    """Split and ids of every document."""
+    dtype, eos_id = token_dtype(tokenizer.vocab_size), tokenizer.eos_id
+    given = [(path, "train") for path in foreign.inputs] + [(path, "validation") for path in foreign.validation]
+    for path, split in given:
+        pieces = foreign.reader.read(path, dtype)
+        if foreign.append_eos:
+            pieces = (np.append(ids, eos_id) if ids.size and ids[-1] != eos_id else ids for ids in pieces)
+        if foreign.reader.piece == "document":
+            pieces = _ended(pieces, tokenizer, path)
+        for ids in divided(_filled(pieces, found), eos_id, path):
+            if not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+                raise UserError(
+                    f"{path}: token ids {ids.min()}..{ids.max()}, but {tokenizer.origin} has {tokenizer.vocab_size:,} ids: "
+                    "give the tokenizer that made them"
+                )
+            if ids[-1] != eos_id:
+                found.unfinished += 1
+                ids = np.append(ids, eos_id)  # else it would go on with the next input
+            found.documents += 1
+            found.begun += [int(ids[0])] == tokenizer.begin or not tokenizer.begin
+            yield split if foreign.validation else _split_of(ids, foreign.validation_share), ids
+
+
+def _filled(pieces: Iterator[np.ndarray], found: Found) -> Iterator[np.ndarray]:
+    """Those that are not empty."""
+    for ids in pieces:
+        if ids.size:
+            yield ids
+        else:
+            found.empty += 1
+
+
+def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) -> Iterator[np.ndarray]:
+    """The same documents. Raises UserError for one that has tokens and does not end with its only end token."""
+    for number, ids in enumerate(documents):
+        ends = np.flatnonzero(ids == tokenizer.eos_id)
+        if ids.size and not ends.size:
+            raise UserError(
+                f"{path}: document {number:,} does not end with the end token of {tokenizer.origin}, {tokenizer.eos_id}: give "
+                "the tokenizer that made it, or `append_eos` if it was made without end tokens"
+            )
+        if ids.size and ends[0] < ids.size - 1:
+            raise UserError(
+                f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, at {ends[0]:,} of "
+                f"{ids.size:,} tokens: give the tokenizer that made it"
+            )
+        yield ids
+
+
+def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator[np.ndarray]:
+    """The documents of a stream of token ids, each with its end token; the last one may have none.
+
+    Raises UserError if there is no end token, or none in MAX_TOKENS.
+    """
+    begun: list[np.ndarray] = []
+    size, ended = 0, False
+    for ids in pieces:
+        parts = np.split(ids, np.flatnonzero(ids == eos_id) + 1)
+        for part in parts[:-1]:
+            yield np.concatenate([*begun, part]) if begun else part
+            begun, size, ended = [], 0, True
+        if parts[-1].size:
+            begun.append(parts[-1])
+            size += parts[-1].size
+        if size > MAX_TOKENS:
+            break
+    if begun and (size > MAX_TOKENS or not ended):
+        raise UserError(
+            f"{origin}: {size:,} tokens without the end token, {eos_id}: give the tokenizer that made them, or `append_eos` if "
+            "documents (samples of mds) were made without"
+        )
+    if begun:
+        yield np.concatenate(begun)
+
+
+def _members(directory: Path, index: Index, split: str, progress: Report) -> Iterator[np.ndarray]:
+    """The stream of a split."""
+    reader, num_tokens = SplitReader(directory, index, split), 0
+    for number in range(len(reader)):
+        ids = reader.member(number)
+        num_tokens += ids.size
+        progress(num_tokens)
+        yield ids
+
+
+def _split_of(ids: np.ndarray, validation_share: float) -> str:
+    """The split of a document, by its ids alone."""
+    digest = hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"

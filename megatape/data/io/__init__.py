@@ -1,0 +1,1 @@
+"""Files at paths and URLs: found, opened, copied and read as lines or tar members."""

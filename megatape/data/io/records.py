@@ -1,0 +1,147 @@
+"""Lines of JSON: where they are found, what is skipped and counted. Memory holds no more than one line."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from gzip import BadGzipFile
+from typing import Any, BinaryIO, cast
+
+import orjson
+from isal import igzip, isal_zlib
+
+from megatape.data.io.remote import open_file, suffix
+from megatape.errors import UserError
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdError, ZstdFile
+else:
+    from backports.zstd import ZstdError, ZstdFile
+
+NUM_BAD_EXAMPLES = 5
+LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
+FEW_BAD = 10  # records are never too many, so that no small source is refused for one of them
+CHUNK_BYTES = 2**20  # read at a time of what is skipped
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+CORRUPTED: tuple[type[Exception], ...] = (EOFError, BadGzipFile, cast(Any, isal_zlib.error), ZstdError)  # of compressed files
+
+
+@dataclass
+class RecordCounts:
+    """What a pass over records has skipped so far.
+
+    Attributes:
+        too_long: records beyond the limit.
+        first_too_long: the place of the first.
+        bad_examples: `place: reason` of the first few bad records.
+        read_bytes: of the files, as they are stored.
+    """
+
+    read_bytes: int = 0
+    too_long: int = 0
+    first_too_long: str = ""
+    bad: int = 0
+    bad_examples: list[str] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """Records that gave no document."""
+        return self.bad + self.too_long
+
+    def add_bad(self, place: str, reason: str, count: int = 1) -> None:
+        self.bad += count
+        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
+            self.bad_examples.append(f"{printable(place)}: {reason}")
+
+    def add_too_long(self, place: str) -> None:
+        self.too_long += 1
+        self.first_too_long = self.first_too_long or printable(place)
+
+
+def printable(name: str) -> str:
+    """A name of unknown origin as it can be shown and stored: names of files may hold anything."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
+
+
+def read_records(
+    path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: .gz or .zst.
+
+    begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
+    Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file.
+    """
+    after = f"byte {begin:,}, line " if begin else ""
+    read_before = counts.read_bytes
+    try:
+        with open_file(path) as stored:
+            file = unpacked(stored, path)
+            for number, line in enumerate(_lines(file, max_bytes, begin, end), start=1):
+                counts.read_bytes = read_before + stored.tell() - begin
+                place = f"{path}:{after}{number}"
+                if line is None:
+                    counts.add_too_long(place)
+                    continue
+                if line.isspace():
+                    continue
+                try:
+                    record = orjson.loads(line)  # also checks UTF-8
+                except orjson.JSONDecodeError as error:
+                    counts.add_bad(place, f"malformed JSON ({error})")
+                    continue
+                yield place, record
+    except CORRUPTED as error:
+        raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+
+
+def corrupted(path: str, kind: str, error: Exception) -> UserError:
+    """The message about a file of this kind, reading which raised one of CORRUPTED or the like."""
+    if "requires too much memory" in str(error):  # as zstd says it
+        return UserError(
+            f"{path}: its zstd frames take more than 128 MiB to unpack: pack it again without --long, by unzstd --long=31 and "
+            "zstd"
+        )
+    return UserError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again")
+
+
+def check_max_record_bytes(max_bytes: int) -> None:
+    """Raise UserError for a limit on the size of records that is none."""
+    if not 1 <= max_bytes <= LARGEST_RECORD_BYTES:
+        raise UserError(f"max_record_bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
+
+
+def is_packed(path: str) -> bool:
+    """Whether the name of a file says that it is compressed, so that only a pass from its beginning reads it."""
+    return suffix(path) in COMPRESSIONS
+
+
+def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
+    """What the open file `path` holds. This and reading raise one of CORRUPTED if it is empty, truncated or corrupted."""
+    kind = COMPRESSIONS.get(suffix(path))
+    if kind and not stored.read(1):  # igzip takes a file without a header for one without content
+        raise EOFError("it is empty")
+    stored.seek(0)
+    if kind == "gzip":
+        return cast(BinaryIO, igzip.open(stored, "rb"))
+    return cast(BinaryIO, ZstdFile(stored)) if kind == "zstd" else stored
+
+
+def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[bytes | None]:
+    """The lines of a file that begin in [begin, end).
+
+    None stands for one longer than `max_bytes`, of which no more is held in memory.
+    """
+    if begin:
+        file.seek(begin - 1)  # unless a line ends there, the first one began before
+        _skip(file, file.readline(CHUNK_BYTES), end)
+    while (end is None or file.tell() < end) and (line := file.readline(max_bytes + 1)):
+        if len(line) <= max_bytes or line.endswith(b"\n"):
+            yield line
+            continue
+        _skip(file, line, end)
+        yield None
+
+
+def _skip(file: BinaryIO, line: bytes, end: int | None = None) -> None:
+    """Read on to the end of a line whose beginning was read, but not far beyond `end`."""
+    while line and not line.endswith(b"\n") and (end is None or file.tell() < end):
+        line = file.readline(CHUNK_BYTES)

@@ -1,0 +1,189 @@
+"""Files named by a path or a URL: found, sized, opened and copied in one way, by fsspec."""
+
+import io
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase, translate
+from itertools import islice
+from pathlib import Path, PurePath, PurePosixPath
+from typing import BinaryIO, NamedTuple, cast
+
+from braceexpand import braceexpand
+
+from megatape.data.io.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http, within
+from megatape.errors import MissingPath, PathError, UserError
+
+URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+LOCAL = "file://"
+BUFFER_BYTES = 2**18
+COPY_BYTES = 8 * 2**20  # at a time
+AT_ONCE = 16  # requests for sizes
+RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.-?0*([1-9]\d*))?")  # in braces: first and last number, step
+MAX_NAMES = 100_000  # that braces stand for
+MAX_DEPTH = 32  # of folders on a server: a listing that contains itself has any depth
+LISTING_TIMEOUTS = 5  # a listing, which comes in one piece, may take so many times Retries.timeout
+
+
+def is_url(name: str) -> bool:
+    """Whether `name` is a URL, file:// included, and no path."""
+    return URL.match(name) is not None
+
+
+def open_file(name: str, retries: Retries = USUAL) -> BinaryIO:
+    """A file to read, which can seek. Raises OSError, when it is opened or read, and as `find_files` does."""
+    if path := _local(name):
+        return path.open("rb")
+    return cast(BinaryIO, io.BufferedReader(RemoteFile(name, retries), BUFFER_BYTES))
+
+
+def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None = None) -> None:
+    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
+
+    size: in bytes, that it must have; None: any.
+    """
+    with open_file(name, retries) as source, path.open("wb") as copy:
+        if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
+            raise PathError(f"{name}: {found:,} bytes, not {size:,}")
+        source.seek(0)
+        shutil.copyfileobj(source, copy, COPY_BYTES)
+
+
+class FileState(NamedTuple):
+    """State of a file as it is stored.
+
+    Attributes:
+        size: bytes.
+        version: its size and the time of its last change in nanoseconds, or the tag that its
+            server gives its content, if it gives any.
+    """
+
+    size: int
+    version: str
+
+
+def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileState]:
+    """States of files. Raises OSError."""
+
+    def state(name: str) -> FileState:
+        if path := _local(name):
+            status = path.stat()
+            return FileState(status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+        file = RemoteFile(name, retries)
+        return FileState(file.size, f"{file.size}-{file.version}")
+
+    if not any(map(is_url, names)):
+        return list(map(state, names))
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(state, names))
+
+
+def find_files(
+    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", retries: Retries = USUAL
+) -> list[str]:
+    """The given files, and those in the given folders that match, sorted by path within each.
+
+    Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
+    ends with a slash.
+    Raises MissingPath, or UserError for a folder without a match or an unknown protocol, ModuleNotFoundError for one whose
+    package is not installed. option: which one gave the inputs.
+    """
+    files: list[str] = []
+    for name in (name for given in inputs for name in _expanded(given)):
+        path = _local(name)
+        found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive, retries)
+        if found is None:
+            raise MissingPath(f"{option} {name}: no such file or directory")
+        if not found:
+            wanted = " or ".join(patterns[:4]) + (" or the like" if len(patterns) > 4 else "")
+            raise UserError(f"{option} {name}: no file named {wanted} in this directory")
+        files += found
+    return files
+
+
+def relative(name: str, given: str) -> str | None:
+    """The path of the file `name` in the input `given`; empty if they are the same, None if it is not in there."""
+    for one in _expanded(given):
+        if is_url(one) and "*" in one and fnmatchcase(name, one):
+            return ""
+        if is_url(one) and is_url(name) and (name == one or name.startswith(one.rstrip("/") + "/")):
+            return name.removeprefix(one).removeprefix("/")
+        if not is_url(one) and not is_url(name) and PurePath(name).is_relative_to(one):
+            return "/".join(PurePath(name).relative_to(one).parts)
+    return None
+
+
+def suffix(name: str) -> str:
+    """The last suffix of a path or URL, such as `.gz`."""
+    return PurePosixPath(name.partition("?")[0] if is_url(name) else name).suffix
+
+
+def _local(name: str) -> Path | None:
+    """The path that is meant; None for a URL that needs a server."""
+    if is_url(name) and not name.startswith(LOCAL):
+        return None
+    return Path(name.removeprefix(LOCAL))
+
+
+def _expanded(name: str) -> list[str]:
+    """The names that braces in a URL stand for. Raises UserError if there are more than MAX_NAMES."""
+    if not is_url(name) or "{" not in name:
+        return [str(_local(name) or name)]
+    # braceexpand holds all numbers of a range in memory
+    ranges = (abs(int(end) - int(begin)) // int(step or 1) for begin, end, step in RANGE.findall(name))
+    if max(ranges, default=0) >= MAX_NAMES or len(names := list(islice(braceexpand(name), MAX_NAMES + 1))) > MAX_NAMES:
+        raise UserError(f"{name}: its braces stand for more than {MAX_NAMES:,} names: give fewer numbers, or a folder")
+    return names
+
+
+def _find(path: Path, patterns: Sequence[str], recursive: bool) -> list[str] | None:
+    """None if there is nothing of this name."""
+    if path.is_file():
+        return [str(path)]
+    if not path.is_dir():
+        return None
+    matches = _matcher(patterns)
+    inside = path.rglob("*") if recursive else path.glob("*")
+    return [str(found) for found in sorted(inside) if matches(found.name) and found.is_file()]
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name is one of these patterns."""
+    pattern = re.compile("|".join(map(translate, patterns)))
+    return lambda name: pattern.match(name) is not None
+
+
+def _find_remote(url: str, patterns: Sequence[str], recursive: bool, retries: Retries) -> list[str] | None:
+    """None if there is nothing of this name, where that can be told without reading it."""
+    folder, slash, pattern = url.rpartition("/")
+    if "*" in pattern:
+        url, patterns, recursive = folder + slash, (pattern,), False
+    system, path = file_system(url, retries)
+    attempts, limit = Attempts(url, retries), within(url, LISTING_TIMEOUTS * retries.timeout)
+    if is_http(url):
+        kind = "directory" if url.endswith("/") else "file"
+    else:
+        try:
+            kind = attempts.run(lambda: system.info(path)["type"])
+        except FileNotFoundError:
+            return None
+    if kind == "file":
+        return [url]
+    found, folders = [], [path]
+    matches = _matcher(patterns)
+    while folders:  # fsspec's own walk leaves out folders that fail
+        folder = folders.pop()  # the deepest: one that contains itself is noticed at once
+        if folder.count("/") - path.count("/") > MAX_DEPTH:
+            raise UserError(
+                f"{url}: folders more than {MAX_DEPTH} deep, its listings contain themselves: give the folders or files in it"
+            )
+        for entry in attempts.run(lambda: system.ls(folder, detail=True, **limit)):  # noqa: B023  # called at once
+            name = entry["name"]
+            if is_http(url) and ".." in name.split("/"):  # a link of the page that leads elsewhere
+                continue
+            if entry["type"] == "directory":
+                folders += [name] if recursive and name.startswith(folder) and len(name) > len(folder) else []
+            elif matches(name.rpartition("/")[2]):
+                found.append(name)
+    return [system.unstrip_protocol(name) for name in sorted(found, key=lambda name: name.split("/"))]  # as paths are sorted

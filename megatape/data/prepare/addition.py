@@ -1,0 +1,168 @@
+"""Addition problems with reversed digits, some of which are held out for testing.
+
+A problem is a text such as `321+54=861` for 123 + 45 = 168. All three numbers start with their least significant
+digit, so each digit of the answer follows from digits and a carry that came before (McLeish et al., arXiv
+2405.17399, whose data the TAPE authors use without holding out test problems). One character is one token.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from megatape.data.prepare.documents import write_documents
+from megatape.data.shards.index import Index, load_index
+from megatape.data.tokenizers.sentencepiece import character_tokenizer
+from megatape.errors import UserError, path_errors
+from megatape.files import new_folder
+
+KIND = "addition"
+EQUALS = "="
+ALPHABET = f"0123456789+{EQUALS}"
+HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
+TEST_PROBLEMS = 100  # at most, for each pair of lengths
+ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
+
+BOUNDS = {"digits": (1, 1000), "per_cell": (1, 10**9), "seed": (0, 2**63 - 1)}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The problem a + b."""
+
+    a: int
+    b: int
+
+    @property
+    def prompt(self) -> str:
+        """The text up to and including the equals sign."""
+        return f"{self.a}"[::-1] + "+" + f"{self.b}"[::-1] + EQUALS
+
+    @property
+    def answer(self) -> str:
+        """The digits of the sum, least significant first."""
+        return f"{self.a + self.b}"[::-1]
+
+
+@dataclass(frozen=True)
+class AdditionTask:
+    """The problems of a data set, which follow from these numbers alone.
+
+    digits     D: training operands have 1 to D digits, each pair of lengths equally often
+    per_cell   training problems for each pair of lengths
+    seed       of all draws, and of what is held out
+
+    Raises UserError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none.
+    """
+
+    digits: int
+    per_cell: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for option, (least, most) in BOUNDS.items():
+            value = getattr(self, option)
+            if type(value) is not int or not least <= value <= most:
+                bound = f"at most {most}" if type(value) is int and value > most else f"at least {least}"
+                raise UserError(f"{option} is {value!r}: give {bound}")
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """The task that a data directory was prepared for.
+
+        Raises UserError or FileNotFoundError if it is not addition data.
+        """
+        source = load_index(directory).source
+        if source.get("kind") != KIND:
+            raise UserError(
+                f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
+                "`megatape prepare addition` wrote"
+            )
+        numbers: list[Any] = [source.get(field.name) for field in fields(cls)]
+        return cls(*numbers)
+
+    def describe(self) -> dict[str, Any]:
+        """What the index records."""
+        return {"kind": KIND, **asdict(self)}
+
+    def held_out(self, problem: Problem) -> bool:
+        """Whether a problem is held out: then neither it nor the one with swapped operands is in the training split."""
+        first, second = sorted((problem.a, problem.b))
+        digest = hashlib.blake2b(f"{self.seed} {first} {second}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") < HELD_OUT_SHARE * 2**64
+
+    def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
+        """TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
+
+        Raises UserError if there is none.
+        """
+        generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
+        lengths = a_digits, b_digits
+        if 10 ** sum(lengths) <= ENUMERABLE:
+            pairs = itertools.product(*(range(*_bounds(digits)) for digits in lengths))
+            known = [problem for pair in pairs if self.held_out(problem := Problem(*pair))]
+            if not known:
+                raise UserError(
+                    f"seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
+                )
+            return generator.sample(known, min(TEST_PROBLEMS, len(known)))
+        problems: dict[Problem, None] = {}
+        while len(problems) < TEST_PROBLEMS:
+            problem = draw_problem(generator, lengths)
+            if self.held_out(problem):
+                problems[problem] = None
+        return list(problems)
+
+    def training_problems(self) -> Iterator[Problem]:
+        """One problem for each pair of lengths in turn, `per_cell` times; problems may repeat."""
+        generator = random.Random(f"train {self.seed}")
+        for _ in range(self.per_cell):
+            for lengths in self._cells():
+                problem = draw_problem(generator, lengths)
+                while self.held_out(problem):
+                    problem = draw_problem(generator, lengths)
+                yield problem
+
+    def validation_problems(self) -> list[Problem]:
+        """The test problems of the trained lengths, shuffled."""
+        problems = [problem for lengths in self._cells() for problem in self.test_problems(*lengths)]
+        random.Random(f"validation {self.seed}").shuffle(problems)
+        return problems
+
+    def _cells(self) -> Iterator[tuple[int, int]]:
+        """The pairs of trained lengths."""
+        lengths = range(1, self.digits + 1)
+        return itertools.product(lengths, lengths)
+
+
+def longest_document(digits: int) -> int:
+    """The number of tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
+    return 3 * digits + 5
+
+
+@path_errors()
+def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int], None]) -> Index:
+    """Writes the data directory `output`, all or nothing, and returns its index. Calls `progress` with the tokens so far.
+
+    Raises UserError like AdditionTask, and FileExistsError if `output` exists.
+    """
+    with new_folder(output) as directory:
+        documents = itertools.chain(
+            (("validation", problem) for problem in task.validation_problems()),
+            (("train", problem) for problem in task.training_problems()),
+        )
+        texts = ((split, problem.prompt + problem.answer) for split, problem in documents)
+        return write_documents(directory, texts, character_tokenizer(ALPHABET), task.describe(), HELD_OUT_SHARE, progress)
+
+
+def _bounds(digits: int) -> tuple[int, int]:
+    """The smallest number with so many digits, and one more than the largest; zero has one digit."""
+    return 10 ** (digits - 1) if digits > 1 else 0, 10**digits
+
+
+def draw_problem(generator: random.Random, lengths: tuple[int, int]) -> Problem:
+    """A problem with operands of these lengths, each equally likely."""
+    return Problem(generator.randrange(*_bounds(lengths[0])), generator.randrange(*_bounds(lengths[1])))

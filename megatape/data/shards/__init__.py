@@ -1,0 +1,1 @@
+"""Data directories: index.json, shards of token ids and tables of documents."""

@@ -1,0 +1,142 @@
+"""Copies of shards on a node's own disk, so that each node, not each rank, reads the shared file system or the remote one."""
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from megatape.data.io.remote import copy_file
+from megatape.data.shards.index import Index, Shard
+from megatape.errors import PathError
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A folder of copies, of limited size.
+
+    Attributes:
+        root: on a local disk, where file locks and renaming work.
+        max_bytes: of all copies there, without those that are being made; None: any number.
+    """
+
+    root: Path
+    max_bytes: int | None = None
+
+    def make_room(self, wanted: int) -> None:
+        """Remove the copies that were needed least recently, until `wanted` bytes more stay within the limit.
+
+        A rank that still reads one keeps it until it closes the file.
+        """
+        if self.max_bytes is None:
+            return
+        with locked(self.root / "room.lock"):
+            copies = sorted(
+                (status.st_mtime_ns, path, status.st_size) for path in self.root.glob("*/*.tar") if (status := _status(path))
+            )
+            used = sum(size for *_, size in copies)
+            for _, path, size in copies:
+                if used + wanted <= self.max_bytes:
+                    break
+                path.unlink(missing_ok=True)
+                used -= size
+
+
+class ShardCache:
+    """Copies of the shards of a data directory, in a folder named after a hash of its index.
+
+    The ranks of a node share it: the first one that needs a shard copies it while the others wait. origin: path or URL of the
+    data directory.
+    """
+
+    def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
+        self._cache, self._origin = cache, origin
+        identity = hashlib.sha256(json.dumps(asdict(index), sort_keys=True).encode()).hexdigest()
+        self._folder = cache.root / identity[:16]
+        self._expected: list[Shard] = []  # from the next one on
+        self._thread: threading.Thread | None = None
+
+    def local(self, shard: Shard) -> Path:
+        """Path of the local copy, which is made if there is none of the shard's size. Readers verify its members.
+
+        Raises OSError if the shard cannot be copied.
+        """
+        copy = self._folder / shard.file
+        if not _complete(copy, shard):
+            with self._locked(shard):
+                if not _complete(copy, shard):  # unless another rank was faster
+                    self._copy(shard, copy)
+        self._used(shard)
+        return copy
+
+    def expect(self, shards: Sequence[Shard]) -> None:
+        """Let a thread copy these shards, in this order, instead of those that were expected before.
+
+        An error is nobody's here: `local` meets it again when the shard is needed.
+        """
+        self._expected = list(shards)
+        for shard in shards:  # what makes room for the others is not among them
+            self._used(shard)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._fetch, name="shards", daemon=True)
+            self._thread.start()
+
+    def remove(self, shard: Shard, inode: int) -> None:
+        """Remove the copy that was found to be corrupted, unless another rank has replaced it since."""
+        copy = self._folder / shard.file
+        with self._locked(shard):
+            if copy.exists() and copy.stat().st_ino == inode:
+                copy.unlink()
+
+    def _used(self, shard: Shard) -> None:
+        """Note that a copy is needed now, if there is one."""
+        with suppress(FileNotFoundError):
+            os.utime(self._folder / shard.file)
+
+    def _fetch(self) -> None:
+        while self._expected:
+            shard, *self._expected = self._expected
+            with suppress(OSError), self._locked(shard, wait=False):
+                if not _complete(copy := self._folder / shard.file, shard):
+                    self._copy(shard, copy)
+
+    @contextmanager
+    def _locked(self, shard: Shard, wait: bool = True) -> Iterator[None]:
+        with locked(self._folder / f"{shard.file}.lock", wait):
+            yield
+
+    def _copy(self, shard: Shard, copy: Path) -> None:
+        partial = copy.with_name(f"{shard.file}.partial")
+        try:
+            self._cache.make_room(shard.bytes)
+            copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
+            partial.rename(copy)
+        except OSError as error:
+            raise PathError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock in the file `path`. wait: until others release it; otherwise BlockingIOError if they have it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
+def _complete(copy: Path, shard: Shard) -> bool:
+    status = _status(copy)
+    return status is not None and status.st_size == shard.bytes
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None

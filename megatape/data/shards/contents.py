@@ -1,0 +1,109 @@
+"""What a data directory holds, as its report tells it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megatape.data.shards.document_table import DocumentTables, lengths_by_end
+from megatape.data.shards.index import SPLITS, Index, Tally, load_index
+from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.reader import SplitReader
+from megatape.data.training.dataset import TokenDataset
+from megatape.errors import path_errors
+
+NUM_SAMPLES = 3  # of each split
+SAMPLE_TOKENS = 128  # shown of each
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Documents of `first` to `last` tokens, and how many tokens they have together."""
+
+    first: int
+    last: int
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a document. place, url: where it is from; empty if the directory does not tell."""
+
+    split: str
+    tokens: int
+    place: str
+    url: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a data directory holds.
+
+    Prompts and answers have neither lengths nor samples.
+
+    Attributes:
+        ledger: by input, empty if the directory has none.
+        total: the sum of the ledger.
+        lengths: of the documents of each split.
+    """
+
+    directory: Path
+    index: Index
+    ledger: dict[str, Tally]
+    total: Tally | None
+    lengths: dict[str, list[Bin]]
+    samples: list[Sample]
+
+
+@path_errors()
+def read_contents(directory: Path) -> Contents:
+    """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
+
+    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger.
+    """
+    index = load_index(directory)
+    total = check_ledger(index) if index.ledger else None
+    names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]
+    lengths = {name: histogram(_lengths(directory, index, name)) for name in names}
+    samples = [sample for name in names for sample in _samples(directory, index, name)]
+    return Contents(directory, index, index.ledger, total, lengths, samples)
+
+
+def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
+    """Bins from 2^k to 2^(k + 1) - 1 tokens, from the first that has documents to the last. lengths: int [n], in parts."""
+    documents = tokens = np.zeros(64, np.int64)
+    for part in lengths:
+        exponents = np.frexp(part.astype(np.float64))[1] - 1
+        documents = documents + np.bincount(exponents, minlength=64)
+        tokens = tokens + np.bincount(exponents, part, 64).astype(np.int64)
+    filled = np.flatnonzero(documents)
+    if not filled.size:
+        return []
+    return [Bin(2**k, 2 ** (k + 1) - 1, int(documents[k]), int(tokens[k])) for k in range(filled[0], filled[-1] + 1)]
+
+
+def _lengths(directory: Path, index: Index, split: str) -> Iterator[np.ndarray]:
+    """The tokens of each document, in parts."""
+    if split in index.document_tables:
+        yield from DocumentTables(directory, index, split).lengths()
+        return
+    reader = SplitReader(directory, index, split)
+    yield from lengths_by_end(map(reader.member, range(len(reader))), index.tokenizer.eos_id)
+
+
+def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
+    """Documents at equal distances in the split."""
+    dataset = TokenDataset(directory, split, 1)
+    tokenizer, size = dataset.tokenizer(), dataset.num_tokens
+    tables = DocumentTables(directory, index, split) if split in index.document_tables else None
+    seen = set()
+    for token in range(0, size, -(-size // NUM_SAMPLES)):
+        found = tables.find(token) if tables else None
+        first, tokens = (found.first, found.tokens) if found else (token, size - token)
+        if first not in seen:
+            seen.add(first)
+            text = tokenizer.decode(dataset.stream(first, first + min(tokens, SAMPLE_TOKENS)))
+            yield Sample(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)

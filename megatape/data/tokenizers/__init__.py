@@ -1,0 +1,1 @@
+"""Tokenizers: SentencePiece, Hugging Face and tiktoken files behind one interface."""

@@ -1,0 +1,130 @@
+"""The ids of a tokenizer, several times as fast, by the library gigatoken where it is installed and gives the same.
+
+Its ids are compared with the tokenizer's: on HOSTILE texts when it is loaded, then on documents chosen by their hash. Texts
+with written out special tokens, which are text to us and tokens to it, are left to the tokenizer.
+"""
+
+import logging
+from zlib import crc32
+
+import numpy as np
+
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.sentencepiece import SPACE_MARK, SentencePieceTokenizer
+from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
+from megatape.errors import UserError
+
+LOG = logging.getLogger(__name__)
+
+COMPARED = 100  # one document in so many, by its hash
+KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
+HOSTILE = (
+    "",
+    "The fox's dog DON'T jump, I'M sure: it\u2019s 3.14 or 1,234,567 + 0x1F = 2\u00bd.",
+    "  leading and trailing   ",
+    "\n\n\ttabs\tand\r\nnewlines\r\r\n \n",
+    " ",
+    "\n",
+    "    indented\n        more\n\t \t mixed \x0b\x0c\x85\u2028\u3000",
+    "\x00 a\x00b \x7f \xa0 \ufeff \ufffd \ue000 \U0010ffff \ud7ff",
+    "na\u00efve e\u0301 \ufb01 \u2163 \u017f's \u0130 \u1e9e \u00b2 \u0663 \u4e94",
+    "\u6f22\u5b57\u304b\u306a \ud55c\uae00 \u0939\u093f\u0928\u094d\u0926\u0940 \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f1e9\U0001f1ea",
+    "<0x41><0xE2> [UNK] <mask> {{x}} \\n http://a.b/c?d=e&f#g __init__ <!-- -->",
+    " " * 257 + "x" + "\n" * 129 + "\t" * 65,
+    "x" * 5000,
+    "ab" * 2500 + "1" * 999,
+    "\u0300" * 300,
+)
+
+
+class IdsDiffer(Exception):
+    """gigatoken does not give the tokenizer's ids. number: of the text among those encoded."""
+
+    def __init__(self, number: int, difference: str) -> None:
+        super().__init__(difference)
+        self.number = number
+
+
+class FastTokenizer:
+    """Encodes documents as a tokenizer does, on one thread.
+
+    Raises ModuleNotFoundError without gigatoken, and UserError if it cannot read the tokenizer or gives other ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import gigatoken
+
+        self._tokenizer, self._load = tokenizer, gigatoken.Tokenizer.from_json
+        try:
+            self._content, self._special = _content(tokenizer)
+            self._gigatoken = self._load(self._content)
+        except BaseException as error:  # a panic of Rust is no Exception
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
+        self._hints = {mark[:2] for mark in self._special}  # few, which most texts do not have
+        self._characters = 0  # since it was loaded
+        try:
+            for text in HOSTILE:
+                self._compare(0, text, self._ids(0, text))
+        except IdsDiffer as difference:
+            raise UserError(str(difference)) from None
+
+    def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
+        """As Tokenizer.encode_documents. Raises IdsDiffer, after which nothing that was encoded should be relied on."""
+        documents = []
+        for number, text in enumerate(texts):
+            if any(hint in text for hint in self._hints) and any(mark in text for mark in self._special):
+                documents += self._tokenizer.encode_documents([text])
+                continue
+            ids = self._ids(number, text)
+            if crc32(text.encode()) % COMPARED == 0:
+                self._compare(number, text, ids)
+            documents.append(ids)
+        return documents
+
+    def _ids(self, number: int, text: str) -> np.ndarray:
+        """`<s> text </s>` by gigatoken."""
+        if self._characters > KEPT_CHARACTERS:
+            self._gigatoken, self._characters = self._load(self._content), 0
+        self._characters += len(text)
+        try:
+            found = self._gigatoken.encode(text)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise IdsDiffer(number, f"gigatoken fails ({error!r}) on a text that begins {text[:40]!r}") from error
+        begin = self._tokenizer.begin
+        ids = np.empty(len(begin) + found.size + 1, np.int32)
+        ids[: len(begin)], ids[len(begin) : -1], ids[-1] = begin, found, self._tokenizer.eos_id
+        return ids
+
+    def _compare(self, number: int, text: str, ids: np.ndarray) -> None:
+        if not np.array_equal(ids, self._tokenizer.encode_documents([text])[0]):
+            raise IdsDiffer(
+                number, f"gigatoken gives other ids than {self._tokenizer.file} for a text that begins {text[:40]!r}"
+            )
+
+
+def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | None:
+    """None where gigatoken is not installed or does not do what the tokenizer does. warn: print why not."""
+    try:
+        return FastTokenizer(tokenizer)
+    except ModuleNotFoundError:
+        return None
+    except ValueError as fault:
+        if warn:
+            LOG.warning("%s: tokenizing without it, which is slower", fault)
+        return None
+
+
+def _content(tokenizer: Tokenizer) -> tuple[str | bytes, list[str]]:
+    """The tokenizer.json that gigatoken reads, and the texts that mean something to it and nothing to us."""
+    if isinstance(tokenizer, JsonTokenizer):
+        return tokenizer.files[JSON_FILE], tokenizer.special_texts
+    assert isinstance(tokenizer, SentencePieceTokenizer)
+    from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
+
+    return sentencepiece_to_tokenizer_json(tokenizer.files[SENTENCEPIECE_FILE]), [*tokenizer.control_pieces(), SPACE_MARK]

@@ -1,0 +1,83 @@
+"""Tokenizers on disk: those that a user names, and those kept in data folders and checkpoints."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from megatape.data.tokenizers.tokenizer import COMPANIONS, FILES, JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
+from megatape.errors import MissingPath, UserError, path_errors
+
+
+@path_errors()
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a SentencePiece model, a tokenizer.json (its companions lie beside it) or a folder of transformers.
+
+    In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or
+    UserError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers.
+    """
+    if path.is_dir():
+        return _in_folder(path)
+    if not path.is_file():
+        raise MissingPath(
+            f"{path}: no such tokenizer: check the path, give a folder of transformers, or train one with `megatape data "
+            "tokenizer`"
+        )
+    content = path.read_bytes()
+    if not content.lstrip().startswith(b"{"):
+        return SentencePieceTokenizer(content, str(path))
+    return json_tokenizer(path)
+
+
+def json_tokenizer(path: Path) -> JsonTokenizer:
+    """The tokenizer in a tokenizer.json, whose companions lie beside it. Raises FileNotFoundError or UserError."""
+    companions = _read(path.parent, (name for name in COMPANIONS if name != SENTENCEPIECE_FILE))
+    return JsonTokenizer({JSON_FILE: path.read_bytes()} | companions, str(path.parent))
+
+
+def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
+    """The tokenizer whose files (name -> sha256) are kept in `directory`.
+
+    Raises FileNotFoundError, or UserError for a file with another hash.
+    """
+    files = {}
+    for name, expected in hashes.items():
+        path = directory / name
+        if not path.is_file():
+            raise MissingPath(f"{path}: missing, a file of the tokenizer: copy it again")
+        files[name] = path.read_bytes()
+        found = hashlib.sha256(files[name]).hexdigest()
+        if found != expected:
+            raise UserError(f"{path}: sha256 is {found}, expected {expected}: the file was changed, copy the original again")
+    return tokenizer_of(files, directory)
+
+
+def tokenizer_of(files: Mapping[str, bytes], directory: Path) -> Tokenizer:
+    """The tokenizer made of these files, which lie in `directory`. Raises UserError if they are none."""
+    if JSON_FILE in files:
+        return JsonTokenizer(files, str(directory))
+    if SENTENCEPIECE_FILE not in files:
+        raise UserError(
+            f"{directory}: neither {JSON_FILE} nor {SENTENCEPIECE_FILE}, so it holds no tokenizer: give another folder"
+        )
+    return SentencePieceTokenizer(files[SENTENCEPIECE_FILE], str(directory / SENTENCEPIECE_FILE))
+
+
+def _in_folder(folder: Path) -> Tokenizer:
+    files = _read(folder, FILES)
+    tokenizer = tokenizer_of(files, folder)
+    if isinstance(tokenizer, JsonTokenizer) and SENTENCEPIECE_FILE in files:
+        pieces = SentencePieceTokenizer(files[SENTENCEPIECE_FILE], str(folder / SENTENCEPIECE_FILE)).pieces()
+        for token, piece in enumerate(pieces):
+            if tokenizer.piece(token) != piece:
+                raise UserError(
+                    f"{folder}: token {token} is {piece!r} in {SENTENCEPIECE_FILE} and {tokenizer.piece(token)!r} in "
+                    f"{JSON_FILE}. transformers reads {JSON_FILE}: give {folder / JSON_FILE} if the model was trained with "
+                    f"it, else {folder / SENTENCEPIECE_FILE}"
+                )
+    return tokenizer
+
+
+def _read(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}

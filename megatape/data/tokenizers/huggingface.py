@@ -1,0 +1,225 @@
+"""Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files that declare its special tokens.
+
+transformers gives the same ids with split_special_tokens=True. It, too, adds the beginning token if the template in
+tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from megatape.data.tokenizers.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
+from megatape.errors import UserError
+from megatape.files import parse_json
+
+
+class JsonTokenizer(Tokenizer):
+    """A tokenizer.json with its companions.
+
+    Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises
+    UserError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
+    other.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
+        super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
+        try:
+            with _panics_as_errors():
+                self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
+        except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
+            raise UserError(
+                f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read "
+                f"({error}): copy the file again, or install the version that wrote it"
+            ) from None
+        # Files often carry the padding and the length limit of the last program that saved them.
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.backend.encode_special_tokens = True
+        if getattr(self.backend.model, "dropout", None):
+            raise UserError(
+                f"{self._where(JSON_FILE)}: dropout is {self.backend.model.dropout}, so ids are random: set it to null"
+            )
+        self._ids: dict[str, int] = self.backend.get_vocab()
+        self.vocab_size = max(self._ids.values(), default=-1) + 1
+        if self.vocab_size > 2**31:  # ids of documents are int32
+            raise UserError(f"{self._where(JSON_FILE)}: it has a token with id {self.vocab_size - 1}: copy the file again")
+        self.declared = self._read_declared()
+        self.eos_id = self._end()
+        self.bos_id = self._beginning()
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            with _panics_as_errors():
+                ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        except RuntimeError as error:
+            raise UserError(
+                f"{self._where(JSON_FILE)}: cannot be applied to a text that begins {text[:40]!r} ({error}): use a tokenizer "
+                "with simpler patterns, or leave out the text"
+            ) from None
+        return ids
+
+    def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
+        # On all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
+        try:
+            with _panics_as_errors():
+                encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        except RuntimeError:
+            for text in texts:  # the one with the fault raises an error that names it
+                self.encode(text)
+            raise
+        return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a rendered chat template, in which special tokens are meant."""
+        self.backend.encode_special_tokens = False
+        try:
+            return self.encode(text)
+        finally:
+            self.backend.encode_special_tokens = True
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
+        return text
+
+    def token_id(self, piece: str) -> int:
+        """The id of a token by its text in the file."""
+        return self._ids[piece]
+
+    def piece(self, token: int) -> str | None:
+        """The text by which the file calls a token, None if it has no such id."""
+        piece: str | None = self.backend.id_to_token(token)
+        return piece
+
+    def special_token(self, role: str) -> str | None:
+        """The token declared for "bos", "eos", "unk" or "pad", None if there is none among the tokens of the file."""
+        token = self.declared.get(f"{role}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        if not isinstance(text, str | None):
+            raise UserError(f"{self._where(CONFIG_FILE)}: {role}_token is {token!r}, no token: copy the file again")
+        return text if text in self._ids else None
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """Tokens at which generated text ends: those of generation_config.json, and the end token of documents."""
+        found = self._object(GENERATION_FILE).get("eos_token_id")
+        ids = [] if found is None else found if isinstance(found, list) else [found]
+        for token in ids:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise UserError(
+                    f"{self._where(GENERATION_FILE)}: eos_token_id is {found!r}, not of the {self.vocab_size} tokens"
+                )
+        return ids if self.eos_id in ids else [self.eos_id, *ids]
+
+    @cached_property
+    def special_texts(self) -> list[str]:
+        """How all special tokens are written."""
+        return [token.content for token in self.backend.get_added_tokens_decoder().values() if token.special]
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The Jinja template of conversations, as transformers finds it; None if there is none."""
+        if TEMPLATE_FILE in self.files:
+            try:
+                return self.files[TEMPLATE_FILE].decode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{self.chat_template_origin} is not UTF-8 text ({error}): copy the file again") from None
+        found = self._object(CONFIG_FILE).get("chat_template")
+        if isinstance(found, list):  # several, by name
+            found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
+        if not isinstance(found, str | None):
+            raise UserError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
+        return found
+
+    @property
+    def chat_template_origin(self) -> str:
+        """The file that has the chat template, for errors."""
+        return self._where(TEMPLATE_FILE if TEMPLATE_FILE in self.files else CONFIG_FILE)
+
+    def _read_declared(self) -> dict[str, Any]:
+        """Special tokens by role, as transformers reads them.
+
+        special_tokens_map.json counts beside an older tokenizer_config.json.
+        """
+        config = self._object(CONFIG_FILE)
+        added = config.get("added_tokens_decoder")
+        if added is None:
+            return config | self._object(MAP_FILE)
+        for token, entry in added.items() if isinstance(added, dict) else [("", added)]:
+            text = str(entry.get("content") if isinstance(entry, dict) else entry)
+            if str(self._ids.get(text)) != token:
+                raise UserError(
+                    f"{self._where(CONFIG_FILE)}: added_tokens_decoder has {text!r} as id {token}, {JSON_FILE} has it as "
+                    f"{self._ids.get(text)}: the files are not of one tokenizer, copy both again"
+                )
+        return config
+
+    def _end(self) -> int:
+        text = self.special_token("eos")
+        if text is None:
+            declared = self.declared.get("eos_token")
+            raise UserError(
+                f"{self.origin}: "
+                + (
+                    f"eos_token {declared!r} is not in {JSON_FILE}"
+                    if declared
+                    else f"no eos_token in {CONFIG_FILE} or {MAP_FILE}"
+                )
+                + f": documents need a token to end with, name one of {JSON_FILE} in {CONFIG_FILE} beside it"
+            )
+        self.backend.add_special_tokens([text])  # else one that is not marked as special would be found in texts
+        if self._ids[text] in self.encode(text):
+            raise UserError(
+                f"{self._where(JSON_FILE)}: {text!r} in a text becomes the end token: use a tokenizer that keeps it text"
+            )
+        return self._ids[text]
+
+    def _beginning(self) -> int | None:
+        """The token that the template of tokenizer.json puts in front of a text."""
+        try:
+            with _panics_as_errors():
+                encoding = self.backend.encode("a")
+        except RuntimeError as error:
+            raise UserError(
+                f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied ({error}): copy the file again"
+            ) from None
+        added = encoding.special_tokens_mask
+        front = encoding.ids[: added.index(0) if 0 in added else len(added)]
+        if len(front) > 1 or front == [self.eos_id]:
+            raise UserError(
+                f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin "
+                "with one token, and not with that which ends them"
+            )
+        if front and front[0] >= self.vocab_size:
+            raise UserError(f"{self._where(JSON_FILE)}: texts begin with token {front[0]}, which it lacks: copy the file again")
+        return front[0] if front else None
+
+    def _object(self, name: str) -> dict[str, Any]:
+        """Content of a companion, empty without the file."""
+        if name not in self.files:
+            return {}
+        try:
+            found = parse_json(self.files[name])
+        except ValueError as error:
+            raise UserError(f"{self._where(name)}: not JSON ({error}): copy the file again") from None
+        if not isinstance(found, dict):
+            raise UserError(f"{self._where(name)}: {json.dumps(found)[:40]} is not an object: copy the file again")
+        return found
+
+    def _where(self, name: str) -> str:
+        return f"{self.origin}/{name}"
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Raise RuntimeError for a panic of Rust, such as that of a pattern that exceeds the limit of its engine."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # it has no other base and cannot be imported
+            raise
+        raise RuntimeError(str(error)) from None

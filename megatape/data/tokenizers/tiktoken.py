@@ -1,0 +1,160 @@
+"""tiktoken's files of ranks, as the tokenizer.json that gives the same ids.
+
+Such a file has a line for each token: its bytes in base64, and its rank, which is its id. How texts are split into words before
+that, and which special tokens there are, stands in the code of whoever made it; of the best known ones in ENCODINGS.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from unicodedata import normalize
+
+from megatape.data.tokenizers.fast import HOSTILE
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.tokenizer import CONFIG_FILE, JSON_FILE
+from megatape.errors import UserError, path_errors
+
+# Oniguruma, which tokenizer.json is run by, takes {1,3}+ for a repetition: patterns have no possessive quantifiers here.
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
+_DIGITS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CASES = "|".join(
+    [
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{_CONTRACTIONS}?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{_CONTRACTIONS}?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+
+
+def _numbered(first: int, names: Iterable[str]) -> dict[str, int]:
+    return {f"<|{name}|>": first + number for number, name in enumerate(names)}
+
+
+def _llama3() -> dict[str, int]:
+    named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+    unnamed = count()
+    return _numbered(
+        128_000, [named[number] if number in named else f"reserved_special_token_{next(unnamed)}" for number in range(256)]
+    )
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a file of ranks does not say.
+
+    pattern: of the words into which texts are split. special: ids of special tokens; empty: `eos` has the one after the last
+    rank. eos, bos: what documents end and begin with. composed: whether texts are normalized to NFC first.
+    """
+
+    pattern: str
+    special: Mapping[str, int]
+    eos: str
+    bos: str | None = None
+    composed: bool = False
+
+
+END = "<|endoftext|>"
+ENCODINGS = {
+    "r50k_base": Encoding(_GPT2, {END: 50_256}, END),
+    "cl100k_base": Encoding(
+        _WORDS,
+        _numbered(100_257, ["endoftext", "fim_prefix", "fim_middle", "fim_suffix"]) | {"<|endofprompt|>": 100_276},
+        END,
+    ),
+    "o200k_base": Encoding(_CASES, {END: 199_999, "<|endofprompt|>": 200_018}, END),
+    "llama3": Encoding(_WORDS, _llama3(), "<|end_of_text|>", "<|begin_of_text|>"),
+    "qwen": Encoding(
+        _DIGITS,
+        _numbered(151_643, ["endoftext", "im_start", "im_end", *(f"extra_{number}" for number in range(205))]),
+        END,
+        composed=True,
+    ),
+}
+
+
+@path_errors()
+def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
+    """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
+
+    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding.
+    """
+    from tokenizers import normalizers, processors
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    ranks = read_ranks(path)
+    special = dict(encoding.special) or {encoding.eos: max(ranks.values()) + 1}
+    if taken := set(special.values()) & set(ranks.values()):
+        raise UserError(f"{path}: id {min(taken)} is a rank of the file and a special token: it is of another encoding")
+
+    class Converter(TikTokenConverter):  # type: ignore[misc]
+        @staticmethod
+        def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
+            return ranks  # tiktoken itself would keep a copy of the file elsewhere
+
+    try:
+        backend = Converter(str(path), pattern=encoding.pattern).converted()
+    except Exception as error:  # of Oniguruma: the library raises nothing more specific
+        raise UserError(f"{path}: no tokenizer can be made of it with the pattern {encoding.pattern!r}: {error}") from error
+    if encoding.composed:
+        backend.normalizer = normalizers.NFC()
+    if encoding.bos is not None:
+        template = processors.TemplateProcessing(
+            single=f"{encoding.bos} $A", special_tokens=[(encoding.bos, special[encoding.bos])]
+        )
+        backend.post_processor = processors.Sequence([backend.post_processor, template])
+    content = json.loads(backend.to_str())
+    content["model"]["vocab"] |= special  # before they are added as special: else they get the ids after the last one
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    content["added_tokens"] = [{"id": token, "content": text} | flags for text, token in special.items()]
+    config = {
+        "tokenizer_class": "TokenizersBackend",
+        "bos_token": encoding.bos,
+        "eos_token": encoding.eos,
+        "clean_up_tokenization_spaces": False,
+    }
+    files = {JSON_FILE: json.dumps(content, ensure_ascii=False).encode(), CONFIG_FILE: json.dumps(config, indent=1).encode()}
+    tokenizer = JsonTokenizer(files, str(path))
+    if find_spec("tiktoken"):
+        _compare(tokenizer, ranks, encoding, special)
+    return tokenizer
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Rank of each token. Raises FileNotFoundError, or UserError for a corrupted file."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if line.strip():
+            try:
+                token, rank = line.split()
+                ranks[base64.b64decode(token, validate=True)] = int(rank)
+            except ValueError:
+                raise UserError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing or len(set(ranks.values())) < len(ranks):
+        fault = f"byte {missing[0]:#04x} is no token" if missing else "two tokens have the same rank"
+        raise UserError(f"{path}: {fault}: it is truncated, or no file of tiktoken")
+    return ranks
+
+
+def _compare(tokenizer: JsonTokenizer, ranks: dict[bytes, int], encoding: Encoding, special: dict[str, int]) -> None:
+    from tiktoken import Encoding as Tiktoken
+
+    theirs = Tiktoken("file", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
+    for text in HOSTILE:
+        composed = normalize("NFC", text) if encoding.composed else text
+        if tokenizer.encode(text) != theirs.encode_ordinary(composed):
+            raise UserError(
+                f"{tokenizer.origin}: tiktoken gives other ids than the tokenizer.json made of it for a text that begins "
+                f"{text[:40]!r}: write the pattern {encoding.pattern!r} so that Oniguruma reads it as tiktoken does"
+            )

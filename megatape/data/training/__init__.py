@@ -1,0 +1,1 @@
+"""From shards to batches: order of samples, datasets, mixtures and loaders."""

@@ -1,0 +1,190 @@
+"""Batches for one data-parallel rank.
+
+b sequences of a micro-batch, N tokens of a sequence.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatape.data.training.dataset import Dataset, Sample
+from megatape.data.training.mixture import Mixture
+from megatape.data.training.order import sample_hash, samples_digest
+from megatape.data.training.positions import FROM_ZERO, Positions
+from megatape.errors import UserError
+from megatape.targets import IGNORE_INDEX, target_mask
+
+
+@dataclass
+class Batch:
+    """int64 tensors, [b, N] but for the last.
+
+    tokens           input ids
+    targets          the next token of each token; IGNORE_INDEX where there is none
+    positions        the position of each token, from data/training/positions.py; one row in memory if all samples have the same
+    document_starts  the index in the sample of the first token of each token's document; None: no document mask
+    dropout_seeds    [b], a random number of each training sample, by what came before it; None: no dropout
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    positions: Tensor
+    document_starts: Tensor | None
+    dropout_seeds: Tensor | None = None
+
+    @property
+    def num_targets(self) -> int:
+        """The number of targets that count in the loss."""
+        return int(target_mask(self.targets.numpy()).sum())
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """All of them, by name."""
+        return vars(self)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """A batch of what `change` makes of each tensor. What is one row in memory remains that."""
+
+        def changed(tensor: Tensor) -> Tensor:
+            return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
+
+        return Batch(
+            changed(self.tokens),
+            changed(self.targets),
+            changed(self.positions),
+            None if self.document_starts is None else changed(self.document_starts),
+            None if self.dropout_seeds is None else changed(self.dropout_seeds),
+        )
+
+
+class Loader:
+    """The training batches of one rank: a pure function of the number of samples consumed so far.
+
+    global_batch_size  samples in an optimizer step, over all ranks and micro-batches
+    micro_batch_size   samples in a forward pass of one rank (b)
+    rank, world_size   among the data-parallel ranks; the samples of a step are the same for every world size
+    positions          the positions of the tokens of a sample; they may depend on how many samples came before it
+    warmup             stages of shorter sequences, by length: the samples consumed at which each ends. The samples of a step
+                       are cut into sequences, which are numbered as if all samples had been as short
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | Mixture,
+        *,
+        seed: int,
+        global_batch_size: int,
+        micro_batch_size: int,
+        rank: int,
+        world_size: int,
+        positions: Positions = FROM_ZERO,
+        warmup: Mapping[int, int] = MappingProxyType({}),
+    ):
+        if min(global_batch_size, micro_batch_size, world_size) < 1:
+            raise UserError(
+                f"global_batch_size ({global_batch_size}), micro_batch_size ({micro_batch_size}) and world_size "
+                f"({world_size}) must be at least 1"
+            )
+        if global_batch_size % (micro_batch_size * world_size):
+            raise UserError(
+                f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no integer solution: "
+                f"{global_batch_size} = {micro_batch_size} x {world_size} x "
+                f"{global_batch_size / (micro_batch_size * world_size):.3g}: change the global or the micro batch size"
+            )
+        if not 0 <= rank < world_size:
+            raise UserError(f"rank is {rank}, world_size {world_size}: rank must be in 0..{world_size - 1}")
+        self._dataset = dataset
+        self._seed = seed
+        self._global_batch_size = global_batch_size
+        self._micro_batch_size = micro_batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._positions = positions
+        self._warmup = warmup
+
+    def step(self, consumed: int) -> list[Batch]:
+        """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
+        if consumed < 0:
+            raise UserError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
+        length = self.sequence_length(consumed)
+        return [self._batch(places, length) for places in self._places(consumed)]
+
+    def sequence_length(self, consumed: int) -> int:
+        """Of the samples of the step after `consumed`."""
+        stages = (length for length, end in self._warmup.items() if consumed < end)
+        return next(stages, self._dataset.sequence_length)
+
+    def digest(self, consumed: int) -> int:
+        """`samples_digest` of this rank's samples of that step."""
+        places = (place for batch in self._places(consumed) for place in batch)
+        return samples_digest(self._dataset.located(place, self._seed) for place in places)
+
+    def _places(self, consumed: int) -> list[range]:
+        """How many samples come before each of this rank's, by micro-batch."""
+        first = consumed + self._rank * self._micro_batch_size
+        stride = self._world_size * self._micro_batch_size
+        begins = range(first, consumed + self._global_batch_size, stride)
+        return [range(begin, begin + self._micro_batch_size) for begin in begins]
+
+    def _batch(self, places: range, length: int) -> Batch:
+        dataset, seed = self._dataset, self._seed
+        parts = dataset.sequence_length // length
+        samples = [part for place in places for part in _cut(dataset.training_sample(place, seed), length)]
+        numbers = range(places.start * parts, places.stop * parts)
+        positions = [self._positions.training(length, seed, number) for number in numbers]
+        batch = _make_batch(samples, positions)
+        batch.dropout_seeds = torch.tensor([sample_hash(seed, number, 2**63) for number in numbers])
+        return batch
+
+
+def evaluation_batches(
+    dataset: Dataset,
+    batch_size: int,
+    max_samples: int | None,
+    rank: int,
+    world_size: int,
+    positions: Positions = FROM_ZERO,
+    seed: int = 0,
+) -> Iterator[Batch]:
+    """This rank's share of the first `max_samples` samples (None: all) in storage order, at their evaluation positions.
+
+    Every rank gets the same number of batches of `batch_size` samples, so that collectives stay matched; samples of
+    padding have no targets.
+    """
+    total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
+    stride = batch_size * world_size
+    row = positions.evaluation(dataset.sequence_length, seed)
+    for begin in range(0, total, stride):
+        first = begin + rank * batch_size
+        indices = range(first, first + batch_size)
+        samples = [dataset.sample(index if index < total else 0) for index in indices]
+        batch = _make_batch(samples, [row] * batch_size)
+        batch.targets[max(total - first, 0) :] = IGNORE_INDEX
+        yield batch
+
+
+def _cut(sample: Sample, length: int) -> Iterator[Sample]:
+    """The sample in parts of `length` tokens, each with its own targets."""
+    for begin in range(0, sample.tokens.size, length):
+        part = slice(begin, begin + length)
+        starts = None if sample.document_starts is None else np.maximum(sample.document_starts[part] - begin, 0)
+        yield Sample(sample.tokens[part], sample.targets[part], starts)
+
+
+def _make_batch(samples: Sequence[Sample], positions: Sequence[np.ndarray]) -> Batch:
+    """A batch of samples whose tokens are at `positions`, [N] each, or at those of each document's own tokens."""
+    starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
+    document_starts = np.stack(starts) if starts else None
+    given = np.stack(positions)
+    if document_starts is not None:
+        given = np.take_along_axis(given, np.arange(given.shape[1]) - document_starts, axis=1)
+    alike = (given == given[0]).all()
+    return Batch(
+        tokens=torch.from_numpy(np.stack([sample.tokens for sample in samples])),
+        targets=torch.from_numpy(np.stack([sample.targets for sample in samples])),
+        positions=torch.from_numpy(given[0]).expand(given.shape) if alike else torch.from_numpy(given),
+        document_starts=None if document_starts is None else torch.from_numpy(document_starts),
+    )

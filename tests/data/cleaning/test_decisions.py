@@ -1,0 +1,93 @@
+"""Verdicts that one pass makes, and those of two passes over several units, against their definition."""
+
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.cleaning.cleaning import Cleaning
+from megatape.data.cleaning.decisions import FirstPass, Judge, SecondPass, compare, judge_at_once
+from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.rule import Dropped, TextRule
+
+
+@dataclass(frozen=True)
+class Numbers(NearDuplicates):
+    """Texts of three numbers resemble each other if the first, second or third is the same."""
+
+    shape = (3, 1)
+
+    def keys(self, text: str) -> np.ndarray:
+        return np.array(text.split(), np.uint64)
+
+
+@dataclass(frozen=True)
+class NoNine(TextRule):
+    """Texts with a 9 go, of the others an exclamation mark."""
+
+    edits = True
+
+    def apply(self, text: str) -> str:
+        if "9" in text:
+            raise Dropped("a nine")
+        return text.removesuffix("!")
+
+
+def outcomes(judge: Judge, texts: list[str]) -> list[str]:
+    found = []
+    for text in texts:
+        try:
+            found.append(judge(text))
+        except Dropped as reason:
+            found.append(f"dropped by {reason}")
+    return found
+
+
+def defined(texts: list[str], drop_duplicates: bool, near: bool) -> list[str]:
+    """What becomes of each text, by a look at all that remain after the rule, those that go for other reasons included."""
+    found: list[str] = []
+    before: list[list[str]] = []
+    for text in texts:
+        numbers = text.removesuffix("!").split()
+        if "9" in text:
+            found.append("dropped by rule: a nine")
+            continue
+        if drop_duplicates and numbers in before:
+            found.append("dropped by duplicates")
+        elif near and any(mine == its for earlier in before for mine, its in zip(numbers, earlier, strict=True)):
+            found.append("dropped by near_duplicates")
+        else:
+            found.append(" ".join(numbers))
+        before.append(numbers)
+    return found
+
+
+@pytest.mark.parametrize(("drop_duplicates", "near"), [(True, True), (True, False), (False, True)])
+def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bool, near: bool) -> None:
+    draw = np.random.default_rng(0)
+    drawn = [" ".join(map(str, draw.choice(80, 3))) for _ in range(60)]
+    texts = [f"{text}{'!' * (draw.random() < 0.3)}" for text in draw.choice(drawn, 90)]
+    wanted = defined(texts, drop_duplicates, near)
+    reasons = {"rule: a nine", *(["duplicates"] * drop_duplicates), *(["near_duplicates"] * near)}
+    assert reasons == {outcome[11:] for outcome in wanted if outcome.startswith("dropped by")} and len(set(wanted)) > 10
+    cleaning = Cleaning({"rule": NoNine()} | ({"near_duplicates": Numbers()} if near else {}))
+    assert outcomes(judge_at_once(cleaning, drop_duplicates), texts) == wanted
+    ends = [0, 0, 1, 30, 31, 90]
+    units = [texts[begin:end] for begin, end in pairwise(ends)]
+    files = [tmp_path / f"{number}.npz" for number in range(len(units))]
+    for unit, file in zip(units, files, strict=True):
+        first = FirstPass(cleaning, drop_duplicates)
+        for text in unit:
+            first.add(text)
+        file.write_bytes(first.content())
+    beats: list[None] = []
+    compared = tmp_path / "compared.npz"
+    compared.write_bytes(compare(files, lambda: beats.append(None)))
+    assert len(beats) == len(units) * (drop_duplicates + 3 * near)
+    found = [
+        outcomes(SecondPass(cleaning, file, compared, number, "unit").judge, unit)
+        for number, (file, unit) in enumerate(zip(files, units, strict=True))
+    ]
+    assert list(chain(*found)) == wanted

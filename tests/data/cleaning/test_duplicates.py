@@ -1,0 +1,21 @@
+"""Exact duplicates: the first in the order of the source stays."""
+
+import numpy as np
+import pytest
+
+from megatape.data.cleaning.duplicates import document_hash, pack_hashes, repeated, seen_before
+
+
+@pytest.mark.parametrize("at_once", [4, 64, 10**6])
+def test_across_units_as_within_one(at_once: int) -> None:
+    """Compared in many parts or in one: what a set in memory finds, which is the definition."""
+    generator = np.random.default_rng(0)
+    units = [[f"document {number}" for number in generator.integers(0, 40, size)] for size in (30, 0, 1, 50)]
+    hashes = [pack_hashes(b"".join(map(document_hash, texts))) for texts in units]
+    is_known = seen_before()
+    wanted = [is_known(text) for texts in units for text in texts]
+    assert repeated([lambda unit=unit: unit for unit in hashes], at_once).tolist() == wanted and any(wanted)  # type: ignore[misc]
+
+
+def test_no_documents() -> None:
+    assert repeated([lambda: pack_hashes(b"")]).size == 0

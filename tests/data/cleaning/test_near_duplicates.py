@@ -1,0 +1,116 @@
+"""Near duplicates among planted ones, against the exact similarity of every pair: pytest -s prints recall and precision."""
+
+import random
+import re
+import tracemalloc
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from megatape.data.cleaning.cleaning import parse_rules
+from megatape.data.cleaning.decisions import judge_at_once
+from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.rule import Dropped
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import CorpusCounts, Source
+
+PIECE_WORDS, PIECES, THRESHOLD = 200, 500, 0.8
+EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def planted(seed: int) -> list[str]:
+    """Pieces of Python's library, then a copy of each, in which up to 6% of the words were replaced, added or left out."""
+    draw = random.Random(seed)
+    pieces: list[str] = []
+    for document in read_documents(Source("python"), CorpusCounts()):
+        words = document.text.split()
+        pieces += [" ".join(words[first : first + PIECE_WORDS]) for first in range(0, len(words) - PIECE_WORDS, PIECE_WORDS)]
+        if len(pieces) >= 8 * PIECES:
+            break
+    originals = draw.sample(pieces, PIECES)
+    copies = [edited(text, draw.uniform(0, 0.06), draw) for text in originals]
+    draw.shuffle(copies)
+    return originals + copies
+
+
+def edited(text: str, rate: float, draw: random.Random) -> str:
+    words = text.split()
+    for place in range(len(words)):
+        if draw.random() < rate:
+            words[place] = draw.choice(["", "another", f"{words[place]} more"])
+    return " ".join(words)
+
+
+def similarities(texts: list[str]) -> np.ndarray:
+    """The largest Jaccard similarity of each text's runs of five words with those of an earlier text, float64 [texts]."""
+    numbers: dict[tuple[str, ...], int] = defaultdict(lambda: len(numbers))
+    runs = []
+    for text in texts:
+        words = re.findall(r"\w+", text.lower())
+        runs.append(sorted({numbers[tuple(words[first : first + 5])] for first in range(len(words) - 4)}))
+    ends = np.cumsum([0, *map(len, runs)])
+    matrix = csr_array((np.ones(ends[-1]), np.concatenate(runs), ends), (len(texts), len(numbers)))
+    common = (matrix @ matrix.T).toarray()
+    sizes = np.diff(ends)
+    return np.tril(common / (sizes[:, None] + sizes - common), -1).max(axis=1)
+
+
+def test_recall_and_precision() -> None:
+    """Found as often as the bands promise, by similarity, and nearly nothing else."""
+    rule = f"near_duplicates:threshold={THRESHOLD}"
+    cleaning = parse_rules([rule])
+    near = cleaning.near_duplicates
+    assert isinstance(near, NearDuplicates)
+    bands, rows = near.shape
+    texts = planted(seed=0)
+    similarity = similarities(texts)
+    judge = judge_at_once(cleaning, drop_duplicates=False)
+    dropped = np.zeros(len(texts), bool)
+    for number, text in enumerate(texts):
+        try:
+            judge(text)
+        except Dropped:
+            dropped[number] = True
+    promised = 1 - (1 - similarity**rows) ** bands
+    print(f"\n{rule}, {len(texts):,} documents: {bands} bands of {rows} rows")
+    for low, high in pairwise(EDGES):
+        chosen = (similarity >= low) & ((similarity < high) | (high == 1))
+        share, wanted = dropped[chosen].mean(), promised[chosen].mean()
+        print(f"similarity {low} to {high}: {chosen.sum():4} documents, {share:6.1%} left out, {wanted:6.1%} by the formula")
+        deviation = np.sqrt((promised * (1 - promised))[chosen].sum()) / chosen.sum()
+        assert abs(share - wanted) <= 4 * deviation + 0.01  # which a text gains that resembles several
+    recall = dropped[similarity >= THRESHOLD].mean()
+    precision = {least: (similarity >= least)[dropped].mean() for least in (THRESHOLD, THRESHOLD - 0.1)}
+    print(f"recall of those of {THRESHOLD} and more: {recall:.1%}; of those left out ", end="")
+    print(", ".join(f"{share:.1%} have {least:.1f} and more" for least, share in precision.items()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("!?", "!?"), ("one word", "One, WORD!"), (" ".join("abcdefgh"), "A b c d e f g h.")]
+)
+def test_what_has_the_same_words_is_the_same(first: str, second: str) -> None:
+    near = NearDuplicates()
+    assert (near.keys(first) == near.keys(second)).all()
+
+
+def test_a_long_document_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All permutations of all runs at the same time would take 100 MB. The parts do not show in the keys."""
+    text = " ".join(map(str, range(100_000)))
+    near = NearDuplicates()
+    near.keys("the packages are loaded")
+    tracemalloc.start()
+    keys = near.keys(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6, f"{peak:,} bytes at the same time"
+    monkeypatch.setattr("megatape.data.cleaning.near_duplicates.AT_ONCE", 70_000)
+    assert (near.keys(text) == keys).all()
+
+
+def test_texts_with_few_or_no_words_are_not_all_alike() -> None:
+    texts = ["!?", "?!", "one", "two", "one two", "two one"]
+    keys = [tuple(NearDuplicates().keys(text)) for text in texts]
+    assert all(not set(first) & set(second) for number, first in enumerate(keys) for second in keys[:number])

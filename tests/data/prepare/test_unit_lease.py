@@ -1,0 +1,190 @@
+"""Who works on a unit: processes that die, are stopped or are silent keep nobody waiting, whatever the clocks say."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.partial import PartialFolder
+from megatape.data.prepare.unit_lease import Claim, Patience
+from megatape.data.prepare.worker import Corpus
+from megatape.data.sources.source import Source
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.files import write_atomically
+from megatape.runtime.holder import HeartbeatMonitor, this_process
+from tests.workers import ROOT
+
+PATIENCE = Patience(period=10.0, silence=120.0, poll=1.0)
+QUICK = Patience(period=0.1, silence=0.6, poll=0.05)
+ELSEWHERE = replace(this_process(), machine="another", host="n7")
+HOLDER = """
+import sys, time
+from pathlib import Path
+from megatape.data.prepare.unit_lease import Claim, USUAL
+from megatape.runtime.holder import HeartbeatMonitor
+assert Claim(Path(sys.argv[1]), USUAL, HeartbeatMonitor()).take()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("megatape.runtime.holder.time.monotonic", clock)
+    return clock
+
+
+def claim(path: Path) -> Claim:
+    return Claim(path, PATIENCE, HeartbeatMonitor())
+
+
+def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
+    path = tmp_path / "00003.claim"
+    first, second = claim(path), claim(path)
+    assert first.take() and not second.take()
+    first.release()
+    assert second.take()
+    write_atomically(path, replace(this_process(), pid=2**22 + 1).content())
+    assert first.take()  # of a process of this machine that has ended: at once
+
+
+@pytest.mark.parametrize("beat", [0.0, 4e9], ids=["past", "future"])
+def test_silence_is_what_this_process_sees(tmp_path: Path, clock: Clock, beat: float) -> None:
+    """A process of another machine keeps its claim by new heartbeats, whatever time its clock gives them."""
+    path = tmp_path / "00003.claim"
+    write_atomically(path, ELSEWHERE.content())
+    other = claim(path)
+    for number in range(3):
+        os.utime(path, (beat + number, beat + number))
+        assert not other.take()
+        clock.now += PATIENCE.silence - 1
+        assert not other.take()
+    clock.now += 1
+    assert other.take()
+
+
+def test_nobody_gives_heartbeats_to_an_empty_claim(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "00003.claim"
+    path.touch()
+    other = claim(path)
+    assert not other.take()
+    clock.now += PATIENCE.period
+    assert other.take()
+
+
+def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, clock: Clock) -> None:
+    """While it runs it keeps it without them, since it may be busy."""
+    path = tmp_path / "00003.claim"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == b"held\n"
+            other = claim(path)
+            assert not other.take()
+            clock.now += 2 * PATIENCE.silence
+            assert not other.take()
+            os.utime(path)
+            assert not other.take()
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            assert not other.take()
+            clock.now += PATIENCE.silence
+            assert other.take()
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> Corpus:
+    """Some units."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 4000)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number:02}.txt").write_text(" ".join(str(number * step % 997) for step in range(300)))
+    return Corpus(Source("text", (str(folder),)), 0.1, tokenizer, 0)
+
+
+def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And does the work of a process that was lost, with a heartbeat in the future."""
+    folder = PartialFolder(tmp_path / "out", QUICK)
+    folder.create()
+    path = folder.path / "00001.claim"
+    path.write_bytes(ELSEWHERE.content())
+    os.utime(path, (4e9, 4e9))
+    thread = threading.Thread(target=prepare, args=[corpus, tmp_path / "out"], kwargs={"patience": QUICK}, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "prepare waits without end for a claim with a heartbeat in the future"
+    assert (tmp_path / "out").exists()
+    line = f"waiting for {path}, which process {os.getpid()} on host n7, since "
+    assert capfd.readouterr().err.count(line) == 1
+
+
+DRIVER = """
+import inspect, os, signal, sys
+import megatape.data.sources.source as source
+from megatape.data.prepare.unit_lease import Patience
+from megatape.data.prepare.worker import Preparation
+from megatape.data.prepare.command import prepare
+from megatape.commands.main import main
+
+source.UNIT_BYTES = 4000
+inspect.unwrap(prepare).__kwdefaults__["patience"] = Patience(period=0.1, silence=2.0, poll=0.05)
+stopped, *words = sys.argv[1:]
+write = Preparation._write
+
+def stop(self, *arguments, **rest):
+    if not os.path.exists(stopped):
+        with open(stopped, "x") as file:
+            file.write(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    write(self, *arguments, **rest)
+
+if __name__ == "__main__":
+    sys.exit(main(words))
+Preparation._write = stop  # of the workers, which import this file
+"""
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_does_not_stop_the_command(corpus: Corpus, tmp_path: Path) -> None:
+    """Another worker makes its unit, and none is left."""
+    prepare(corpus, tmp_path / "whole")
+    driver, stopped, model = (tmp_path / name for name in ("driver.py", "stopped", "tokenizer.model"))
+    driver.write_text(DRIVER)
+    assert corpus.tokenizer is not None
+    model.write_bytes(corpus.tokenizer.files[model.name])
+    words = ["prepare", "corpus", "--source", "text", "--input", *corpus.source.inputs, "--tokenizer", str(model)]
+    words += ["--output", str(tmp_path / "out"), "--validation-share", "0.1", "--workers", "2"]
+    command = [sys.executable, str(driver), str(stopped), *words]
+    process = subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        errors = process.communicate(timeout=90)[1]
+    except subprocess.TimeoutExpired:
+        pytest.fail("the command waits without end for a worker that is stopped")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    assert not psutil.pid_exists(int(stopped.read_text()))
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name

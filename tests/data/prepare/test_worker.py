@@ -1,0 +1,381 @@
+"""A preparation by several processes, killed and continued: the same bytes as by one process that nothing disturbed."""
+
+import errno
+import gzip
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from megatape.data.cleaning.cleaning import parse_rules
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.partial import PartialFolder
+from megatape.data.prepare.unit_lease import Claim
+from megatape.data.prepare.worker import Corpus, Preparation
+from megatape.data.sources.reading import read_unit
+from megatape.data.sources.source import CorpusCounts, Source, Unit
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+from tests.adopted import write_llama2
+from tests.conftest import Command
+
+NUM_FILES, UNIT_BYTES = 6, 4000
+RULES = ["length:minimum=20", "near_duplicates"]
+
+
+def text_of(number: int) -> str:
+    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Six files of lines, some skipped for a reason, most of them two units."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", UNIT_BYTES)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for file in range(NUM_FILES):
+        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
+        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
+        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
+        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
+    return Source("jsonl", (str(folder),))
+
+
+@pytest.fixture
+def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
+    return Corpus(source, 0.1, tokenizer, 0)
+
+
+def content(directory: Path) -> dict[str, str]:
+    """Name -> hash of every file."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def test_every_line_belongs_to_one_unit(source: Source) -> None:
+    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
+    whole = [unit for unit in source.units() if unit.end is None]
+    divided = [unit for unit in source.units() if unit.end is not None]
+    assert not whole and len(divided) > NUM_FILES
+    counts = CorpusCounts()
+    texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
+    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
+    assert texts == [text_of(number) for number in numbers]
+    assert (counts.empty, counts.bad) == (2, 4)
+    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
+    path = Path(divided[0].inputs[0])
+    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
+        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
+        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
+
+
+@pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
+def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents read are those written and those skipped, to the document, with one unit and with many."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", unit_bytes)
+    index, counts = prepare(corpus, tmp_path / "out")
+    skipped = {"empty documents": 2, "duplicates": NUM_FILES, "bad records": 4}
+    assert counts is not None and index.counts == skipped
+    assert sum(split.documents for split in index.splits.values()) + sum(skipped.values()) == 30 * NUM_FILES
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+    kept, _ = prepare(replace(corpus, drop_duplicates=False), tmp_path / "kept")
+    assert kept.counts == {"empty documents": 2, "bad records": 4}
+    assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
+
+
+def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished units are kept and not prepared again; other options are refused; the result is that of an undisturbed run."""
+    prepare(corpus, tmp_path / "whole")
+    prepared: list[int] = []
+    write = Preparation._write
+
+    def fail_at_five(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+        prepared.append(number)
+        if number == 5 and prepared.count(5) == 1:
+            raise OSError("the disk is full")
+        write(self, number, claim, **rest)
+
+    monkeypatch.setattr(Preparation, "_write", fail_at_five)
+    with pytest.raises(OSError, match="the disk is full"):
+        prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=r"out.partial was begun with other validation_share: 0.1, now 0.2. Give the same"):
+        prepare(replace(corpus, validation_share=0.2), tmp_path / "out")
+    first = Path(corpus.source.inputs[0]) / "00.jsonl"
+    longer = first.read_bytes() + b'{"text": "more"}\n'
+    first.rename(first.parent / "kept")
+    first.write_bytes(longer)
+    with pytest.raises(ValueError, match=r"out.partial was begun with other inputs: .*00.jsonl of version 4838-"):
+        prepare(corpus, tmp_path / "out")
+    (first.parent / "kept").replace(first)
+    prepare(corpus, tmp_path / "out")
+    assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process has written before is no error, a disk that fails is."""
+    rename = Path.rename
+
+    def fail(self: Path, to: Path) -> None:
+        if to.name == "00003":
+            raise OSError(errno.EIO, "Input/output error")
+        rename(self, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            prepare(corpus, tmp_path / "out")
+    prepare(corpus, tmp_path / "out")
+
+
+@pytest.mark.parametrize("step", ["rename a shard", "write the index", "remove the units", "rename the result"])
+def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the end can be the last one."""
+    prepare(corpus, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+
+        def stop(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        rename = Path.rename
+        patch.setattr(PartialFolder, "remove", stop)  # a killed process removes nothing
+        if step == "rename a shard":
+            patch.setattr(
+                Path, "rename", lambda self, to: stop() if "final" in to.parts and "00003" in to.name else rename(self, to)
+            )
+        elif step == "write the index":
+            patch.setattr("megatape.data.prepare.partial.save_index", stop)
+        elif step == "remove the units":
+            patch.setattr(
+                "megatape.data.prepare.partial.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
+            )
+        else:
+            patch.setattr(Path, "rename", lambda self, to: stop() if self.name == "final" else rename(self, to))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    prepare(corpus, tmp_path / "out")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (lambda content: content.replace(text_of(203), text_of(203)[::-1]), "document 4 is another one"),
+        (lambda content: content[: content.rindex("{")].ljust(len(content)), r"\d+ documents are left of \d+"),
+        (lambda content: content.replace('"text": ""', '"text":"0"'), "document 8 is another one"),
+    ],
+)
+def test_the_second_pass_reads_other_documents(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], how: str
+) -> None:
+    """Decisions of the first pass are for its documents, not for those at their places in a file of the same size and time."""
+    path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._compare
+    path.write_text(path.read_text().replace(text_of(3), text_of(203)))
+
+    def compare_and_change(self: Preparation, number: int, claim: Claim) -> None:
+        compare(self, number, claim)
+        before, content = path.stat(), path.read_text()
+        path.write_text(change(content))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_size == before.st_size and path.read_text() != content
+
+    monkeypatch.setattr(Preparation, "_compare", compare_and_change)
+    with pytest.raises(UserError, match=rf"{path}.*: has changed since it was first read: {how}.* remove .*out.partial to"):
+        prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("drop_duplicates", [True, False])
+def test_a_file_of_the_same_size_is_another_file(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
+) -> None:
+    """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
+    corpus, write, judge = replace(corpus, drop_duplicates=drop_duplicates), Preparation._write, Preparation._judge
+    first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
+
+    def fail(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+        if number == 3:
+            raise OSError("the disk is full")
+        (judge if drop_duplicates else write)(self, number, claim, **rest)
+
+    def change(path: Path) -> tuple[str, int]:
+        before = path.stat().st_mtime_ns
+        path.write_text(path.read_text())
+        os.utime(path, ns=(before + 1, before + 1))
+        return str(path), before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "_judge" if drop_duplicates else "_write", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            prepare(corpus, tmp_path / "out")
+    change(last)
+    path, before = change(first)
+    with pytest.raises(
+        ValueError, match=rf"begun with other inputs: {path} of version \d+-{before}, now \d+-{before + 1}\. Give"
+    ):
+        prepare(corpus, tmp_path / "out")
+    os.utime(first, ns=(before, before))
+    prepare(corpus, tmp_path / "out")
+
+
+def test_a_file_that_changes_between_its_units(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass over a file in several units: they are of one state of the file."""
+    path, write = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._write
+
+    def change(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+        write(self, number, claim, **rest)
+        if number == 0:
+            path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
+
+    monkeypatch.setattr(Preparation, "_write", change)
+    with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
+        prepare(replace(corpus, drop_duplicates=False), tmp_path / "out")
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Path, command: Command, workers: str) -> None:
+    """The command goes on when the file was replaced, though the new one has another size."""
+    path = Path(corpus.source.inputs[0]) / "99.jsonl.gz"
+    good = gzip.compress("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(5000, 5200)).encode())
+    path.write_bytes(good)
+    prepare(corpus, tmp_path / "whole")
+    path.write_bytes(good[:-20])
+    store_tokenizer(corpus, tmp_path)
+    words = [*arguments(corpus, tmp_path), "--workers", workers]
+    status, _, errors = command(*words)
+    assert status == 2 and f"error: {path}: corrupted or truncated gzip file" in errors
+    hashed = len(list((tmp_path / "out.partial" / "verdicts").iterdir()))
+    assert hashed == len(corpus.source.units()) - 1 or workers == "2"
+    path.write_bytes(good)
+    assert command(*words)[0] == 0
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_several_tokenizers_from_one_read(
+    corpus: Corpus, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gives the data directory that it gives alone; a command that was interrupted goes on."""
+    llama2 = write_llama2(tmp_path / "llama2")
+    prepare(corpus, tmp_path / "tok")
+    prepare(replace(corpus, tokenizer=load_tokenizer(llama2)), tmp_path / "alone")
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "tok.model")
+    words = [*arguments(corpus, tmp_path), "--workers", "1", "--tokenizer", str(tmp_path / "tok.model"), str(llama2)]
+    commit, read = PartialFolder.commit, []
+
+    def fail(self: PartialFolder, written: Path, number: int) -> None:
+        read.append(number)
+        if read == [0, 1, 2]:
+            raise OSError("the disk is full")
+        commit(self, written, number)
+
+    monkeypatch.setattr(PartialFolder, "commit", fail)
+    assert command(*words)[0] == 2
+    status, output, _ = command(*words)
+    assert status == 0 and read == [0, 1, 2, *range(2, len(corpus.source.units()))]
+    assert "tok train: " in output and "llama2 validation: " in output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["llama2", "tok"]
+    assert content(tmp_path / "out/tok") == content(tmp_path / "tok")
+    assert content(tmp_path / "out/llama2") == content(tmp_path / "alone")
+    status, _, errors = command(*words, str(llama2 / "tokenizer.json"))
+    assert status == 2 and "llama2/tokenizer.json are both called 'llama2'" in errors
+
+
+def store_tokenizer(corpus: Corpus, folder: Path) -> None:
+    assert corpus.tokenizer is not None
+    (folder / "tokenizer.model").write_bytes(corpus.tokenizer.files["tokenizer.model"])
+
+
+def arguments(corpus: Corpus, folder: Path) -> list[str]:
+    """Of the command that prepares `corpus` as folder/out."""
+    source = ["--source", "jsonl", "--input", *corpus.source.inputs, "--output", str(folder / "out")]
+    return ["prepare", "corpus", *source, "--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
+
+
+DRIVER = f"""
+import os, random, signal, sys, time
+import megatape.data.prepare.worker as preparation
+import megatape.data.sources.source as source
+import datasketch, webdataset  # before the forks, which would all import them
+from megatape.commands.main import main
+
+source.UNIT_BYTES = {UNIT_BYTES}
+read_unit = preparation.read_unit
+
+def slowly(*arguments):
+    for document in read_unit(*arguments):
+        time.sleep(0.003)
+        yield document
+
+if __name__ == "__main__":
+    seed, kills, *words = sys.argv[1:]
+    preparation.read_unit = slowly
+    draw = random.Random(int(seed))
+    for _ in range(int(kills)):
+        child = os.fork()
+        if not child:
+            os._exit(main(words))
+        time.sleep(draw.uniform(0.0, 0.4))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    preparation.read_unit = read_unit
+    sys.exit(main(words))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
+    """Twenty times the command begins, or goes on, and is killed."""
+    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "driver.py").write_text(DRIVER)
+    seed = str(random.randrange(2**32))
+    words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES), "--workers", "1"]
+    run = subprocess.run(
+        [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, f"seed {seed}: {run.stderr}"
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+
+
+@pytest.mark.slow
+def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> None:
+    """Its workers end, and two further commands, at the same time, finish what it began."""
+    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    preparation.read_unit = slowly\n    seed"))
+    words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES)]
+    command = [sys.executable, str(tmp_path / "driver.py"), "0", "0", *words, "--workers", "2"]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE)
+    wait_for(lambda: any((tmp_path / "out.partial").glob("0*.claim")))
+    workers = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.communicate()
+    wait_for(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
+    others = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [other.communicate(timeout=120)[1].decode() for other in others]
+    # One may start when all is done.
+    late = [other for other, error in zip(others, errors, strict=True) if "out exists: remove it" in error]
+    assert len(late) < 2 and all(other.returncode == 0 for other in others if other not in late), errors
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

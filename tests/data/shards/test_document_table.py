@@ -1,0 +1,138 @@
+"""For every token its document, and of every document what became of it."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.documents import split_of
+from megatape.data.prepare.worker import Corpus
+from megatape.data.shards import document_table
+from megatape.data.shards.document_table import DocumentTables, TableWriter
+from megatape.data.shards.index import Tally, load_index, save_index
+from megatape.data.shards.ledger import check_ledger
+from megatape.data.sources.source import Source
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.dataset import TokenDataset
+from tests.conftest import Command
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A folder of two files and a file, which are three units."""
+    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 3000)
+    (tmp_path / "web").mkdir()
+    files = [tmp_path / "web" / "0.jsonl", tmp_path / "web" / "1.jsonl", tmp_path / "books.jsonl"]
+    for number, file in enumerate(files):
+        texts = [f"Document {100 * number + line}: " + "the fox jumps " * (line % 7) for line in range(30)]
+        lines = [json.dumps({"text": text, "url": f"http://{file.stem}/{line}"}) for line, text in enumerate(texts)]
+        lines[3], lines[4] = "{", json.dumps({"text": " "})
+        lines[5] = json.dumps({"text": "in all of them"})
+        file.write_text("\n".join(lines) + "\n")
+    return [tmp_path / "web", files[2]]
+
+
+@pytest.fixture
+def folder(inputs: list[Path], tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    prepare(Corpus(Source("jsonl", tuple(map(str, inputs))), 0.2, tokenizer, 0), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First and last token of each document of several units, against the texts at the place that the table names."""
+    index, places = load_index(folder), set()
+    for split in index.splits:
+        dataset, tables = TokenDataset(folder, split, 1), DocumentTables(folder, index, split)
+        tokenizer, first = dataset.tokenizer(), 0
+        for number, tokens in enumerate(np.concatenate(list(tables.lengths())).tolist()):
+            found = tables.find(first)
+            assert found == tables.find(first + tokens - 1) and (found.number, found.first) == (number, first)
+            path, line = found.place.rsplit(":", 1)
+            source = json.loads(Path(path).read_text().splitlines()[int(line) - 1])
+            assert tokenizer.decode(dataset.stream(first, first + tokens)) == source["text"]
+            assert (found.url, found.bytes) == (source.get("url", ""), len(source["text"].encode()))
+            assert split_of(source["text"], 0.2) == split
+            places.add(found.place)
+            first += tokens
+        assert first == dataset.num_tokens and len(index.document_tables[split]) > 1
+        tables.verify()
+        for outside in (-1, first):
+            with pytest.raises(ValueError, match=f"token {outside:,}: the {split} split of .* has tokens 0 to {first - 1:,}"):
+                tables.find(outside)
+    assert len(places) == sum(split.documents for split in index.splits.values()) == 3 * 27 + 1
+
+
+def test_row_groups_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_table, "ROWS", 7)
+    writer = TableWriter(tmp_path, "train")
+    lengths = [3 + number % 5 for number in range(30)]
+    for number, length in enumerate(lengths):
+        writer.add(length, number, f"a:{number}", "")
+    (table,) = writer.close()
+    assert (table.documents, table.tokens) == (30, sum(lengths))
+    index = load_index(Path(__file__).parents[2] / "compatibility" / "fixtures" / "data")
+    split = replace(index.splits["train"], tokens=table.tokens)
+    tables = DocumentTables(tmp_path, replace(index, splits={"train": split}, document_tables={"train": [table]}), "train")
+    wanted = [number for number, length in enumerate(lengths) for _ in range(length)]
+    assert [tables.find(token).number for token in range(table.tokens)] == wanted
+    assert [len(part) for part in tables.lengths()] == [7, 7, 7, 7, 2]
+    assert TableWriter(tmp_path, "empty").close() == []
+
+
+def test_folders_without_tables_and_corrupted_ones(folder: Path) -> None:
+    """The tables are no part of what a run is trained on; a folder without says so; a flipped bit is found."""
+    index = load_index(folder)
+    fingerprint = TokenDataset(folder, "train", 8).fingerprint
+    some = replace(index, document_tables={"train": index.document_tables["train"][1:]})
+    with pytest.raises(ValueError, match="the documents in the tables of train have .* tokens, its members"):
+        DocumentTables(folder, some, "train").verify()
+    path = folder / index.document_tables["train"][0].file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path.name}: corrupted, sha256 is .*, the index says"):
+        DocumentTables(folder, index, "train").find(0)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{path.name}: not found, a table of documents"):
+        DocumentTables(folder, index, "train").find(0)
+    save_index(replace(index, document_tables={}, ledger={}), folder)
+    assert not {"document_tables", "ledger"} & json.loads((folder / "index.json").read_text()).keys()
+    assert TokenDataset(folder, "train", 8).fingerprint == fingerprint
+    with pytest.raises(ValueError, match="has no tables of documents"):
+        DocumentTables(folder, load_index(folder), "train")
+
+
+def test_the_ledger_of_each_input(folder: Path, inputs: list[Path]) -> None:
+    index = load_index(folder)
+    ledger = {name: {**asdict(tally), "tokens": 0, "text_bytes": 0} for name, tally in index.ledger.items()}
+    nothing = {"tokens": 0, "text_bytes": 0}
+    web, books = map(str, inputs)
+    assert ledger == {
+        web: {"read": 60, "written": 55, "dropped": {"empty documents": 2, "duplicates": 1, "bad records": 2}, **nothing},
+        books: {"read": 30, "written": 27, "dropped": {"empty documents": 1, "duplicates": 1, "bad records": 1}, **nothing},
+    }
+    total = check_ledger(index)
+    assert (total.read, total.written) == (90, 82) and total.dropped == index.counts
+    assert index.ledger[web].text_bytes > index.ledger[books].text_bytes > 27 * 10
+
+
+@pytest.mark.parametrize("change", [Tally(read=1), Tally(read=1, written=1), Tally(tokens=1), Tally(read=1, dropped={"x": 1})])
+def test_a_document_that_is_missing_in_the_ledger(folder: Path, inputs: list[Path], change: Tally) -> None:
+    index = load_index(folder)
+    index.ledger[str(inputs[0])].add(change)
+    with pytest.raises(ValueError, match="but the ledger accounts for"):
+        check_ledger(index)
+
+
+def test_where_is_a_token(folder: Path, command: Command) -> None:
+    index = load_index(folder)
+    found = DocumentTables(folder, index, "train").find(100)
+    status, printed, errors = command("data", "where", folder, "--token", "100")
+    assert (status, errors) == (0, "")
+    for text in (f"document:  {found.number} of train", f"place:     {found.place}", f"url:       {found.url}", "Document"):
+        assert text in printed
+    status, _, errors = command("data", "where", folder, "--split", "validation", "--token", "1000000")
+    assert status == 2 and "token 1,000,000: the validation split of" in errors

@@ -1,0 +1,86 @@
+"""Files of tiktoken: the tokenizer.json made of one gives tiktoken's ids."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+from tiktoken_ext import openai_public
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from megatape.data.tokenizers.fast import HOSTILE, FastTokenizer
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.tiktoken import ENCODINGS, read_ranks
+from tests.adopted import EDGE_CASES, TEXTS, byte_level
+from tests.conftest import Command
+
+CASES = ["HTTPServer's DON'Ts iPhone \u01c5 \u0e17\u0e35\u0e48 12345 a/b//c\r\n/x  \n \n\t y", "x\u00a0\u00a0y  ", "\u0130's"]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 600 ranks, trained on Python's documentation."""
+    of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    vocabulary = byte_level(600).get_vocab().items()
+    path = tmp_path_factory.mktemp("tiktoken") / "own.tiktoken"
+    tokens = [(rank, base64.b64encode(bytes(of[letter] for letter in token)).decode()) for token, rank in vocabulary]
+    path.write_text("".join(f"{token} {rank}\n" for rank, token in sorted(tokens)))
+    return path
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, "own"])
+def test_the_ids_of_tiktoken(name: str, ranks: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the definitions that tiktoken brings along, where it does; with the ids of their special tokens."""
+    words = ["--pattern", r"\w+|\W", "--eos", "<|end|>"] if name == "own" else ["--encoding", name]
+    status, _, errors = command("data", "tiktoken", ranks, "--output", tmp_path / "out", *words)
+    assert status == 0, errors
+    ours = load_tokenizer(tmp_path / "out")
+    pattern, special = (r"\w+|\W", {"<|end|>": 600}) if name == "own" else (ENCODINGS[name].pattern, ENCODINGS[name].special)
+    if define := openai_public.ENCODING_CONSTRUCTORS.get(name):
+        monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
+        theirs: dict[str, Any] = define()
+        assert theirs["special_tokens"] == special
+        pattern = theirs["pat_str"]
+    reference = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=read_ranks(ranks), special_tokens=dict(special))
+    for text in [*TEXTS[::5], *EDGE_CASES, *HOSTILE, *CASES]:
+        if name != "qwen" or text.isascii():  # which composes characters first
+            assert ours.encode(text) == reference.encode_ordinary(text), repr(text[:60])
+    begin = [special["<|begin_of_text|>"]] if name == "llama3" else []
+    end = special["<|end|>" if name == "own" else ENCODINGS[name].eos]
+    assert (ours.begin, ours.eos_id, ours.vocab_size) == (begin, end, max(special.values()) + 1)
+    assert ours.decode(ours.encode(TEXTS[0])) == TEXTS[0]
+
+
+def test_it_is_tokenized_fast(ranks: Path, tmp_path: Path, command: Command) -> None:
+    assert command("data", "tiktoken", ranks, "--output", tmp_path / "out", "--encoding", "llama3")[0] == 0
+    FastTokenizer(load_tokenizer(tmp_path / "out"))
+
+
+def test_qwen_composes(ranks: Path, tmp_path: Path, command: Command) -> None:
+    assert command("data", "tiktoken", ranks, "--output", tmp_path / "out", "--encoding", "qwen")[0] == 0
+    ours = load_tokenizer(tmp_path / "out")
+    assert ours.encode("e\u0301") == ours.encode("\u00e9")
+
+
+def test_bad_files(ranks: Path, tmp_path: Path, command: Command) -> None:
+    lines = ranks.read_text().splitlines()
+    path = tmp_path / "own.tiktoken"
+    words = ["data", "tiktoken", path, "--output", tmp_path / "out"]
+    own = ["--pattern", r"\w+|\W", "--eos", "<|end|>"]
+    for content, given, message in (
+        (lines, [], "encoding 'own' is unknown, and"),
+        (lines, own[:2], "give --encoding, or --pattern and --eos"),
+        (lines, [*own, "--encoding", "qwen"], "give --encoding, or --pattern and --eos"),
+        (lines[:100], own, "is no token: it is truncated, or no file of tiktoken"),
+        ([*lines, "YWJjZGVm 5"], own, "two tokens have the same rank"),
+        ([*lines, "a!b 700"], own, "own.tiktoken:601: b'a!b 700' is no token in base64"),
+        ([*lines, "YWJjZGVm 50256"], ["--encoding", "r50k_base"], "id 50256 is a rank of the file and a special token"),
+        (lines, ["--pattern", "(", "--eos", "<|end|>"], "no tokenizer can be made of it with the pattern '('"),
+        (lines, ["--pattern", "[a-z]{1,3}+|[^a-z]", "--eos", "<|end|>"], "tiktoken gives other ids than the tokenizer.json"),
+    ):
+        path.write_text("\n".join(content) + "\n")
+        status, _, errors = command(*words, *given)
+        assert status == 2 and message in errors and not (tmp_path / "out").exists(), errors
+    with pytest.raises(ValueError, match="it is a file of tiktoken, which `megatape data tiktoken` makes"):
+        load_tokenizer(path)

@@ -1,0 +1,223 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from megatape.data.training.dataset import DocumentDataset, TokenDataset
+from megatape.data.training.loader import Batch, Loader, evaluation_batches
+from megatape.data.training.positions import Positions
+from megatape.targets import IGNORE_INDEX
+from tests.data.conftest import Documents, MakeDirectory
+
+LENGTH = 16
+
+
+@pytest.fixture
+def dataset(make_directory: MakeDirectory, documents: Documents) -> TokenDataset:
+    return TokenDataset(make_directory(documents), "train", LENGTH)
+
+
+@pytest.fixture
+def masked(dataset: TokenDataset, tmp_path: Path) -> TokenDataset:
+    """The same data with document masks."""
+    return TokenDataset(tmp_path / "data", "train", LENGTH, mask_documents=True)
+
+
+def loader(dataset: TokenDataset | DocumentDataset, rank: int = 0, world_size: int = 1, **options: Any) -> Loader:
+    options = {"seed": 3, "global_batch_size": 8, "micro_batch_size": 2} | options
+    return Loader(dataset, rank=rank, world_size=world_size, **options)
+
+
+def rows(batches: list[Batch]) -> list[tuple[Any, ...]]:
+    """One tuple per sample, comparable and sortable."""
+    return [
+        tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.positions))
+        for batch in batches
+        for row in range(len(batch.tokens))
+    ]
+
+
+def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
+    batches = loader(dataset).step(0)
+    assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
+    for batch in batches:
+        assert batch.document_starts is None
+        assert batch.tokens.dtype == batch.targets.dtype == batch.positions.dtype == torch.int64
+        assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
+        assert torch.equal(batch.positions, torch.arange(LENGTH).expand(2, -1))
+
+
+def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
+    stream = [tuple(dataset.sample(index).tokens.tolist()) for index in range(dataset.num_samples)]
+    one = loader(dataset, global_batch_size=1, micro_batch_size=1)
+    epochs = [[rows(one.step(epoch * dataset.num_samples + k))[0][0] for k in range(dataset.num_samples)] for epoch in (0, 1)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(stream)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("mask_documents", "positions"),
+    [(False, Positions()), (True, Positions(max_offset=1000)), (False, Positions(drawn_from=50))],
+    ids=["plain", "offset", "drawn"],
+)
+def test_every_data_parallel_size_sees_the_same_global_sequence(
+    dataset: TokenDataset, masked: TokenDataset, mask_documents: bool, positions: Positions
+) -> None:
+    dataset = masked if mask_documents else dataset
+    options: dict[str, Any] = {"positions": positions}
+    for consumed in (0, 8, 5 * dataset.num_samples - 3):
+        whole = rows(loader(dataset, **options).step(consumed))
+        assert len(set(whole)) > 6  # the third step spans the end of an epoch
+        for world_size in (2, 4):
+            ranks = [loader(dataset, rank, world_size, **options).step(consumed) for rank in range(world_size)]
+            assert all(len(batches) == 4 // world_size for batches in ranks)
+            in_order = [batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]
+            assert rows(in_order) == whole
+
+
+def test_the_micro_batch_size_does_not_change_the_samples(dataset: TokenDataset) -> None:
+    assert rows(loader(dataset, micro_batch_size=8).step(16)) == rows(loader(dataset, micro_batch_size=1).step(16))
+
+
+def test_steps_depend_on_the_seed(dataset: TokenDataset) -> None:
+    assert rows(loader(dataset).step(0)) != rows(loader(dataset, seed=4).step(0))
+
+
+def test_equal_positions_are_one_row_in_memory(dataset: TokenDataset, masked: TokenDataset) -> None:
+    """Also in a copy for another device: an encoding (fire) tells them without reading their values."""
+    for data, equal in ((dataset, True), (masked, False)):
+        batch = loader(data).step(0)[0]
+        copy = batch.mapped(torch.clone)
+        assert (batch.positions.stride(0) == 0) == (copy.positions.stride(0) == 0) == equal
+        assert torch.equal(copy.positions, batch.positions) and torch.equal(copy.tokens, batch.tokens)
+
+
+def test_document_masks(masked: TokenDataset) -> None:
+    """Compared with the definition, token by token."""
+    for batch in loader(masked, positions=Positions(max_offset=9)).step(0):
+        assert batch.document_starts is not None
+        for tokens, targets, positions, document_starts in zip(
+            batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.document_starts.tolist(), strict=True
+        ):
+            start = 0
+            for index, token in enumerate(tokens):
+                assert document_starts[index] == start
+                assert positions[index] - positions[0] == index - start
+                if token == masked.eos_id:
+                    assert targets[index] == IGNORE_INDEX
+                    start = index + 1
+                elif index + 1 < LENGTH:
+                    assert targets[index] == tokens[index + 1]
+                else:
+                    assert targets[index] != IGNORE_INDEX
+
+
+def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset, masked: TokenDataset) -> None:
+    plain, changed = loader(dataset).step(0), loader(masked).step(0)
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, changed, strict=True))
+    assert any((b.targets == IGNORE_INDEX).any() for b in changed)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"global_batch_size": 10, "micro_batch_size": 4}, "10 = 4 x 1 x 2.5: change"),
+        ({"world_size": 3}, "8 = 2 x 3 x 1.33"),
+        ({"micro_batch_size": 0}, r"micro_batch_size \(0\) .* must be at least 1"),
+        ({"rank": 4, "world_size": 4}, "rank is 4, world_size 4"),
+    ],
+)
+def test_impossible_settings(dataset: TokenDataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader(dataset, **options)
+
+
+def test_negative_consumed(dataset: TokenDataset) -> None:
+    with pytest.raises(ValueError, match="consumed is -1"):
+        loader(dataset).step(-1)
+
+
+@pytest.mark.parametrize("max_samples", [1, 6, 13, None, 10**6])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
+    dataset: TokenDataset, max_samples: int | None, world_size: int
+) -> None:
+    total = min(max_samples or 10**6, dataset.num_samples)
+    ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size)) for rank in range(world_size)]
+    assert {len(batches) for batches in ranks} == {-(-total // (3 * world_size))}
+    batches = [batch for step in zip(*ranks, strict=True) for batch in step]
+    assert all(batch.tokens.shape == (3, LENGTH) for batch in batches)
+    targets = torch.cat([batch.targets for batch in batches])
+    assert (targets[total:] == IGNORE_INDEX).all()
+    expected = np.stack([dataset.sample(index).targets for index in range(total)])
+    assert np.array_equal(targets[:total].numpy(), expected)
+
+
+def test_evaluation_masks_documents(masked: TokenDataset) -> None:
+    batch = next(evaluation_batches(masked, 8, None, 0, 1))
+    assert batch.document_starts is not None
+    assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
+    assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
+
+
+def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
+    """The k-th token of every document has the k-th of the sample's drawn positions."""
+    positions = Positions(drawn_from=50)
+    for place, row in enumerate(rows(loader(masked, positions=positions).step(0))):
+        draw, index = positions.training(LENGTH, 3, place).tolist(), 0
+        for token, position in zip(row[0], row[2], strict=True):
+            assert position == draw[index]
+            index = 0 if token == masked.eos_id else index + 1
+
+
+def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
+    positions = Positions(drawn_from=50)
+    for seed in (1, 2):
+        for batch in evaluation_batches(dataset, 3, 13, 0, 1, positions, seed):
+            assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
+
+
+def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
+    """The global sequence does not depend on ranks, every document occurs once per epoch, and its end is the last target."""
+    whole = DocumentDataset(make_directory(documents), "train", 48)
+    for consumed in (0, 5 * whole.num_samples - 3):
+        expected = rows(loader(whole, positions=Positions(max_offset=1000)).step(consumed))
+        for world_size in (2, 4):
+            ranks = [
+                loader(whole, rank, world_size, positions=Positions(max_offset=1000)).step(consumed)
+                for rank in range(world_size)
+            ]
+            assert rows([batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]) == expected
+    one = loader(whole, global_batch_size=1, micro_batch_size=1)
+    epoch = [one.step(place)[0] for place in range(whole.num_samples)]
+    seen = [batch.targets[batch.targets != IGNORE_INDEX].tolist() for batch in epoch]
+    assert sorted(seen) == sorted(document[1:].tolist() for document in documents)
+    assert all(batch.document_starts is None for batch in epoch)
+
+
+@pytest.mark.parametrize("mask_documents", [False, True])
+def test_length_warmup(dataset: TokenDataset, masked: TokenDataset, mask_documents: bool) -> None:
+    """Until samples are consumed, the same tokens with the same targets in shorter sequences, on any ranks: each sequence has
+    positions and dropout of its own and sees no document that begins before it."""
+    whole, stages = masked if mask_documents else dataset, {4: 16, 8: 20}
+    options: dict[str, Any] = {"positions": Positions(max_offset=1000), "warmup": stages}
+    for consumed, length in ((0, 4), (8, 4), (16, 8), (24, 16), (40, 16)):
+        batches = loader(whole, **options).step(consumed)
+        full = loader(whole).step(consumed)
+        assert [batch.tokens.shape for batch in batches] == [(2 * LENGTH // length, length)] * 4
+        for short, long in zip(batches, full, strict=True):
+            assert torch.equal(short.tokens.flatten(), long.tokens.flatten())
+            assert torch.equal(short.targets.flatten(), long.targets.flatten())
+            starts = torch.zeros_like(short.tokens) if short.document_starts is None else short.document_starts
+            inside = torch.arange(length) - starts
+            assert torch.equal(short.positions - short.positions[:, :1], inside)
+            assert short.dropout_seeds is not None and len(set(short.dropout_seeds.tolist())) == len(short.tokens)
+            if long.document_starts is not None:
+                begins = torch.arange(0, LENGTH, length).repeat(2)[:, None]
+                assert torch.equal(starts, (long.document_starts.reshape(-1, length) - begins).clamp(min=0))
+        for world_size in (2, 4):
+            ranks = [loader(whole, rank, world_size, **options).step(consumed) for rank in range(world_size)]
+            in_order = [batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]
+            assert rows(in_order) == rows(batches)
