@@ -1,4 +1,7 @@
-"""Untrusted files, outputs that never replace existing ones, and retries of transient errors."""
+"""Untrusted files, outputs that never replace existing ones, and retries of transient errors.
+
+No dependency retries or renames atomically; huggingface_hub and fsspec do so only for their own downloads.
+"""
 
 import errno
 import io
@@ -8,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,15 +28,7 @@ MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index of a data d
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
 
 # Errors of a shared file system while a server or the network is away.
-TRANSIENT = {
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENOTCONN,
-    errno.ESHUTDOWN,
-}
+TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 
@@ -93,11 +88,15 @@ def _adapter(kind: Any) -> Any:
 
 
 def first_fault(error: Any) -> str:
-    """The first fault of a ValidationError of pydantic, in one line: the field, what is wrong, and its value if it is short."""
+    """The first fault of a pydantic.ValidationError, in one line: the field, what is wrong, and its value if it is short."""
     fault = error.errors(include_url=False, include_context=False)[0]
-    value = fault["input"]
-    found = "" if isinstance(value, dict | list) else f"; it is {str(value)[:80]!r}"
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}{found}".removeprefix(": ")
+    return f"{'.'.join(map(str, fault['loc']))}: {describe_fault(fault)}".removeprefix(": ")
+
+
+def describe_fault(fault: Mapping[str, Any]) -> str:
+    """One of the faults of a pydantic.ValidationError, without its field."""
+    found = "" if isinstance(fault["input"], dict | list) else f"; it is {str(fault['input'])[:80]!r}"
+    return f"{fault['msg'].removeprefix('Value error, ')}{found}"
 
 
 @contextmanager

@@ -1,16 +1,18 @@
 """Typed options: what a command or an evaluation task can be given, from which its parser, help and documentation come."""
 
-import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
+from megatape.files import describe_fault
 
 Value = TypeVar("Value")
-Kind = TypeVar("Kind")
+Result = TypeVar("Result")
 
 
 def split_commas(value: Any) -> Any:
@@ -65,9 +67,10 @@ class CommandOptions(BaseModel):
     at_most_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
-    def fill(self, kind: type[Kind]) -> Kind:
-        """A dataclass whose fields have the values of the options of the same names."""
-        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+    def fill(self, target: Callable[..., Result], **values: Any) -> Result:
+        """Call a function or a class with these values, and the options that have the names of its other parameters."""
+        names = inspect.signature(target).parameters.keys() & type(self).model_fields.keys()
+        return target(**{name: getattr(self, name) for name in names} | values)
 
 
 Options = TypeVar("Options", bound=CommandOptions)
@@ -81,27 +84,6 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
     """
     try:
         return kind.model_validate(values)
-    except ValidationError as errors:
-        error = errors.errors()[0]
-        raise UserError(f"{error['loc'][0]}: {_described(error)}") from None
-
-
-def _described(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    cause = context.get("error")
-    if isinstance(cause, UserError):
-        return str(cause)
-    match error["type"]:
-        case "greater_than_equal":
-            text = f"must be at least {context['ge']}"
-        case "less_than_equal":
-            text = f"must be at most {context['le']}"
-        case "int_parsing" | "int_parsing_size" | "int_type" | "int_from_float":
-            text = "expected an integer"
-        case "float_parsing" | "float_type" | "finite_number":
-            text = "expected a number"
-        case "literal_error":
-            text = f"must be {context['expected']}"
-        case _:
-            text = str(cause or error["msg"])
-    return f"{text}, got {error['input']}"
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(f"{fault['loc'][0]}: {describe_fault(fault)}") from None

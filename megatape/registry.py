@@ -66,11 +66,27 @@ class FamilyEntry(Entry):
 
 
 @dataclass(frozen=True)
-class OptimizerEntry(Entry):
-    """An optimizer: a function that takes parameter groups and its section, and returns a torch optimizer.
+class ConfigurableEntry(Entry):
+    """A definition with a section of its own in the configuration.
 
     Attributes:
-        options: "module:class" of its section, a subclass of megatape.config.OptimizerConfig.
+        options: "module:class" of the section.
+    """
+
+    options: str
+
+    def load_options(self) -> Any:
+        """Import and return the type of the section."""
+        return Entry(self.options, "").load()
+
+
+@dataclass(frozen=True)
+class OptimizerEntry(ConfigurableEntry):
+    """An optimizer: a function that takes parameter groups and its section, and returns a torch optimizer.
+
+    Its section is a subclass of megatape.config.OptimizerConfig.
+
+    Attributes:
         state: names of the float32 tensors that it keeps for each element of a weight, in torch's
             state_dict and in checkpoints.
         counts_steps: whether it also keeps `step`, the number of steps, beside these tensors.
@@ -79,14 +95,9 @@ class OptimizerEntry(Entry):
             megatape.optim.matrices.MatrixOptimizer; `state` is that of the other weights.
     """
 
-    options: str
     state: tuple[str, ...] = ()
     counts_steps: bool = False
     matrix_state: str | None = None
-
-    def load_options(self) -> Any:
-        """Import and return the type of its section."""
-        return Entry(self.options, "").load()
 
     def state_shapes(self, shape: tuple[int, ...], role: str) -> dict[str, tuple[int, ...]]:
         """Shape of each float32 tensor that it keeps for a weight of this shape and role."""
@@ -108,18 +119,10 @@ class SinkEntry(Entry):
 
 
 @dataclass(frozen=True)
-class ScheduleEntry(Entry):
-    """A decay of the learning rate: a function of progress and its section (megatape/optim/schedules.py).
-
-    Attributes:
-        options: "module:class" of its section, a subclass of megatape.config.ScheduleConfig.
-    """
+class ScheduleEntry(ConfigurableEntry):
+    """A decay of the learning rate: a function of progress and its section, a subclass of ScheduleConfig."""
 
     options: str = "megatape.config:ScheduleConfig"
-
-    def load_options(self) -> Any:
-        """Import and return the type of its section."""
-        return Entry(self.options, "").load()
 
 
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"

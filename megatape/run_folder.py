@@ -33,55 +33,33 @@ CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .dama
 ROLLED_BACK = ".rewound"  # the run went back before it after a spike
 
 
+class _RunPath:
+    """A path below a run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: "RunFolder", kind: type) -> Path:
+        return folder.directory / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of a run, which may be empty or not exist yet."""
 
     directory: Path
 
-    @property
-    def lease(self) -> Path:
-        return self.directory / "lease.json"
-
-    @property
-    def config(self) -> Path:
-        return self.directory / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.directory / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.directory / "events.jsonl"
-
-    @property
-    def positions(self) -> Path:
-        return self.directory / "positions"
-
-    @property
-    def latest(self) -> Path:
-        return self.directory / "latest"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.directory / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    @property
-    def job_logs(self) -> Path:
-        return self.directory / "logs"
-
-    @property
-    def submissions(self) -> Path:
-        return self.directory / "submissions"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log.txt"
+    lease = _RunPath("lease.json")
+    config = _RunPath("config.json")
+    metrics = _RunPath("metrics.jsonl")
+    events = _RunPath("events.jsonl")
+    positions = _RunPath("positions")
+    latest = _RunPath("latest")
+    tensorboard = _RunPath("tensorboard")
+    checkpoints = _RunPath("checkpoints")
+    job_logs = _RunPath("logs")
+    submissions = _RunPath("submissions")
+    log = _RunPath("log.txt")
 
     def tracker(self, name: str) -> Path:
         """The run's record in a tracker of metrics: its id there, and the last step that was written."""
@@ -114,10 +92,9 @@ class RunFolder:
 
     def list_checkpoints(self) -> list[Path]:
         """Folders named like complete checkpoints, newest first. Their content may still be corrupted."""
-        found = [
-            path for path in self.checkpoints.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdecimal()
-        ]
-        return sorted(found, key=named_step, reverse=True)
+        folders = [path for path in self.checkpoints.glob("step-*") if path.is_dir()]
+        named = [path for path in folders if path.name.removeprefix("step-").isdecimal()]
+        return sorted(named, key=named_step, reverse=True)
 
     def check_new(self) -> None:
         """Raise UserError if a run has trained here, so that another one must not start from step 0."""

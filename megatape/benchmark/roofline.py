@@ -21,8 +21,8 @@ from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import DeviceTime, Operation, Work, device_times, middle, scaled, touched_bytes
 from megatape.plan.speed import ASSUMPTIONS, optimizer_work
-from megatape.plan.trace import run_pass
-from megatape.plan.work import attention_layer_work, count, on_shapes, step_work
+from megatape.plan.trace import on_shapes, run_pass
+from megatape.plan.work import attention_layer_work, count, step_work
 from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
 from megatape.units import format_bytes

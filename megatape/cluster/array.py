@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from megatape.cluster.slurm import directives, imported, quoted, search_path, submit_script
+from megatape.cluster.slurm import fill_script, submit_script
 from megatape.run_folder import RunFolder
 
 STOP_SECONDS = 120  # before the time limit, to write checkpoints
@@ -24,7 +24,7 @@ def submit_array(words: list[str], option: str, count: int, out: Path, name: str
 
 def render_array(words: list[str], option: str, count: int, out: Path, name: str, snapshot: Path) -> str:
     """The batch script, whose code is in `snapshot`."""
-    asked = {
+    directives = {
         "job-name": name,
         "array": f"0-{count - 1}",
         "chdir": Path.cwd(),
@@ -33,14 +33,5 @@ def render_array(words: list[str], option: str, count: int, out: Path, name: str
         "signal": f"B:TERM@{STOP_SECONDS}",
     }
     code = snapshot.absolute() / "code"
-    command = " ".join(map(quoted, [sys.executable, code / "megatape" / "__main__.py", *words]))
-    lines = [
-        "#!/bin/bash",
-        *directives(asked),
-        "",
-        "# The code as of submission: later edits do not affect this job.",
-        f"export PYTHONPATH={quoted(code)}{search_path()}",
-        "# In place of the shell, so that Slurm's signal before the time limit reaches it.",
-        f'exec {command} {imported(snapshot)}{option} "$SLURM_ARRAY_TASK_ID"',
-    ]
-    return "\n".join(lines) + "\n"
+    command = [sys.executable, code / "megatape" / "__main__.py", *words]
+    return fill_script("array.sh.jinja", snapshot, directives=directives, code=code, command=command, option=option)

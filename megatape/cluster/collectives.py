@@ -30,23 +30,19 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
     ranks_sum = world * (world - 1) / 2
     whole, own = torch.empty_like(blocks), torch.empty_like(steps)
     moved = 4 * part * (world - 1)
-    cases: dict[str, tuple[int, Callable[[], Tensor], Tensor]] = {
-        "all-reduce": (2 * moved, lambda: _all_reduced(whole.copy_(blocks).add_(rank)), world * blocks + ranks_sum),
-        "all-gather": (moved, lambda: _into(whole, dist.all_gather_into_tensor, steps + rank), blocks),
-        "reduce-scatter": (
-            moved,
-            lambda: _into(own, dist.reduce_scatter_tensor, blocks + rank),
-            world * (steps + rank) + ranks_sum,
-        ),
-        "all-to-all": (
-            moved,
-            lambda: _into(whole, dist.all_to_all_single, blocks * world + rank),
-            torch.cat([(steps + rank) * world + source for source in range(world)]),
-        ),
+    exchanged = torch.cat([(steps + rank) * world + source for source in range(world)])
+    reduced = world * (steps + rank) + ranks_sum
+    # Bytes that a rank moves, the collective, its output, and what it has to be.
+    cases: dict[str, tuple[int, Callable[[], Any], Tensor, Tensor]] = {
+        "all-reduce": (2 * moved, lambda: dist.all_reduce(whole.copy_(blocks).add_(rank)), whole, world * blocks + ranks_sum),
+        "all-gather": (moved, lambda: dist.all_gather_into_tensor(whole, steps + rank), whole, blocks),
+        "reduce-scatter": (moved, lambda: dist.reduce_scatter_tensor(own, blocks + rank), own, reduced),
+        "all-to-all": (moved, lambda: dist.all_to_all_single(whole, blocks * world + rank), whole, exchanged),
     }
     rates = []
-    for name, (amount, act, expected) in cases.items():
-        correct = torch.equal(act(), expected)  # also warms up
+    for name, (amount, act, output, expected) in cases.items():
+        act()  # also warms up
+        correct = torch.equal(output, expected)
         rounds = 3
         _wait(device)
         started = time.perf_counter()
@@ -57,16 +53,6 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         rates.append(Rate(name, not seconds[1], amount / float(seconds[0])))
     return rates
-
-
-def _all_reduced(tensor: Tensor) -> Tensor:
-    dist.all_reduce(tensor)
-    return tensor
-
-
-def _into(output: Tensor, collective: Callable[[Tensor, Tensor], Any], value: Tensor) -> Tensor:
-    collective(output, value)
-    return output
 
 
 def _wait(device: torch.device) -> None:

@@ -10,7 +10,8 @@ import os
 import shutil
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,8 @@ from megatape.runtime.launchers import discover
 from megatape.runtime.network import check_rendezvous, choose_interface
 from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.software import source_hash, versions
-from megatape.runtime.topology import Topology
+from megatape.runtime.topology import Topology, name_ranks
+from megatape.runtime.waiting import wait_until
 from megatape.tables import columns
 from megatape.units import format_bytes
 from megatape.zero.distributed import initialize_distributed, shut_down
@@ -57,6 +59,14 @@ class Report:
     shared: bool = False
     free: int = 0  # bytes
     faults: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def noting(self, *kinds: type[Exception], context: str = "") -> Iterator[None]:
+        """Add an error of the block, if it is of these kinds, to the faults. context: before its text."""
+        try:
+            yield
+        except kinds as error:
+            self.faults.append(f"{context}{error}")
 
 
 def preflight(config: Config) -> int:
@@ -94,14 +104,14 @@ def find_faults(reports: list[Report]) -> list[str]:
         ("versions", "versions of Python, torch or DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
         ("code", "versions of megatape", "copy the same code to all hosts, or keep it in a shared folder"),
         ("config", "configurations", "give all ranks the same --config and --set"),
+        ("device", "devices", "the slowest sets the pace; use GPUs of one type, with one rank on each"),
     ):
-        kinds: dict[str, list[Report]] = {}
+        groups: dict[str, list[Report]] = {}
         for report in reports:
-            kinds.setdefault(getattr(report, name), []).append(report)
-        if len(kinds) > 1:
-            found.append(
-                f"{what} differ: " + "; ".join(f"{kind} on {_ranks(group)}" for kind, group in kinds.items()) + f": {remedy}"
-            )
+            groups.setdefault(getattr(report, name), []).append(report)
+        if len(groups) > 1:
+            kinds = "; ".join(f"{kind} on {_ranks(group)}" for kind, group in groups.items())
+            found.append(f"{what} differ: {kinds}: {remedy}")
     if late := [report for report in reports if abs(report.clock) > MAX_CLOCK_OFFSET]:
         clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
         found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
@@ -114,47 +124,28 @@ def find_faults(reports: list[Report]) -> list[str]:
         found.append(
             f"only {format_bytes(min(report.free for report in full))} free in run.directory: free space for checkpoints"
         )
-    devices = {report.device for report in reports}
-    if len(devices) > 1:
-        found.append(
-            "devices differ: "
-            + "; ".join(f"{device} on {_ranks([r for r in reports if r.device == device])}" for device in sorted(devices))
-            + ": the slowest sets the pace; use GPUs of one type, with one rank on each"
-        )
     faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     return found + [f"{_ranks([report for report in reports if fault in report.faults])}: {fault}" for fault in faults]
 
 
 def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     """The report that rank 0 prints."""
-    header = (
-        "rank",
-        "host",
-        "python/torch/deepspeed",
-        "code",
-        "config",
-        "device",
-        "interface",
-        "clock",
-        "run.directory",
-        "free",
-    )
     rows = [
-        (
-            str(report.rank),
-            report.host,
-            report.versions,
-            report.code,
-            report.config,
-            report.device,
-            report.interface,
-            f"{1000 * report.clock:+.0f} ms",
-            "shared" if report.shared else "NOT SEEN",
-            format_bytes(report.free),
-        )
+        {
+            "rank": str(report.rank),
+            "host": report.host,
+            "python/torch/deepspeed": report.versions,
+            "code": report.code,
+            "config": report.config,
+            "device": report.device,
+            "interface": report.interface,
+            "clock": f"{1000 * report.clock:+.0f} ms",
+            "run.directory": "shared" if report.shared else "NOT SEEN",
+            "free": format_bytes(report.free),
+        }
         for report in reports
     ]
-    lines = [columns(rows, header)]
+    lines = [columns([list(row.values()) for row in rows], list(rows[0]))]
     if rates:
         found = [
             (rate.name, "correct" if rate.correct else "WRONG", f"{format_bytes(rate.bandwidth)}/s a rank") for rate in rates
@@ -184,17 +175,16 @@ def _meet(topology: Topology) -> dist.Store:
             f"lets the port through ({str(error).splitlines()[0]})"
         ) from None
     store.set(f"host{topology.rank}", socket.gethostname())
-    deadline = time.monotonic() + MEETING_SECONDS
-    absent = list(range(topology.world_size))
-    while absent := [rank for rank in absent if not store.check([f"host{rank}"])]:
-        if time.monotonic() > deadline:
-            there = sorted({store.get(f"host{rank}").decode() for rank in set(range(topology.world_size)) - set(absent)})
-            raise UserError(
-                f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
-                f"within {MEETING_SECONDS:.0f} s: {', '.join(map(str, absent))}; ranks arrived from {', '.join(there)}. Check "
-                "the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
-            )
-        time.sleep(0.1)
+    keys = [f"host{rank}" for rank in range(topology.world_size)]
+    if not wait_until(lambda: store.check(keys), MEETING_SECONDS, interval=0.1):
+        arrived = {rank: store.get(key).decode() for rank, key in enumerate(keys) if store.check([key])}
+        there = ", ".join(sorted(set(arrived.values())))
+        absent = [str(rank) for rank in range(topology.world_size) if rank not in arrived]
+        raise UserError(
+            f"rank {topology.rank} on {socket.gethostname()}: {len(absent)} of {topology.world_size} ranks did not arrive "
+            f"within {MEETING_SECONDS:.0f} s: {', '.join(absent)}; ranks arrived from {there}. "
+            "Check the launcher's messages about the other hosts: are they up and reachable, and does Python start there?"
+        )
     return store
 
 
@@ -209,22 +199,16 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
         report.faults.append(f"rank 0 did not tell the time within {TALKING_SECONDS:.0f} s")
     if torch.cuda.is_available():
         number = topology.local_rank if torch.cuda.device_count() > 1 else 0
-        try:
+        with report.noting(AssertionError, RuntimeError, context=f"no GPU for local rank {topology.local_rank}: "):
             report.device = torch.cuda.get_device_name(number)
-        except (AssertionError, RuntimeError) as error:
-            report.faults.append(f"no GPU for local rank {topology.local_rank}: {error}")
     else:
         report.device = "cpu"
-    try:
+    with report.noting(UserError):
         name, address = choose_interface(os.environ["MASTER_ADDR"])
         chosen = os.environ.get("NCCL_SOCKET_IFNAME" if torch.cuda.is_available() else "GLOO_SOCKET_IFNAME")
         report.interface = f"{chosen} (set)" if chosen else f"{name} {address}"
-    except UserError as error:
-        report.faults.append(str(error))
-    try:
+    with report.noting(UserError, OSError):
         open_data(config)
-    except (UserError, OSError) as error:
-        report.faults.append(str(error))
     _look_at_folder(Path(config.run.directory), report, topology, store)
     return report
 
@@ -233,24 +217,18 @@ def _look_at_folder(directory: Path, report: Report, topology: Topology, store: 
     """Check that this rank sees a file of rank 0 and can write, and note the free space."""
     token = directory / f".preflight-{os.environ['MASTER_PORT']}"
     mine = token.with_name(f"{token.name}-{topology.rank}")
-    fault = ""
-    try:
+    is_created = False
+    with report.noting(OSError, context="cannot create run.directory: "):
         if topology.is_main:
             directory.mkdir(parents=True, exist_ok=True)
             token.touch()
-    except OSError as error:
-        fault = str(error)
-    fault = _collect(store, "folder", fault, topology)[0]
-    report.shared = not fault and wait_until_visible(token, SHARING_SECONDS)
-    if fault and topology.is_main:
-        report.faults.append(f"cannot create run.directory: {fault}")
+            is_created = True
+    report.shared = _collect(store, "folder", is_created, topology)[0] is True and wait_until_visible(token, SHARING_SECONDS)
     if report.shared:
         report.free = shutil.disk_usage(directory).free
-        try:
+        with report.noting(OSError, context="cannot write to run.directory: "):
             mine.touch()
             mine.unlink()
-        except OSError as error:
-            report.faults.append(f"cannot write to run.directory: {error}")
     _collect(store, "looked", None, topology)
     if topology.is_main:
         token.unlink(missing_ok=True)
@@ -305,6 +283,6 @@ def _talk(topology: Topology) -> tuple[list[Rate], str]:
 
 
 def _ranks(reports: list[Report]) -> str:
-    """For messages, such as "ranks 0, 1 (n1)"."""
+    """For messages, such as "ranks 0-1, 4 (n1, n2)"."""
     hosts = ", ".join(sorted({report.host for report in reports}))
-    return f"rank{'s' if len(reports) > 1 else ''} {', '.join(str(report.rank) for report in reports)} ({hosts})"
+    return f"{name_ranks(report.rank for report in reports)} ({hosts})"

@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import time
 from collections.abc import Sequence
 from types import FrameType
 
@@ -11,6 +10,7 @@ from megatape.errors import ExitStatus
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.command import Command
+from megatape.runtime.waiting import wait_until
 
 LOG = logging.getLogger(__name__)
 
@@ -69,10 +69,7 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
                 break
             pause = PAUSE if unsaved else 0
             _tell(f"status {status}: started again{f' in {pause} s' * bool(pause)}, {left - 1} restarts left")
-            for _ in range(pause):
-                if not stopped:
-                    time.sleep(1)
-            if stopped:
+            if wait_until(lambda: stopped, pause, interval=1.0):
                 break
     finally:
         for number, handler in previous.items():

@@ -1,8 +1,9 @@
 """Slurm jobs: writes and submits the batch script of a run.
 
-The script starts one task per rank with srun. It requeues the job when the run was stopped before its end (time limit,
-preemption), could not save its last checkpoint or lost a node, while the run advances; `--resume auto` then continues from the
-newest checkpoint. After the death of a rank it may start the tasks again itself.
+The script (job.sh.jinja) starts one task per rank with srun. It requeues the job when the run was
+stopped before its end (time limit, preemption), could not save its last checkpoint or lost a node,
+while the run advances; `--resume auto` then continues from the newest checkpoint. After the death
+of a rank it may start the tasks again.
 """
 
 import re
@@ -13,7 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
 
 from megatape import imports
 from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
@@ -106,8 +110,6 @@ def check(study: Study, job: Job, resume: bool) -> None:
         Lease(folder.lease).check_free()
         if not resume:
             folder.check_new()
-    if job.restarts < 0:
-        raise UserError(f"restarts {job.restarts}: give how often a run may be started again, 0 for never")
     if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
             f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
@@ -119,7 +121,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
     """The batch script of a job whose code and configurations are in `snapshot`."""
     task = "%A_%a" if study.is_array else "%j"
     logs = f"{RunFolder(study.directory.absolute()).job_logs / job.name}-{task}"
-    asked = {
+    directives = {
         "job-name": job.name,
         "nodes": job.nodes,
         "ntasks-per-node": job.ranks_per_node,
@@ -134,101 +136,53 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "open-mode": "append",
         "signal": f"USR1@{job.checkpoint_seconds}",
     }
-    lines = ["#!/bin/bash", *directives(asked), "#SBATCH --requeue"]
-    lines += [f"#SBATCH {check_line(option)}" for option in job.options]
-    config = '"$snapshot/config-$SLURM_ARRAY_TASK_ID.json"' if study.is_array else '"$snapshot/config.json"'
-    lines += [
-        "",
-        "# Code and configuration as of submission: later edits do not affect this job.",
-        f"snapshot={quoted(snapshot.absolute())}",
-        f'export PYTHONPATH="$snapshot/code"{search_path()}',
-    ]
-    if job.interface:
-        lines += [f"export GLOO_SOCKET_IFNAME={quoted(job.interface)} NCCL_SOCKET_IFNAME={quoted('=' + job.interface)}"]
-    if job.cpus_per_rank:
-        cpus = job.cpus_per_rank
-        lines += [f"export SRUN_CPUS_PER_TASK={cpus} OMP_NUM_THREADS={cpus} MEGATAPE_THREADS={cpus}"]
-    lines += [
-        'echo "$(date): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"',
-        "",
-        f"run={quoted(study.directory.absolute())}{'/$SLURM_ARRAY_TASK_ID' if study.is_array else ''}",
-        "# Complete checkpoints, by name and time of completion. Steps would not show that a run advances (restarts.py).",
-        "completed() {",
-        """  find "$run/checkpoints" -path '*/step-*[0-9]/manifest.json' -printf '%p %T@\\n' 2>/dev/null | sort""",
-        "}",
-        """advanced() { [ -n "$(comm -13 <(echo "$1") <(completed))" ]; } # since the list $1""",
-        "unsaved=0",
-        f"for left in $(seq {job.restarts} -1 0); do",
-        "  before=$(completed)",
-        "  # --wait: the first rank to exit gives the others 60 s to exit too.",
-        f"  srun --kill-on-bad-exit=0 --wait=60 --output={quoted(logs + '-rank%t.log')} --open-mode=append \\",
-        f"    {_inside(study, job, snapshot)} \\",
-        f'    "$snapshot/code/megatape/__main__.py" pretrain {imported(snapshot)}--config {config} --resume auto',
-        "  status=$?",
-        f'  if [ "$unsaved" -gt 0 ] && [ "$status" -eq {ExitStatus.USER_ERROR:d} ]; then',
-        f"    status={ExitStatus.NOT_SAVED:d} # a disk that is still full fails the start, too",
-        "  fi",
-        f'  case "$status" in {"|".join(f"{status:d}" for status in (*FINAL, KILLED_BY_USR1))}) break ;; esac',
-        '  if [ "$left" -eq 0 ]; then break; fi',
-        f'  if [ "$status" -eq {ExitStatus.NOT_SAVED:d} ]; then unsaved=$((unsaved + 1)); else unsaved=0; fi',
-        f'  if ! advanced "$before" && {{ [ "$unsaved" -eq 0 ] || [ "$unsaved" -gt {UNSAVED_STARTS} ]; }}; then break; fi',
-        '  echo "$(date): status $status: started again, $((left - 1)) restarts left"',
-        f'  if [ "$unsaved" -gt 0 ]; then sleep {PAUSE}; fi',
-        "done",
-        "",
-        "# How many starts in a row found no new checkpoint: the last one that did is in a file, with all checkpoints then.",
-        "requeues=${SLURM_RESTART_COUNT:-0}",
-        'progress="$snapshot/progress-$SLURM_JOB_ID"',
-        "idle=0",
-        'if [ ! -e "$progress" ] || advanced "$(tail -n +2 "$progress")"; then',
-        """  printf '%s\\n' "$requeues" "$(completed)" > "$progress" || idle=$requeues""",
-        "else",
-        '  read -r last < "$progress"',
-        "  idle=$((requeues - ${last:-0}))",
-        "fi",
-        "requeue() {",
-        '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then return; fi # it was cancelled',
-        f'  if [ "$idle" -lt {IDLE_STARTS} ]; then',
-        '    echo "$(date): $1; requeued"',
-        '    scontrol requeue "$SLURM_JOB_ID"',
-        "  else",
-        '    echo "$(date): $1; not requeued: no new checkpoint in the last $idle starts"',
-        "  fi",
-        "}",
-        'case "$status" in',
-        f'  {ExitStatus.UNFINISHED:d}) requeue "stopped before its end" ;;',
-        f'  {KILLED_BY_USR1}) requeue "stopped before training began" ;;',
-        f'  {ExitStatus.NOT_SAVED:d}) requeue "the last checkpoint was not saved" ;;',
-        f"  {ExitStatus.DONE:d}) ;;",
-        "  *)",
-        '    if ! timeout 60 srun --ntasks-per-node=1 --output=/dev/null true; then requeue "a node does not answer"; fi',
-        "    ;;",
-        "esac",
-        'echo "$(date): ended with status $status"',
-        'exit "$status"',
-    ]
-    return "\n".join(lines) + "\n"
+    return fill_script(
+        "job.sh.jinja",
+        snapshot,
+        directives=directives,
+        options=[check_line(option) for option in job.options],
+        run=study.directory.absolute(),
+        is_array=study.is_array,
+        logs=logs,
+        python=_inside(study, job),
+        interface=job.interface,
+        cpus=job.cpus_per_rank,
+        restarts=job.restarts,
+        status=ExitStatus,
+        final=[*(status.value for status in FINAL), KILLED_BY_USR1],
+        killed_by_usr1=KILLED_BY_USR1,
+        unsaved_starts=UNSAVED_STARTS,
+        pause=PAUSE,
+        idle_starts=IDLE_STARTS,
+    )
 
 
-def directives(asked: dict[str, object]) -> list[str]:
-    """The #SBATCH lines of options by name, without those that are None. Raises UserError as `quoted` does."""
-    return [f"#SBATCH --{name}={quoted(value)}" for name, value in asked.items() if value is not None]
+def fill_script(template: str, snapshot: Path, **values: object) -> str:
+    """A batch script that runs the code of a snapshot, with the modules that --import gave this command.
+
+    Args:
+        template: File name in this folder.
+        snapshot: Folder of the snapshot.
+        values: More values that the template names.
+
+    Raises:
+        UserError: A value does not stay within its line.
+    """
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters["quoted"] = quoted
+    folder = snapshot.absolute()
+    modules = [folder / IMPORTS / Path(text).name if text.endswith(".py") else text for text in imports.given()]
+    return environment.from_string((files("megatape.cluster") / template).read_text(encoding="utf-8")).render(
+        snapshot=folder,
+        imported="".join(f"{imports.OPTION} {quoted(module)} " for module in modules),
+        search_path="".join(f":{quoted(folder)}" for folder in imports.search_folders()),
+        **values,
+    )
 
 
 def quoted(value: object) -> str:
     """A value as one word of a batch script. Raises UserError if it does not stay within its line."""
     return shlex.quote(check_line(str(value)))
-
-
-def imported(snapshot: Path) -> str:
-    """Options by which a batch script imports what this command was given: files as the snapshot has them."""
-    words = [snapshot.absolute() / IMPORTS / Path(text).name if text.endswith(".py") else text for text in imports.given()]
-    return "".join(f"{imports.OPTION} {quoted(word)} " for word in words)
-
-
-def search_path() -> str:
-    """What a batch script adds to PYTHONPATH for modules that were given by name."""
-    return "".join(f":{quoted(folder)}" for folder in imports.search_folders())
 
 
 @path_errors()
@@ -250,7 +204,7 @@ def submit_script(
     options: of sbatch, which override the script's.
     """
     if shutil.which("sbatch") is None:
-        raise UserError("sbatch is not installed here: run this on a login node of the Slurm cluster")
+        raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
     folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(folder)
     take_snapshot(folder, configs)
@@ -260,11 +214,11 @@ def submit_script(
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder)
-        raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+        raise UserError(f"Slurm refused the job: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0], folder
 
 
-def _inside(study: Study, job: Job, snapshot: Path) -> str:
+def _inside(study: Study, job: Job) -> str:
     """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted."""
     if job.container is None:
         return quoted(sys.executable)

@@ -9,8 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, create_model
 
-from megatape.commands.options import ImportOptions, LocalRankOptions, ModelOptions, describe, prepare_deepspeed
-from megatape.commands.parser import add_options, run_command
+from megatape.commands.execute import run_command
+from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
+from megatape.commands.parser import add_options
 from megatape.errors import UserError
 from megatape.options import Count, Listed, option
 from megatape.registry import TASKS
@@ -24,7 +25,7 @@ def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-class Options(LocalRankOptions, ImportOptions):
+class Options(ImportOptions):
     """The tasks, on which the other options depend."""
 
     tasks: Annotated[Listed[str], AfterValidator(_check_tasks)] = option(
@@ -45,8 +46,7 @@ class EvaluationOptions(ModelOptions):
     models: tuple[Path, ...] = option("checkpoint or exported model", positional=True, metavar="MODEL_DIR")
     output: Path = option("folder for the results; a stopped evaluation resumes in the same", metavar="FOLDER")
     training_code: bool = option(
-        "run the model by the code that trains it, without an export and without a cache: slow where texts are generated",
-        False,
+        "run the model by the code that trains it, without an export and without a cache: slow where texts are generated", False
     )
     tp: Count = option("processes that divide one model, which the training code then runs", 1, metavar="T")
 
@@ -87,16 +87,8 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> int:
     tasks = {name: options.fill(TASKS[name].load()) for name in names}
     try:
         with launched_ranks(options.tp) as ranks:
-            text = evaluate_models(
-                tasks,
-                options.models,
-                options.output,
-                ranks,
-                trust_remote_code=options.trust_remote_code,
-                base=options.base,
-                adapter=options.adapter,
-                training_code=options.training_code or options.tp > 1,
-            )
+            training_code = options.training_code or options.tp > 1
+            text = options.fill(evaluate_models, tasks=tasks, ranks=ranks, training_code=training_code)
             if ranks.is_main:
                 print(text)
     except FailedElsewhere:

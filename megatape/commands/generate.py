@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
-from megatape.errors import ExistingPath, UserError, path_errors
-from megatape.files import parse_json
+from megatape.errors import UserError, path_errors
+from megatape.files import check_absent, parse_json
 from megatape.options import option
 
 if TYPE_CHECKING:
@@ -56,14 +56,12 @@ def run(options: Options) -> int:
     sampling = options.fill(Sampling)
     if options.output is not None and options.prompts is None:
         raise UserError("output is for texts of `prompts`: give `prompts`, or leave it out")
-    if options.output is not None and options.output.exists():
-        raise ExistingPath(f"output {options.output} exists: remove it or choose another name")
+    if options.output is not None:
+        check_absent(options.output)
     if options.prompt is not None:
         check_text(options.prompt, "prompt")
     records = [] if options.prompts is None else read_prompts(options.prompts)
-    with load_trained(
-        options.folder, trust_remote_code=options.trust_remote_code, base=options.base, adapter=options.adapter
-    ) as loaded:
+    with options.fill(load_trained) as loaded:
         torch.manual_seed(sampling.seed)
         if options.prompts is not None:
             _write(loaded, records, sampling, options.output)
@@ -71,8 +69,8 @@ def run(options: Options) -> int:
             for line in _typed_lines():
                 try:
                     check_text(line, "a line")
-                except ValueError as error:
-                    _warn(f"{error}")
+                except UserError as error:
+                    _warn(str(error))
                     continue
                 _print(loaded, line, sampling, repeat=False)
         else:

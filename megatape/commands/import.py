@@ -1,13 +1,9 @@
 """megatape import: `megatape import Llama-3.2-1B runs/llama --encoding tape`."""  # noqa: N999 (the command's name)
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import AfterValidator
-
-from megatape.config.section import Registered
+from megatape.config.model import EncodingName
 from megatape.options import CommandOptions, Count, option
-from megatape.registry import ENCODINGS
 
 
 class Options(CommandOptions):
@@ -15,7 +11,7 @@ class Options(CommandOptions):
 
     folder: Path = option("model of transformers: config.json and safetensors files", positional=True, metavar="FOLDER")
     out: Path = option("folder to write; must not exist. The weights stay where they are", positional=True, metavar="OUT")
-    encoding: Annotated[str, AfterValidator(Registered(ENCODINGS))] = option("encoding to train it with", "rope", metavar="E")
+    encoding: EncodingName = option("encoding to train it with", "rope", metavar="E")
     length: Count | None = option("tokens per sample (default: the model's context, at most 4096)", None, metavar="N")
 
 

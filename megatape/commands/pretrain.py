@@ -29,5 +29,4 @@ def run(options: Options) -> int:
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start
 
-    start = Start(resume=options.resume, allow_changes=options.allow_changes, base=options.base, profiled_steps=options.profile)
-    return pretrain(config, start)
+    return pretrain(config, options.fill(Start, profiled_steps=options.profile))

@@ -1,6 +1,5 @@
 """Generates docs/commands.md from the options: `python -m megatape.commands.reference > docs/commands.md`."""
 
-import argparse
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -36,7 +35,7 @@ def _table(kind: type[CommandOptions], without: type[CommandOptions] = CommandOp
     """The options of a kind that another lacks."""
     rows = []
     for name, field in kind.model_fields.items():
-        if name in without.model_fields or field.description in (None, argparse.SUPPRESS):
+        if name in without.model_fields or field.description is None:
             continue
         value = metavar_of(field) or ("" if field.annotation is bool else name.upper())
         written = " ".join(filter(None, (flag_of(name, field), value))).replace("|", "\\|")

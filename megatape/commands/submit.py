@@ -23,7 +23,7 @@ class Options(ConfigOptions):
     partition: str | None = option("Slurm partition", None)
     time: str | None = option("time limit of each start; the job is requeued until the run is complete", None)
     restarts: int = option(
-        "start the run again in the same job if a rank dies, at most N times, while it advances", 0, metavar="N"
+        "start the run again in the same job if a rank dies, at most N times, while it advances", 0, ge=0, metavar="N"
     )
     account: str | None = option("Slurm account", None)
     name: str = option("name of the job and its logs", "megatape")
@@ -42,18 +42,10 @@ def run(options: Options) -> int:
     from megatape.cluster.slurm import Container, Job, check, plan_study, render, submit
 
     image = options.pyxis or options.apptainer
-    job = Job(
-        name=options.name,
-        nodes=options.nodes,
-        ranks_per_node=options.gpus_per_node or options.cpu_ranks_per_node or 0,
+    job = options.fill(
+        Job,
+        ranks_per_node=options.gpus_per_node or options.cpu_ranks_per_node,
         gpus=options.gpus_per_node is not None,
-        partition=options.partition,
-        time=options.time,
-        account=options.account,
-        cpus_per_rank=options.cpus_per_rank,
-        checkpoint_seconds=options.checkpoint_seconds,
-        interface=options.interface,
-        restarts=options.restarts,
         container=Container("pyxis" if options.pyxis else "apptainer", image) if image else None,
         options=options.sbatch,
     )

@@ -1,5 +1,6 @@
 """The whole configuration, and the checks that span sections."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
@@ -60,23 +61,17 @@ class Config(Section):
                 f"{self.model.normalization} in this shape: remove it"
                 + (f", or choose one of {', '.join(possible)}" if possible else "")
             )
-        for path, value in (
-            ("model.num_heads", self.model.num_heads),
-            ("model.num_kv_heads", self.model.num_kv_heads),
-            ("model.mlp_size", self.model.mlp_size),
-            ("data.sequence_length", length),
-            *(("data.length_warmup", stage.length) for stage in self.data.length_warmup),
-        ):
-            if value % self.parallel.tp:
-                raise ConfigError(
-                    f"{path} {value} is not a multiple of parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an "
-                    "equal share"
-                )
+        sizes = {name: getattr(self.model, name) for name in ("num_heads", "num_kv_heads", "mlp_size")}
+        _check_multiples(
+            [*((f"model.{name}", size) for name, size in sizes.items()), *self.data.lengths],
+            self.parallel.tp,
+            f"parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an equal share",
+        )
         return self
 
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
-        groups, length, heads = self.training.num_shifted_groups, self.data.sequence_length, self.model.num_kv_heads
+        groups, heads = self.training.num_shifted_groups, self.model.num_kv_heads
         if groups is None:
             return self
         if not ENCODINGS[self.model.encoding].shiftable:
@@ -84,16 +79,12 @@ class Config(Section):
             raise ConfigError(
                 f"training.num_shifted_groups {groups} is not for encoding {self.model.encoding}: remove it, or choose {able}"
             )
-        if length % (2 * groups):
-            raise ConfigError(
-                f"data.sequence_length {length} is not a multiple of {2 * groups}: the groups of training.num_shifted_groups "
-                f"{groups} are equal, and half of the heads shift them by half a group"
-            )
-        if short := [stage.length for stage in self.data.length_warmup if stage.length % (2 * groups)]:
-            raise ConfigError(
-                f"data.length_warmup has length {short[0]}, not a multiple of {2 * groups}, twice training.num_shifted_groups: "
-                "choose another"
-            )
+        _check_multiples(
+            self.data.lengths,
+            2 * groups,
+            f"{2 * groups}: the groups of training.num_shifted_groups {groups} are equal, and half of the heads shift them by "
+            "half a group",
+        )
         if heads % 2:
             raise ConfigError(
                 f"model.num_kv_heads {heads} is odd: training.num_shifted_groups {groups} shifts the groups of half of them; "
@@ -103,50 +94,44 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_compile(self) -> Self:
-        unfit = {
-            f"zero.stage {self.zero.stage}, which gathers weights in hooks of modules: choose stage 2": self.zero.stage == 3,
-            f"parallel.tp {self.parallel.tp}, whose exchanges lie within what is compiled": self.parallel.tp > 1,
+        checkpointing, stage, tp = self.training.activation_checkpointing, self.zero.stage, self.parallel.tp
+        cases = {
+            f"zero.stage {stage}, which gathers weights in hooks of modules: choose stage 2": stage == 3,
+            f"parallel.tp {tp}, whose exchanges lie within what is compiled": tp > 1,
             "training.activation_checkpointing selective, since the compiler chooses what compiled blocks keep: choose none or "
-            "full": self.training.activation_checkpointing == "selective",
+            "full": checkpointing == "selective",
             "model.lora, whose dropout has constants of its own in every layer": self.model.lora is not None,
         }
-        for what in (what for what, applies in unfit.items() if applies and self.training.compile):
-            raise ConfigError(f"training.compile is not for {what}, or set it to false")
+        if self.training.compile:
+            _check_unfit("training.compile", cases, "set it to false")
         return self
 
     @model_validator(mode="after")
     def _check_fp8(self) -> Self:
-        model, training = self.model, self.training
+        model, training, stage, tp = self.model, self.training, self.zero.stage, self.parallel.tp
         if training.fp8 == "none":
             return self
-        whole = training.trainable == ("all",) and not training.frozen
-        unfit = {
+        is_frozen = training.trainable != ("all",) or bool(training.frozen)
+        cases = {
             f"training.precision {training.precision}: choose bfloat16": training.precision != "bfloat16",
-            "zero.stage 3, which frees the weights that FP8 products keep for the backward pass: choose 2": self.zero.stage
-            == 3,
-            f"parallel.tp {self.parallel.tp}, whose ranks would each scale their own part of a matrix: choose 1": (
-                self.parallel.tp > 1
-            ),
+            "zero.stage 3, which frees the weights that FP8 products keep for the backward pass: choose 2": stage == 3,
+            f"parallel.tp {tp}, whose ranks would each scale their own part of a matrix: choose 1": tp > 1,
             "model.lora, whose weights are frozen: remove it": model.lora is not None,
-            'frozen weights, whose gradients it would compute: set training.trainable to ["all"] and training.frozen to []': (
-                not whole
-            ),
+            'frozen weights, whose gradients it would compute: set training.trainable to ["all"] and training.frozen to '
+            "[]": is_frozen,
         }
-        for what in (what for what, applies in unfit.items() if applies):
-            raise ConfigError(f"training.fp8 {training.fp8} is not for {what}, or set training.fp8 to none")
-        lengths = [self.data.sequence_length, *(stage.length for stage in self.data.length_warmup)]
-        for path, value in (
-            ("model.hidden_size", model.hidden_size),
-            ("model.num_heads x model.head_dim", model.num_heads * model.head_dim),
-            ("model.num_kv_heads x model.head_dim", model.num_kv_heads * model.head_dim),
-            ("model.mlp_size", model.mlp_size),
-            *(("tokens of a micro-batch,", training.micro_batch_size * length) for length in lengths),
-        ):
-            if value % FP8_MULTIPLE:
-                raise ConfigError(
-                    f"{path} {value} is not a multiple of {FP8_MULTIPLE}, which FP8 products need: change it, or set "
-                    "training.fp8 to none"
-                )
+        _check_unfit(f"training.fp8 {training.fp8}", cases, "set training.fp8 to none")
+        _check_multiples(
+            [
+                ("model.hidden_size", model.hidden_size),
+                ("model.num_heads x model.head_dim", model.num_heads * model.head_dim),
+                ("model.num_kv_heads x model.head_dim", model.num_kv_heads * model.head_dim),
+                ("model.mlp_size", model.mlp_size),
+                *(("tokens of a micro-batch,", training.micro_batch_size * length) for _, length in self.data.lengths),
+            ],
+            FP8_MULTIPLE,
+            f"{FP8_MULTIPLE}, which FP8 products need: change it, or set training.fp8 to none",
+        )
         return self
 
     def data_ranks(self, world_size: int) -> int:
@@ -174,3 +159,16 @@ class Config(Section):
                 "training.global_batch_size or training.micro_batch_size"
             )
         return batch // (micro * data_ranks)
+
+
+def _check_unfit(setting: str, cases: Mapping[str, bool], remedy: str) -> None:
+    """Raise ConfigError for the first case that applies, with which a setting cannot be used."""
+    for case in (case for case, applies in cases.items() if applies):
+        raise ConfigError(f"{setting} is not for {case}, or {remedy}")
+
+
+def _check_multiples(sizes: Iterable[tuple[str, int]], divisor: int, reason: str) -> None:
+    """Raise ConfigError for the first size, by its name, that is no multiple. reason: the divisor, and why."""
+    for name, size in sizes:
+        if size % divisor:
+            raise ConfigError(f"{name} {size} is not a multiple of {reason}")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from megatape.config.section import Compared, FixedSamples, Free, Local, PathText, Section
+from megatape.config.section import Compared, FixedSamples, Free, JsonList, Local, PathText, Section
 from megatape.errors import ConfigError
 
 CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
@@ -61,9 +61,8 @@ class DataConfig(Section):
         description="T: a mixture without weights has shares proportional to tokens^(1/T) of its corpora: 1 mixes them by "
         "their sizes, a large T equally",
     )
-    annealing: Compared[tuple[ReweightingConfig, ...]] = Field(
+    annealing: Compared[JsonList[ReweightingConfig]] = Field(
         (),
-        strict=False,  # JSON has lists
         description="changes of the mixture's weights, by tokens; those that are not reached yet may change on resume",
     )
     cache: Local[PathText] = Field(
@@ -84,9 +83,8 @@ class DataConfig(Section):
         "shards; 0 mixes all samples (docs/data_loading.md)",
     )
     sequence_length: FixedSamples[PositiveInt] = Field(description="N, tokens per sample")
-    length_warmup: FixedSamples[tuple[LengthConfig, ...]] = Field(
+    length_warmup: FixedSamples[JsonList[LengthConfig]] = Field(
         (),
-        strict=False,
         description="shorter sequences at the beginning: the samples of a step are cut into sequences of `length`, until "
         "`tokens` have been seen (docs/data_loading.md)",
     )
@@ -116,6 +114,12 @@ class DataConfig(Section):
     def paths(self) -> list[str]:
         """All data directories."""
         return [corpus.path for corpus in self.mixture.values()] if self.mixture else [self.path]
+
+    @property
+    def lengths(self) -> list[tuple[str, int]]:
+        """Tokens of a sequence at every time of a run, and the field that says it."""
+        warmup = [("data.length_warmup", stage.length) for stage in self.length_warmup]
+        return [("data.sequence_length", self.sequence_length), *warmup]
 
     @property
     def directory(self) -> Path:

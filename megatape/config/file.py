@@ -13,7 +13,7 @@ from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, path_errors
-from megatape.files import parse_json, read_json
+from megatape.files import parse_json, read_json, write_atomically
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
 UNSUPPORTED = {
@@ -78,9 +78,7 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration, with every default, for `load_config` to read."""
-    partial = path.with_name(f"{path.name}.tmp")  # a full disk must not truncate the file that is there
-    partial.write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, f"{json.dumps(config.model_dump(), indent=2)}\n".encode())
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

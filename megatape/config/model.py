@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from megatape.config.section import Fixed, Registered, Section
+from megatape.config.section import Fixed, JsonList, Registered, Section
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, NORMALIZATIONS
 
@@ -76,10 +76,9 @@ class LoraConfig(Section):
     dropout: Fixed[float] = Field(
         0.0, ge=0, lt=1, description="probability with which training sets each input of an adapter to zero"
     )
-    targets: Fixed[tuple[LoraTarget, ...]] = Field(
+    targets: Fixed[JsonList[LoraTarget]] = Field(
         ("query", "key", "value", "output"),
         min_length=1,
-        strict=False,  # JSON has lists
         description="layers with an adapter, in every block: query, key, value, output of attention, gate, up, down of the MLP",
     )
 

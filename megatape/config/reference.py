@@ -2,15 +2,14 @@
 
 import json
 import textwrap
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.config import Config
-from megatape.config.section import ByKind, Registered, identity_of, sections_in
-from megatape.config.training import SampleRange
+from megatape.config.section import ByKind, choices, identity_of, sections_in, unwrapped
 
 HEAD = """# Configuration
 
@@ -55,39 +54,28 @@ def _table(heading: str, section: type[BaseModel], fields: Mapping[str, FieldInf
 
 
 def _row(key: str, field: FieldInfo) -> str:
-    parts = [field.annotation, *typing.get_args(field.annotation)]  # of T | None
-    metadata = [*field.metadata, *(entry for part in parts for entry in getattr(part, "__metadata__", ()))]
-    validators = [entry.func for entry in metadata if isinstance(entry, AfterValidator)]
-    choices = [name for validator in validators if isinstance(validator, Registered) for name in validator.entries]
-    for part in parts:
-        if typing.get_origin(part) is typing.Literal:
-            choices = list(typing.get_args(part))
-    if choices:
-        kind = " or ".join(f"`{value}`" for value in choices)
+    if field.is_required():
+        default = "required"
     elif sections_in(field.annotation):
-        kind = "section"
-    elif typing.get_origin(field.annotation) is dict:
-        kind = "number by name"
-    elif SampleRange in parts:
-        kind = "[first, last]"
+        default = "none"
     else:
-        (plain,) = {getattr(part, "__origin__", part) for part in parts} & NAMES.keys()  # of an annotated type, too
-        kind = NAMES[plain]
-    if any(typing.get_origin(part) is tuple for part in parts):
-        kind = f"list of {kind}"
-    if kind == "section" and typing.get_origin(field.annotation) is dict:
-        kind = "section by name"
-    default = (
-        "required"
-        if field.is_required()
-        else "none"
-        if sections_in(field.annotation)
-        else "see right"
-        if field.default is None
-        else _shown(field.default)
-    )
+        default = "see right" if field.default is None else _shown(field.default)
     identity = identity_of(field.metadata)
+    kind = _kind(field.annotation, field.metadata)
     return f"| `{key}` | {kind} | {default} | {identity.value if identity else ''} | {field.description or ''} |"
+
+
+def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """The name of a type."""
+    kind, _ = unwrapped(annotation, metadata)
+    if values := choices(annotation, metadata):
+        return " or ".join(f"`{value}`" for value in values)
+    if get_origin(kind) is dict:
+        return f"{_kind(get_args(kind)[1])} by name"
+    if get_origin(kind) is tuple:
+        item, end = get_args(kind)
+        return f"list of {_kind(item)}" if end is ... else "[first, last]"
+    return "section" if issubclass(kind, BaseModel) else NAMES[kind]
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
 from megatape import imports
-from megatape.config.section import Compared, Free, PathText, Registered, Section
+from megatape.config.section import Compared, Free, JsonList, PathText, Registered, Section
 from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, SINKS
 
@@ -16,9 +16,8 @@ class RunConfig(Section):
     directory: Free[PathText] = Field(
         min_length=1, description="folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/"
     )
-    imports: Free[tuple[PathText, ...]] = Field(
+    imports: Free[JsonList[PathText]] = Field(
         (),
-        strict=False,  # JSON has lists
         validate_default=True,
         description="modules of your own that the command was given by --import: a record, from which nothing is imported",
     )
@@ -56,14 +55,11 @@ class LoggingConfig(Section):
     interval: Free[PositiveInt] = Field(
         10, description="steps between entries of all sinks but metrics.jsonl, which has every step"
     )
-    sinks: Free[tuple[SinkName, ...]] = Field(
+    sinks: Free[JsonList[SinkName]] = Field(
         ("jsonl", "tensorboard", "console"),
-        strict=False,  # JSON has lists
         description="receivers of the main rank's metrics; jsonl is required",
     )
-    callbacks: Free[tuple[CallbackName, ...]] = Field(
-        (), strict=False, description="names of callbacks of your own, beside the built-in ones"
-    )
+    callbacks: Free[JsonList[CallbackName]] = Field((), description="names of callbacks of your own, beside the built-in ones")
 
     @field_validator("sinks")
     @classmethod

@@ -1,12 +1,12 @@
 """What all sections share: strict parsing, each field's role in the identity of a run, and keys that take registered names."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from megatape.errors import ConfigError, check_line
 from megatape.registry import Entry
@@ -29,6 +29,7 @@ Compared = Annotated[Value, Identity.COMPARED]
 Free = Annotated[Value, Identity.FREE]
 Local = Annotated[Value, Identity.LOCAL]
 
+JsonList = Annotated[tuple[Value, ...], Field(strict=False)]  # JSON has lists, which strict tuples are not
 PathText = Annotated[str, AfterValidator(check_line)]  # a path or URL, which scripts and launchers are given
 
 
@@ -120,6 +121,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain(part) for part in value]
     return value.model_dump() if isinstance(value, Section) else value
+
+
+def unwrapped(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, list[Any]]:
+    """A type without `None` and `Annotated`, and what these and a field's `metadata` say of it."""
+    found = list(metadata)
+    if type(None) in get_args(annotation):
+        (annotation,) = (member for member in get_args(annotation) if member is not type(None))
+    if hasattr(annotation, "__metadata__"):
+        found += annotation.__metadata__
+        annotation = annotation.__origin__
+    return annotation, found
+
+
+def choices(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """The values that a type has, as `unwrapped` takes it; empty if there are too many to list."""
+    kind, found = unwrapped(annotation, metadata)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    registries = [each.func for each in found if isinstance(each, AfterValidator) and isinstance(each.func, Registered)]
+    return tuple(name for registry in registries for name in registry.entries)
 
 
 def identity_of(metadata: list[Any]) -> Identity | None:

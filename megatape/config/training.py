@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from megatape.config.section import Compared, Fixed, FixedSamples, Free, PathText, Registered, Section
+from megatape.config.section import Compared, Fixed, FixedSamples, Free, JsonList, PathText, Registered, Section
 from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
@@ -70,17 +70,14 @@ class TrainingConfig(Section):
         "heads shift the groups by half a group (shifted sparse attention of LongLoRA, which has 4; `rope` only). Default: a "
         "token sees all earlier ones, as always in evaluation and export",
     )
-    trainable: Fixed[tuple[str, ...]] = Field(
+    trainable: Fixed[JsonList[str]] = Field(
         ("all",),
         min_length=1,
-        strict=False,  # JSON has lists
         description="trainable weights: groups (all, position, embeddings, norms, adapters) and patterns of parameter names "
         "(blocks.0.*); the rest is frozen",
     )
-    frozen: Fixed[tuple[str, ...]] = Field(
-        (),
-        strict=False,
-        description="groups and patterns within `trainable` that are kept frozen, such as *.position.gain",
+    frozen: Fixed[JsonList[str]] = Field(
+        (), description="groups and patterns within `trainable` that are kept frozen, such as *.position.gain"
     )
     replica_check_interval: Free[PositiveInt] = Field(
         100,
@@ -98,9 +95,8 @@ class TrainingConfig(Section):
         description="on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore the last stable "
         "checkpoint and skip the samples of the last 64 steps; docs/training.md)",
     )
-    skip_samples: Compared[tuple[SampleRange, ...]] = Field(
+    skip_samples: Compared[JsonList[SampleRange]] = Field(
         (),
-        strict=False,  # JSON has lists
         description="ranges [first, last] of samples, counted as in metrics.jsonl: steps with one of them are skipped",
     )
     activation_checkpointing: Annotated[Free[ActivationCheckpointing], BeforeValidator(_named)] = Field(

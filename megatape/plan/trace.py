@@ -2,10 +2,11 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +24,8 @@ from megatape.torch_internals import FakeTensorMode
 
 PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
 _OVERLAPPED = "overlapped"
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -63,28 +66,25 @@ def tensor_traffic(config: Config) -> TensorTraffic:
     """
     if config.parallel.tp == 1:
         return TensorTraffic(Counter(), 0)
-    at_two, at_three = (_sent(config, num_layers) for num_layers in (2, 3))
-    further = config.model.num_layers - 2
-    sent = Counter({collective: two + (at_three[collective] - two) * further for collective, two in at_two.items()})
+    sent = extrapolate_all({num_layers: _sent(config, num_layers) for num_layers in (2, 3)}, config.model.num_layers)
     overlapped = sent.pop(_OVERLAPPED, 0)
     return TensorTraffic(sent, overlapped)
 
 
 def _sent(config: Config, num_layers: int) -> Sent:
     """Bytes sent by a model of so many layers, and under _OVERLAPPED those overlapped with computation."""
-    short, length, counts = 8 * config.parallel.tp, config.data.sequence_length, []
-    for tokens in (short, 2 * short):
+    short, counts = 8 * config.parallel.tp, {}
+    for length in (short, 2 * short):
         with CountTraffic(fake_axis("tensor", config.parallel.tp)) as traffic:
-            _run(config, num_layers, tokens)
-        counts.append(traffic.sent["tensor"] + Counter({_OVERLAPPED: traffic.overlapped["tensor"]}))
-    once, twice = counts
-    return Counter({collective: _extrapolated(count, twice[collective], short, length) for collective, count in once.items()})
+            _run(config, num_layers, length)
+        counts[length] = traffic.sent["tensor"] + Counter({_OVERLAPPED: traffic.overlapped["tensor"]})
+    return extrapolate_all(counts, config.data.sequence_length)
 
 
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """A forward and backward pass over `length` tokens: the model with its gradients, and the events of its modules."""
     # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
-    with precision_of(config), torch.device("meta"):
+    with on_shapes(config):
         model = build(config, config.model.model_copy(update={"num_layers": num_layers}))
         events = record_events(model)
         tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
@@ -125,16 +125,25 @@ def activations(
             share = build(config, model.model_copy(update={"num_layers": num_layers}), checkpointing, backends)
             return saved_bytes(share, config.training.micro_batch_size, length, config.data.mask_documents)
 
-    if backends == PLAIN:
-        two, three = (_extrapolated(kept(depth, short), kept(depth, 2 * short), short, length) for depth in (2, 3))
-    else:
-        two, three = kept(2, length), kept(3, length)
-    return Activations(two + (three - two) * (model.num_layers - 2), three - two)
+    def kept_at_length(num_layers: int) -> int:
+        if backends != PLAIN:
+            return kept(num_layers, length)
+        return extrapolate({tokens: kept(num_layers, tokens) for tokens in (short, 2 * short)}, length)
+
+    by_depth = {num_layers: kept_at_length(num_layers) for num_layers in (2, 3)}
+    return Activations(extrapolate(by_depth, model.num_layers), by_depth[3] - by_depth[2])
 
 
-def _extrapolated(once: int, twice: int, short: int, length: int) -> int:
-    """Bytes at `length` tokens, of which they are an affine function, from those at `short` and at twice as many."""
-    return once + (twice - once) // short * (length - short)
+def extrapolate(counts: Mapping[int, int], x: int) -> int:
+    """The count at `x`, of which it is an affine function, from those at two other values."""
+    (first, at_first), (second, at_second) = counts.items()
+    return at_first + (at_second - at_first) // (second - first) * (x - first)
+
+
+def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key]:
+    """`extrapolate` for each key of two counters."""
+    keys = dict.fromkeys(key for counter in counters.values() for key in counter)
+    return Counter({key: extrapolate({at: counter[key] for at, counter in counters.items()}, x) for key in keys})
 
 
 def build(
@@ -155,6 +164,13 @@ def build(
         num_shifted_groups=config.training.num_shifted_groups,
         activation_checkpointing=checkpointing,
     )
+
+
+@contextmanager
+def on_shapes(config: Config) -> Iterator[None]:
+    """Tensors created inside the block have the precision of a run, and no memory."""
+    with precision_of(config), torch.device("meta"):
+        yield
 
 
 @contextmanager

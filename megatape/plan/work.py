@@ -24,7 +24,7 @@ from megatape.model.needs import attention_needs
 from megatape.model.transformer import Transformer
 from megatape.plan.fusion import compiled_work, run_backward
 from megatape.plan.operations import Work, operation, scaled
-from megatape.plan.trace import build, precision_of
+from megatape.plan.trace import build, extrapolate, extrapolate_all, on_shapes, precision_of
 from megatape.registry import AUTO
 from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, fused_on_shapes
 
@@ -46,15 +46,11 @@ def step_work(config: Config) -> StepWork:
 
     Counted with two and three layers and extrapolated to all of them, which is exact, as all but the last are alike.
     """
-    two, three = (_step(config, num_layers) for num_layers in (2, 3))
-    more = config.model.num_layers - 2
-    layer = Counter(three.work)
-    layer.subtract(two.work)
-    work = Counter(two.work)
-    work.update(scaled(layer, more))
+    steps = {num_layers: _step(config, num_layers) for num_layers in (2, 3)}
+    work = extrapolate_all({num_layers: step.work for num_layers, step in steps.items()}, config.model.num_layers)
     if config.training.compile:
         work.update(_gained_by_fusion(config))
-    return StepWork(work, two.saved + (three.saved - two.saved) * more)
+    return StepWork(work, extrapolate({num_layers: step.saved for num_layers, step in steps.items()}, config.model.num_layers))
 
 
 def attention_layer_work(config: Config) -> Work:
@@ -162,13 +158,6 @@ def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, Position
     block = model.blocks[0]
     assert isinstance(block, Block)
     return block, x, PositionState(model.encoding.state(torch.zeros(batch, length, dtype=torch.long)))
-
-
-@contextmanager
-def on_shapes(config: Config) -> Iterator[None]:
-    """New tensors have the precision of a run, and no memory."""
-    with precision_of(config), torch.device("meta"):
-        yield
 
 
 @contextmanager

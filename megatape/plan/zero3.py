@@ -11,7 +11,6 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from megatape.torch_internals import tree_map_only
@@ -48,44 +47,38 @@ def record_events(model: nn.Module) -> list[Event]:
 def _hook(module: nn.Module, events: list[Event]) -> None:
     waiting = 0  # inputs that still wait for their gradient
 
-    class BeforeBackward(torch.autograd.Function):
-        """Around each output: when its gradient arrives, the backward pass of the module begins."""
-
-        @staticmethod
-        def forward(ctx: Any, output: Tensor) -> Tensor:
-            return output.detach()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            events.append(Event("fetch", module))
-            return grad
-
-    class AfterBackward(torch.autograd.Function):
-        """Around each input: when the last gradient leaves, the backward pass of the module is over."""
-
-        @staticmethod
-        def forward(ctx: Any, value: Tensor) -> Tensor:
-            nonlocal waiting
-            waiting += ctx.needs_input_grad[0]
-            return value.detach()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting:
-                events.append(Event("release", module))
-            return grad
-
     def before(_: nn.Module, inputs: Any) -> Any:
         nonlocal waiting
         events.append(Event("fetch", module))
         waiting = 0
-        return tree_map_only(Tensor, AfterBackward.apply, inputs)
+        return tree_map_only(Tensor, watch_input, inputs)
 
     def after(_: nn.Module, inputs: Any, output: Any) -> Any:
         events.append(Event("release", module))
-        return tree_map_only(Tensor, BeforeBackward.apply, output)
+        return tree_map_only(Tensor, watch_output, output)
+
+    def watch_input(value: Tensor) -> Tensor:
+        nonlocal waiting
+        value = value.view_as(value)  # a tensor of its own: other modules may have the same input
+        if value.requires_grad:
+            waiting += 1
+            value.register_hook(end_backward)
+        return value
+
+    def watch_output(value: Tensor) -> Tensor:
+        value = value.view_as(value)
+        if value.requires_grad:
+            value.register_hook(begin_backward)
+        return value
+
+    def begin_backward(grad: Tensor) -> None:
+        events.append(Event("fetch", module))
+
+    def end_backward(grad: Tensor) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:  # the last gradient leaves
+            events.append(Event("release", module))
 
     module.register_forward_pre_hook(before)
     module.register_forward_hook(after)

@@ -1,4 +1,8 @@
-"""Owner of a lock file, and whether it is alive."""
+"""Owner of a lock file, and whether it is alive.
+
+It reads the process table itself: psutil takes a process of another user, which the table may hide,
+for one that has ended, and derives start times from a clock that may be set.
+"""
 
 import json
 import math
@@ -13,6 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.files import as_type, parse_json
+from megatape.units import format_time
 
 NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
 
@@ -93,10 +98,10 @@ class HeartbeatMonitor:
 
 def this_process() -> Holder:
     """This process as a new holder."""
-    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     machine = _machine_id()
     started = _start_time(os.getpid()) if machine else ""
-    return Holder(socket.gethostname(), os.getpid(), machine, started, now, secrets.token_hex(NONCE_DIGITS // 2))
+    now, nonce = format_time(time.time()), secrets.token_hex(NONCE_DIGITS // 2)
+    return Holder(socket.gethostname(), os.getpid(), machine, started, now, nonce)
 
 
 def read_holder(content: bytes) -> Holder | None:

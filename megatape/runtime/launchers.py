@@ -33,6 +33,11 @@ class Launcher:
     local_rank: str
     local_size: str
 
+    @property
+    def variables(self) -> tuple[str, str, str, str]:
+        """Those of a Topology, in its order."""
+        return self.rank, self.world_size, self.local_rank, self.local_size
+
 
 # In this order: srun, for example, may have started torchrun, which started the process.
 LAUNCHERS = (
@@ -51,6 +56,7 @@ LAUNCHERS = (
         "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
     ),
 )
+BY_HAND = Launcher("a user", "", *RANK_VARS, "LOCAL_WORLD_SIZE")
 OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
@@ -72,17 +78,15 @@ def discover() -> Topology:
     launcher = launcher_of_environment()
     if launcher is None:
         return _without_launcher()
-    names = [launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size]
-    if launcher.rank == "RANK":
-        names += MASTER_VARS
-    if missing := [name for name in names if name not in os.environ]:
+    needed = launcher.variables + (MASTER_VARS if launcher.rank == "RANK" else ())
+    if missing := [name for name in needed if name not in os.environ]:
         raise UserError(
             f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
             f"{launcher.name} itself, or unset {launcher.marker}"
         )
-    rank, world_size, local_rank = (_read_int(name) for name in names[:3])
+    rank, world_size, local_rank = (_read_int(name) for name in launcher.variables[:3])
     local_size = _num_node_tasks() if launcher.name == "srun" else _read_int(launcher.local_size)
-    for variable, name, value in zip(RANK_VARS, names, (rank, world_size, local_rank), strict=False):
+    for variable, name, value in zip(RANK_VARS, launcher.variables, (rank, world_size, local_rank), strict=False):
         if variable in os.environ and _read_int(variable) != value:
             raise UserError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
@@ -115,17 +119,12 @@ def _without_launcher() -> Topology:
             "`deepspeed launch/pretrain.py ...`, or unset the others to run one process"
         )
     rank, world_size, local_rank = (_read_int(name) for name in RANK_VARS)
-    local_size = _read_int("LOCAL_WORLD_SIZE", default=world_size)
-    return _validate(Topology(rank, world_size, local_rank, local_size), None)
+    local_size = _read_int(BY_HAND.local_size, default=world_size)
+    return _validate(Topology(rank, world_size, local_rank, local_size), BY_HAND)
 
 
-def _validate(topology: Topology, launcher: Launcher | None) -> Topology:
-    names = (
-        (launcher.rank, launcher.world_size, launcher.local_rank, launcher.local_size)
-        if launcher
-        else (*RANK_VARS, "LOCAL_WORLD_SIZE")
-    )
-    rank, world_size, local_rank, local_size = names
+def _validate(topology: Topology, launcher: Launcher) -> Topology:
+    rank, world_size, local_rank, local_size = launcher.variables
     for name, value, of, size in (
         (rank, topology.rank, world_size, topology.world_size),
         (local_rank, topology.local_rank, local_size, topology.local_size),

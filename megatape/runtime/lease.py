@@ -23,6 +23,8 @@ from megatape.errors import LeaseLost, UserError
 from megatape.files import file_system_time
 from megatape.runtime.holder import HeartbeatMonitor, Holder, read_holder, this_process
 from megatape.runtime.topology import Topology
+from megatape.runtime.waiting import wait_until
+from megatape.units import format_time
 
 LOG = logging.getLogger(__name__)
 
@@ -78,12 +80,10 @@ class Lease:
             UserError: A live run holds it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + self.timeouts.heartbeat_interval
+        interval, poll_interval = self.timeouts.heartbeat_interval, self.timeouts.poll_interval
         try:
-            while not (self._create() or self._take_over()):
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(self.timeouts.poll_interval)
+            if not wait_until(lambda: self._create() or self._take_over(), interval, poll_interval):
+                return False
         finally:
             self._candidate.unlink(missing_ok=True)
         self._renewed = time.clock_gettime(CLOCK)
@@ -171,11 +171,11 @@ class Lease:
             raise UserError(self._refusal(holder))
         expiry = self.timeouts.expiry
         if dead is None and (now := file_system_time(self.path.parent)) - beat < expiry:
-            last, present = (time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) for seconds in (beat, now))
             raise UserError(
                 f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
-                f"{holder or UNKNOWN}, last heartbeat at {last}, now it is {present} on that file system. Try again "
-                f"{expiry:.0f} s after its end, choose another folder, or remove the file if no run trains there"
+                f"{holder or UNKNOWN}, last heartbeat at {format_time(beat)}, now it is {format_time(now)} on that file "
+                f"system. Try again {expiry:.0f} s after its end, choose another folder, or remove the file if no run trains "
+                "there"
             )
 
     def _create(self) -> bool:

@@ -2,12 +2,13 @@
 
 import os
 import socket
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from megatape.errors import PathError, path_error
 from megatape.runtime.exchange import exchange, on_main
 from megatape.runtime.topology import Topology
+from megatape.runtime.waiting import wait_until
 
 VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
 
@@ -22,17 +23,14 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
     Returns:
         Whether it is visible.
     """
-    deadline = time.monotonic() + timeout
-    while not os.path.exists(path):  # False, too, while the file system reports errors: all ranks end this alike
-        if time.monotonic() > deadline:
-            return False
+
+    def is_visible() -> bool:
         for folder in reversed(path.parents[:3]):
-            try:
+            with suppress(OSError):
                 os.listdir(folder)  # opening a folder makes an NFS client ask the server whether it changed
-            except OSError:
-                continue
-        time.sleep(0.2)
-    return True
+        return os.path.exists(path)  # False, too, while the file system reports errors: all ranks end this alike
+
+    return wait_until(is_visible, timeout, interval=0.2)
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:

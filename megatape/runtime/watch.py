@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +31,9 @@ from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagn
 from megatape.runtime.limits import WatchLimits
 from megatape.runtime.pace import Pace
 from megatape.runtime.topology import Topology
+from megatape.runtime.waiting import wait_until
 from megatape.torch_internals import clone_default_store, count_collectives
+from megatape.units import format_time
 
 # group_desc of groups whose collectives a thread begins: a rank may be ahead in them only.
 BACKGROUND_GROUP = "background"
@@ -126,14 +127,12 @@ class Watch:
 
     def _leave(self, timeout: float) -> None:
         """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
-        deadline = time.monotonic() + timeout
         with suppress(RuntimeError):  # the store has ended
             if not self.topology.is_main:
                 self.store.set(f"watch/left/{self.topology.rank}", "")
                 return
             others = [f"watch/left/{peer.rank}" for peer in self.peers if peer.rank]
-            while not self.store.check(others) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: self.store.check(others), timeout, interval=0.02)
 
     def _publish(self, name: str, *values: Any) -> bool:
         """Set a value for all ranks unless another rank did before or the store has ended.
@@ -225,7 +224,7 @@ class Watch:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 place = f"rank {self.topology.rank}, {self.process}, in {self.pace.phase.name}"
-                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {place}: {text}\n")
+                file.write(f"{format_time(time.time())}, {place}: {text}\n")
                 file.flush()
                 faulthandler.dump_traceback(file)
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from megatape.config import Config
 from megatape.errors import UserError
-from megatape.files import as_type, read_json, temporary_name
+from megatape.files import as_type, read_json, write_atomically
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,8 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         """Write the file atomically: if it exists, it is complete."""
-        partial = temporary_name(path)
         content = asdict(self) | {"config": self.config.model_dump()}
-        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        partial.rename(path)
+        write_atomically(path, f"{json.dumps(content, indent=2)}\n".encode())
 
     @classmethod
     def read(cls, path: Path) -> Self:

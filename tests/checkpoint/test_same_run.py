@@ -10,7 +10,7 @@ from megatape.checkpoint.same_run import changed_settings, check_end_token, chec
 from megatape.config import parse_config
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.adopted import write_llama3
-from tests.test_config import RAW, parse
+from tests.helpers.raw_config import RAW, parse
 
 PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
 

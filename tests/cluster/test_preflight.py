@@ -47,7 +47,7 @@ def test_nothing_to_fix() -> None:
         ),
         ({"code": "beef"}, "versions of megatape differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
         ({"config": "beef"}, "configurations differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
-        ({"device": "H100"}, "devices differ: H100 on rank 1 (n1); cpu on ranks 0, 2 (n0, n2)"),
+        ({"device": "H100"}, "devices differ: cpu on ranks 0, 2 (n0, n2); H100 on rank 1 (n1)"),
         ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
         ({"shared": False}, "run.directory is not the same folder on rank 1 (n1)"),
         ({"free": 2**20}, "only 1.00 MiB free in run.directory"),

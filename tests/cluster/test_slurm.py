@@ -162,7 +162,7 @@ def test_nothing_is_queued_with_a_bad_configuration(slurm: Slurm, cluster_config
     for options, message in (
         (("--set", "training.global_batch_size=7"), "global_batch_size 7"),
         (("--set", "data.path=nowhere"), "nowhere/index.json: not found"),
-        (("--partition", "none"), "sbatch refused the job: sbatch: error: invalid partition"),
+        (("--partition", "none"), "Slurm refused the job: sbatch: error: invalid partition"),
         (("--time", "00:05:00"), "--time 00:05:00 leaves no time to train"),
     ):
         done = slurm.run("python", "launch/slurm/submit.py", "--config", str(config), *TWO_NODES, *options)

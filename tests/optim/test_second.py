@@ -19,7 +19,7 @@ from megatape.plan.trace import run_pass
 from megatape.runtime.topology import Topology
 from tests import bounds
 from tests.bounds import assert_close
-from tests.plan.cases import configure
+from tests.helpers.plan_cases import configure
 from tests.training.cases import train_cases
 from tests.workers import run_workers
 

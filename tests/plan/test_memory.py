@@ -14,7 +14,7 @@ from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import FP8_BYTES, plan_activations, plan_memory
 from megatape.plan.trace import PLAIN, activations, run_pass
 from megatape.runtime.topology import Topology
-from tests.plan.cases import configure
+from tests.helpers.plan_cases import configure
 from tests.workers import run_workers
 
 # Three sizes: the fixture's own, a wider one with grouped queries, a longer and deeper one.

@@ -12,7 +12,7 @@ from megatape.plan.gpus import GPUS, load_gpu
 from megatape.plan.measured import nearest_step
 from megatape.plan.report import report
 from tests.conftest import Command
-from tests.plan.cases import configure
+from tests.helpers.plan_cases import configure
 
 
 @pytest.fixture

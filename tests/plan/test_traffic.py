@@ -8,7 +8,7 @@ import pytest
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
 from megatape.plan.trace import run_pass, tensor_traffic
 from megatape.plan.traffic import leaving_node, plan_traffic
-from tests.plan.cases import configure
+from tests.helpers.plan_cases import configure
 from tests.workers import run_workers
 
 FROZEN = {"training.trainable": ["position", "norms", "embeddings", "blocks.*.mlp.up.weight"]}
@@ -62,7 +62,9 @@ def test_planned_bytes_are_those_sent(
     raw_config["model"] |= {"num_layers": 3, "vocab_size": 301}
     raw_config["training"] |= {"global_batch_size": 8 // tensor_size, "micro_batch_size": 2}
     raw_config["parallel"] = {"tp": tensor_size}
-    results = run_workers("tests.plan.cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    results = run_workers(
+        "tests.helpers.plan_cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers"
+    )
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
         planned = plan_traffic(config, 4, run_pass(config))

@@ -28,8 +28,7 @@ def run(options: Options) -> int:
     from megatape.benchmark.parts import PARTS
     from megatape.benchmark.runner import TABLE, benchmark
 
-    lines = benchmark(PARTS, options.out, done=options.done, budget=options.budget, device=options.device, tiny=options.tiny)
-    for line in lines:
+    for line in options.fill(benchmark, parts=PARTS):
         print(line, flush=True)
     print(f"table: {options.out / TABLE}")
     return 0

@@ -27,13 +27,7 @@ def run(options: Options) -> int:
     """Write the data directory."""
     from megatape.data.formats.exchange import Foreign, import_data
 
-    foreign = Foreign(
-        format=options.format,
-        inputs=options.input,
-        validation=options.validation,
-        validation_share=options.validation_share,
-        append_eos=options.append_eos,
-    )
+    foreign = options.fill(Foreign, inputs=options.input)
     tokenizer = read_tokenizer(options.tokenizer)
     with token_bar("imported") as progress:
         index, found = import_data(foreign, options.output, tokenizer, progress)

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.options import SourceOptions
-from megatape.errors import ExistingPath, MissingPath, path_errors
+from megatape.errors import MissingPath, path_errors
+from megatape.files import check_absent
 from megatape.options import option
 
 
@@ -22,8 +23,7 @@ def run(options: Options) -> int:
     from megatape.data.sources.source import CorpusCounts
     from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
-    if options.output.exists():
-        raise ExistingPath(f"output {options.output} exists: remove it or choose another name")
+    check_absent(options.output)
     if not options.output.parent.is_dir():
         raise MissingPath(f"output {options.output}: no folder {options.output.parent}: create it or choose another")
     limit = MAX_TRAINING_BYTES if options.max_training_bytes is None else options.max_training_bytes

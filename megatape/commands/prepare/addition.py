@@ -1,6 +1,6 @@
 """megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
-from megatape.commands.options import NewDataOptions
+from megatape.commands.options import NewDataOptions, token_bar
 from megatape.options import option
 
 
@@ -14,13 +14,11 @@ class Options(NewDataOptions):
 
 def run(options: Options) -> int:
     """Write the data directory."""
-    from tqdm import tqdm
-
     from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
 
     task = options.fill(AdditionTask)
-    with tqdm(desc="tokens", unit_scale=True, delay=0.5) as bar:
-        index = prepare_addition(task, options.output, lambda tokens: bar.update(tokens - bar.n) and None)
+    with token_bar("generated") as progress:
+        index = prepare_addition(task, options.output, progress)
     for name, split in index.splits.items():
         print(f"{name}: {split.documents:,} problems, {split.tokens:,} tokens, {len(split.shards)} shards")
     longest = longest_document(options.digits)

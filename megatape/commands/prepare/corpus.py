@@ -48,9 +48,7 @@ class Options(HeldOutOptions, SourceOptions):
         const="1000",
     )
     workers: Count | None = option(
-        "processes (default: one for each core); more machines help if the same command runs there",
-        None,
-        metavar="N",
+        "processes (default: one for each core); more machines help if the same command runs there", None, metavar="N"
     )
 
 
@@ -71,14 +69,9 @@ def run(options: Options) -> int:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
     tokenizers = [read_tokenizer(path) for path in options.tokenizer]
     several = dict(zip(_names(options.tokenizer), tokenizers, strict=True))
-    corpus = Corpus(
-        source=source,
-        validation_share=options.validation_share,
-        tokenizer=None,
-        vocab_size=options.vocab_size,
-        drop_duplicates=not options.keep_duplicates,
-        several=several,
-        cleaning=cleaning,
+    drop_duplicates = not options.keep_duplicates
+    corpus = options.fill(
+        Corpus, source=source, tokenizer=None, several=several, drop_duplicates=drop_duplicates, cleaning=cleaning
     )
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 

@@ -45,20 +45,8 @@ def run(options: Options) -> int:
     from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
     from megatape.data.finetuning.report import describe_examples
 
-    limits = Limits(
-        sequence_length=options.sequence_length,
-        max_prompt=options.max_prompt_tokens,
-        max_answer=options.max_answer_tokens,
-        truncation=options.truncation,
-    )
-    source = ExampleSource(
-        format=options.format,
-        inputs=options.input,
-        validation=options.validation,
-        limits=limits,
-        validation_share=options.validation_share,
-        max_record_bytes=options.max_record_bytes,
-    )
+    limits = options.fill(Limits, max_prompt=options.max_prompt_tokens, max_answer=options.max_answer_tokens)
+    source = options.fill(ExampleSource, inputs=options.input, limits=limits)
     tokenizer = read_tokenizer(options.tokenizer)
     with tqdm(desc="examples", unit_scale=True, delay=0.5) as bar:
 

@@ -19,14 +19,4 @@ def run(options: Options) -> int:
     options.load()  # report errors before importing torch
     from megatape.study.compare import compare
 
-    study = compare(
-        file=options.config,
-        settings=options.set,
-        encodings=options.encodings,
-        seeds=options.seeds,
-        out=options.out,
-        jobs=options.jobs,
-        launcher=options.launcher,
-        command=options.typed,
-    )
-    return show_resumable(study)
+    return show_resumable(options.fill(compare, file=options.config, settings=options.set, command=options.typed))

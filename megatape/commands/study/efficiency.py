@@ -26,13 +26,4 @@ def run(options: Options) -> int:
     check_config(options.config)
     from megatape.study.efficiency import study
 
-    paragraphs = study(
-        file=options.config,
-        layers=options.layers,
-        length=options.length,
-        batch=options.batch,
-        encodings=options.encodings,
-        rounds=options.rounds,
-        modes=options.checkpointing,
-    )
-    return show(paragraphs)
+    return show(options.fill(study, file=options.config, modes=options.checkpointing))

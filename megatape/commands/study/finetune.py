@@ -26,16 +26,4 @@ def run(options: Options) -> int:
     from megatape.study.finetune import finetune
 
     disable_progress_bar()
-    study = finetune(
-        folder=options.base,
-        data=options.data,
-        methods=options.methods,
-        length=options.length,
-        steps=options.steps,
-        settings=options.set,
-        out=options.out,
-        jobs=options.jobs,
-        launcher=options.launcher,
-        command=options.typed,
-    )
-    return show_resumable(study)
+    return show_resumable(options.fill(finetune, folder=options.base, settings=options.set, command=options.typed))

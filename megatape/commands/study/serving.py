@@ -26,15 +26,5 @@ def run(options: Options) -> int:
     check_config(options.config)
     from megatape.study.serving import study
 
-    paragraphs = study(
-        file=options.config,
-        layers=options.layers,
-        encodings=options.encodings,
-        lengths=options.lengths,
-        batches=options.batches,
-        paddings=("none", "left") if options.padding == "both" else (options.padding,),
-        dtype=options.dtype,
-        threads=options.threads,
-        rounds=options.rounds,
-    )
-    return show(paragraphs)
+    paddings = ("none", "left") if options.padding == "both" else (options.padding,)
+    return show(options.fill(study, file=options.config, paddings=paddings))

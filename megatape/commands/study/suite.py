@@ -49,21 +49,10 @@ def run(options: Options) -> int:
     from megatape.study.suite.plan import parse_plan
     from megatape.study.suite.run import suite
 
-    plan = parse_plan(
-        size=options.size, tasks=options.tasks, encodings=options.encodings, seeds=options.seeds, rates=options.rates
-    )
+    plan = options.fill(parse_plan)
     if options.slurm is not None:
         return _submit(options, plan, options.slurm)
-    study = suite(
-        plan,
-        options.out,
-        jobs=options.jobs,
-        launcher=options.launcher,
-        command=options.typed,
-        write_page=write_page,
-        budget=options.budget,
-        only=options.cell,
-    )
+    study = options.fill(suite, plan=plan, command=options.typed, write_page=write_page, only=options.cell)
     return show_resumable(study)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from megatape.commands.main import EXTRAS
+from megatape.commands.execute import EXTRAS
 from megatape.data.io.remote import copy_file, file_states, find_files, is_url, open_file, relative
 from megatape.data.io.remote_file import Retries
 from megatape.errors import UserError

