@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:
@@ -34,7 +33,7 @@ def c4(tmp_path: Path) -> Path:
 def test_c4_directory_gives_its_training_documents_in_order(c4: Path) -> None:
     texts, counts = read("c4", c4)
     assert texts == ["one", "two\nlines", "three ✓"]
-    assert (counts.documents, counts.text_bytes, counts.empty, counts.bad) == (3, 3 + 9 + 9, 0, 0)
+    assert (counts.total.kept, counts.text_bytes, counts.total.dropped) == (3, 3 + 9 + 9, {})
 
 
 def test_c4_single_file(c4: Path) -> None:
@@ -102,7 +101,7 @@ def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
     )
     texts, counts = read("jsonl", path)
     assert texts == ["good", "also good"]
-    assert (counts.bad, counts.empty) == (7, 2)
+    assert counts.total.dropped == {"empty documents": 2, "bad records": 7}
     assert [example.split(": ")[0] for example in counts.bad_examples] == [f"{path}:{line}" for line in range(2, 7)]
     assert "malformed JSON" in counts.bad_examples[0] and "`text` is missing" in counts.bad_examples[1]
 

@@ -20,9 +20,8 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource
 from megatape.data.io.remote import FileState
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.data.test_corpus import read
@@ -195,7 +194,11 @@ def test_parquet_files_with_faults(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_parquet(path, ["zero", None, "", "three" * 100])
     texts, counts = read("parquet", path, max_record_bytes=400)
-    assert texts == ["zero"] and (counts.bad, counts.empty, counts.first_too_long) == (1, 1, f"{path}:row 3")
+    assert texts == ["zero"] and (counts.bad, counts.total.dropped["empty documents"], counts.first_too_long) == (
+        1,
+        1,
+        f"{path}:row 3",
+    )
     assert counts.bad_examples == [f"{path}:row 1: `text` is missing"]
     write_parquet(path, ["x"] * 2, body=pa.array([b"one", b"\xff"]), labels=pa.array([1, 2]))
     texts, counts = read("parquet", path, text_field="body")
@@ -235,7 +238,7 @@ def test_documents_that_are_not_wanted_end_their_process(tmp_path: Path) -> None
 
 def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no unit has too many of may be too much in all: nothing that is finished is lost, and nothing is read again."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 2000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 2000)
     for number in range(3):
         lines = [json.dumps({"text": f"Document {100 * number + line}"}) for line in range(90)]
         lines[8:40:4] = ["{"] * 8
@@ -246,7 +249,7 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
         prepare(corpus, tmp_path / "out")
     units = sorted((tmp_path / "out.partial" / "units").iterdir())
     assert len(units) == len(source.units()) > 3
-    monkeypatch.setattr("megatape.data.prepare.worker.read_unit", None)
+    monkeypatch.setattr("megatape.data.prepare.unit.read_unit", None)
     index, _ = prepare(Corpus(Source("jsonl", (str(tmp_path),), max_bad_fraction=0.1), 0.2, tokenizer, 0), tmp_path / "out")
     assert index.counts == {"bad records": 24}
 
@@ -254,7 +257,7 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
 def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a server announces does not decide how much memory the list of units takes."""
     state = FileState(10**14, "")
-    monkeypatch.setattr("megatape.data.sources.source.file_states", lambda names: [state for _ in names])
+    monkeypatch.setattr("megatape.data.sources.units.file_states", lambda names: [state for _ in names])
     (tmp_path / "a.jsonl").write_text("")
     with pytest.raises(
         UserError, match=r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
@@ -268,8 +271,7 @@ GIGABYTE = 2**30
 READ_IN_LITTLE_MEMORY = f"""
 import resource, sys
 import megatape.data.sources.json_lines, megatape.data.sources.tars, megatape.data.sources.text_files
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + {2**28}, -1))

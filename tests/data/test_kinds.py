@@ -14,12 +14,11 @@ from backports import zstd
 from pyarrow import parquet
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
-from megatape.data.sources.reading import read_documents, read_unit
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.sources.source import CorpusCounts, Source, read_documents, read_unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.data.test_corpus import no_hub, read  # noqa: F401
-from tests.data.web import Fault, served
+from tests.helpers.web import Fault, served
 
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
 
@@ -51,7 +50,7 @@ def test_row_groups_are_divided_among_units(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "a.parquet"
     write_parquet(path, list(TEXTS))
     for size in (2**20, 500, 100):
-        monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", size)
+        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
         source, counts = Source("parquet", (str(tmp_path),)), CorpusCounts()
         units = source.units()
         assert len(units) == -(-path.stat().st_size // size)
@@ -133,7 +132,7 @@ def test_the_hub_by_files_split_and_field(tmp_path: Path, no_hub: None) -> None:
 @pytest.mark.slow
 def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every way: the shards are those of files."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 20_000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 20_000)
     folder = tmp_path / "c4"
     folder.mkdir()
     draw = random.Random(0)
@@ -185,4 +184,4 @@ def test_every_kind_gives_the_same_by_url(tmp_path: Path, tokenizer: Tokenizer) 
             assert [document.text for document in read_documents(source, CorpusCounts())] == local
         source = Source("jsonl", (web.url("c4/{a.jsonl,b.jsonl.zst}"),))
         index, counts = prepare(Corpus(source, 0.2, tokenizer, 0), tmp_path / "out")
-        assert counts is not None and counts.dropped == {"duplicates": 50} and list(index.ledger) == list(source.inputs)
+        assert counts is not None and counts.total.dropped == {"duplicates": 50} and list(index.ledger) == list(source.inputs)

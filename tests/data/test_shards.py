@@ -15,7 +15,7 @@ from megatape import files
 from megatape.data.shards.index import load_index, token_dtype
 from megatape.data.shards.reader import ShardFile, SplitReader
 from megatape.data.shards.writer import SplitWriter
-from tests.data.conftest import Documents, MakeDirectory
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 ANSWERS = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
 

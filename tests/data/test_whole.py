@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from megatape.data.shards.document_table import DocumentTables
-from megatape.data.shards.index import load_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.index import check_ledger, load_index
 from megatape.run_folder import RunFolder, read_metrics
 from tests.conftest import Command
 from tests.data.prepare.test_worker import DRIVER, content
-from tests.data.web import Fault, Web, served
+from tests.helpers.web import Fault, Web, served
 from tests.workers import Workers
 
 VOCAB_SIZE = 400

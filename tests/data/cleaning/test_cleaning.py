@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 from datatrove.pipeline.formatters.pii import PIIFormatter
 
-from megatape.data.cleaning.cleaning import Cleaning, parse_rules
+from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.personal_data import EMAIL, IP, PersonalData
-from megatape.data.cleaning.rule import Dropped
+from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus, Preparation
-from megatape.data.shards.index import load_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.shards.index import check_ledger, load_index
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.registry import RULES
 from tests.conftest import Command
-from tests.data.prepare.test_command import texts_of
+from tests.helpers.data_directory import texts_of
 
+RULES_OF_CORPUS = ["length:minimum=10", "personal_data", "near_duplicates"]
 PROSE = (
     "The river rises in the hills behind the town and reaches the sea after forty miles. People have fished here for centuries"
     ". In spring the water is high and the boats stay in the harbour. A ferry crosses it twice a day, and the bridge that "
@@ -33,10 +34,8 @@ PROSE = (
 
 def verdict(rule: str, text: str) -> str:
     """The text that a rule leaves, or its reason with the rule's name."""
-    try:
-        return parse_rules([rule]).apply(text)
-    except Dropped as reason:
-        return f"dropped by {reason}"
+    decision = Cleaning(parse_rules([rule])).decide(text)
+    return f"dropped by {decision.label}" if decision.text is None else decision.text
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def test_decontamination(tmp_path: Path) -> None:
     assert verdict(rule, f"x {PROSE[40:200]} y") == shares.format(tmp_path / "b.txt")
     for clean in (" ".join(words[3:15]), " ".join(words[14:26]), " ".join(reversed(words)), "none of its words"):
         assert verdict(rule, clean) == clean
-    described = parse_rules([rule]).describe()
+    described = Cleaning(parse_rules([rule])).describe()
     (tmp_path / "b.txt").write_text(PROSE + " More.")
-    assert parse_rules([rule]).describe() != described  # another file of this name is another rule
+    assert Cleaning(parse_rules([rule])).describe() != described  # another file of this name is another rule
     (tmp_path / "b.txt").write_text("only a few words")
     with pytest.raises(ValueError, match="b.txt has no text of 13 words or more"):
         verdict(rule, "any")
@@ -131,10 +130,10 @@ def test_rules_that_are_refused(rules: list[str], message: str) -> None:
 
 
 def test_rules_are_described_with_versions_and_travel_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    cleaning = parse_rules(["language:languages=en,de,minimum=0.5", "near_duplicates"])
-    text = cleaning.apply(PROSE)  # loads the model, which is not to be pickled
+    cleaning = Cleaning(parse_rules(["language:languages=en,de,minimum=0.5", "near_duplicates"]))
+    decision = cleaning.decide(PROSE)  # loads the model, which is not to be pickled
     copy: Cleaning = pickle.loads(pickle.dumps(cleaning))
-    assert copy == cleaning and copy.apply(PROSE) == text
+    assert copy == cleaning and copy.decide(PROSE) == decision
     language, near = json.loads(json.dumps(cleaning.describe()))
     assert language["options"] == {"languages": ["en", "de"], "minimum": 0.5} and language["rule"] == "language"
     assert near["options"] == {"threshold": 0.8, "permutations": 128, "words": 5} and "datasketch" in near["packages"]
@@ -175,14 +174,14 @@ def source(tmp_path: Path) -> Source:
 
 @pytest.fixture
 def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
-    return Corpus(source, 0.3, tokenizer, 0, cleaning=parse_rules(["length:minimum=10", "personal_data", "near_duplicates"]))
+    return Corpus(source, 0.3, tokenizer, 0, cleaning=Cleaning(parse_rules(RULES_OF_CORPUS)))
 
 
 def test_as_many_units_as_you_like(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same documents are written and counted, whether one unit is judged as it is read or many are compared."""
     written, ledgers = [], []
     for size in (2**20, 3000):
-        monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", size)
+        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
         index, _ = prepare(corpus, tmp_path / str(size))
         written.append({split: texts_of(tmp_path / str(size), split) for split in index.splits})
         ledgers.append((index.ledger, index.counts))
@@ -200,18 +199,18 @@ def test_as_many_units_as_you_like(corpus: Corpus, tmp_path: Path, monkeypatch: 
 
 def test_keeping_duplicates_keeps_rules(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal texts resemble each other, too; without both rules one pass is enough."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 3000)
-    index, _ = prepare(replace(corpus, drop_duplicates=False), tmp_path / "near")
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
+    index, _ = prepare(replace(corpus, cleaning=replace(corpus.cleaning, drop_duplicates=False)), tmp_path / "near")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2, "near_duplicates": 5}
     passes: list[Any] = []
-    monkeypatch.setattr(Preparation, "_judge", lambda *arguments, **rest: passes.append(arguments))
-    alone = replace(corpus, drop_duplicates=False, cleaning=parse_rules(["length:minimum=10"]))
+    monkeypatch.setattr(Preparation, "_decide", lambda *arguments, **rest: passes.append(arguments))
+    alone = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=10"]), drop_duplicates=False))
     index, _ = prepare(alone, tmp_path / "alone")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2} and not passes
 
 
 def test_other_rules_do_not_go_on(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 3000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
     write = Preparation._write
 
     def fail_at_two(self: Preparation, number: int, *arguments: Any, **rest: Any) -> None:
@@ -223,7 +222,7 @@ def test_other_rules_do_not_go_on(corpus: Corpus, tmp_path: Path, monkeypatch: p
         patch.setattr(Preparation, "_write", fail_at_two)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
-    other = replace(corpus, cleaning=parse_rules(["length:minimum=11", "personal_data", "near_duplicates"]))
+    other = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=11", *RULES_OF_CORPUS[1:]])))
     with pytest.raises(ValueError, match="was begun with other rules: .*'minimum': 10.*, now .*'minimum': 11"):
         prepare(other, tmp_path / "out")
     prepare(corpus, tmp_path / "out")
@@ -236,7 +235,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_file_that_grew_between_the_passes(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 10_000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 10_000)
     compare = Preparation._compare
 
     def grow(self: Preparation, *arguments: Any) -> None:

@@ -17,13 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from megatape.data.cleaning.cleaning import parse_rules
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.partial import PartialFolder
-from megatape.data.prepare.unit_lease import Claim
-from megatape.data.prepare.worker import Corpus, Preparation
-from megatape.data.sources.reading import read_unit
-from megatape.data.sources.source import CorpusCounts, Source, Unit
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.sources.source import CorpusCounts, Source, read_unit
+from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -41,7 +43,7 @@ def text_of(number: int) -> str:
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", UNIT_BYTES)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
     folder = tmp_path / "texts"
     folder.mkdir()
     for file in range(NUM_FILES):
@@ -71,7 +73,7 @@ def test_every_line_belongs_to_one_unit(source: Source) -> None:
     texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
     numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
     assert texts == [text_of(number) for number in numbers]
-    assert (counts.empty, counts.bad) == (2, 4)
+    assert counts.total.dropped == {"empty documents": 2, "bad records": 4}
     assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
     path = Path(divided[0].inputs[0])
     for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
@@ -83,13 +85,13 @@ def test_every_line_belongs_to_one_unit(source: Source) -> None:
 @pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
 def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents read are those written and those skipped, to the document, with one unit and with many."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", unit_bytes)
     index, counts = prepare(corpus, tmp_path / "out")
     skipped = {"empty documents": 2, "duplicates": NUM_FILES, "bad records": 4}
     assert counts is not None and index.counts == skipped
     assert sum(split.documents for split in index.splits.values()) + sum(skipped.values()) == 30 * NUM_FILES
     assert [path.name for path in tmp_path.glob("*.partial")] == []
-    kept, _ = prepare(replace(corpus, drop_duplicates=False), tmp_path / "kept")
+    kept, _ = prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "kept")
     assert kept.counts == {"empty documents": 2, "bad records": 4}
     assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
 
@@ -100,11 +102,11 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     prepared: list[int] = []
     write = Preparation._write
 
-    def fail_at_five(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+    def fail_at_five(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
         prepared.append(number)
         if number == 5 and prepared.count(5) == 1:
             raise OSError("the disk is full")
-        write(self, number, claim, **rest)
+        write(self, number, lease, **rest)
 
     monkeypatch.setattr(Preparation, "_write", fail_at_five)
     with pytest.raises(OSError, match="the disk is full"):
@@ -156,10 +158,10 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
                 Path, "rename", lambda self, to: stop() if "final" in to.parts and "00003" in to.name else rename(self, to)
             )
         elif step == "write the index":
-            patch.setattr("megatape.data.prepare.partial.save_index", stop)
+            patch.setattr("megatape.data.prepare.folder.build_index", stop)
         elif step == "remove the units":
             patch.setattr(
-                "megatape.data.prepare.partial.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
+                "megatape.data.prepare.folder.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
             )
         else:
             patch.setattr(Path, "rename", lambda self, to: stop() if self.name == "final" else rename(self, to))
@@ -185,8 +187,8 @@ def test_the_second_pass_reads_other_documents(
     path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
 
-    def compare_and_change(self: Preparation, number: int, claim: Claim) -> None:
-        compare(self, number, claim)
+    def compare_and_change(self: Preparation, number: int, lease: UnitLease) -> None:
+        compare(self, number, lease)
         before, content = path.stat(), path.read_text()
         path.write_text(change(content))
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -203,13 +205,14 @@ def test_a_file_of_the_same_size_is_another_file(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
 ) -> None:
     """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
-    corpus, write, judge = replace(corpus, drop_duplicates=drop_duplicates), Preparation._write, Preparation._judge
+    corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=drop_duplicates))
+    write, decide = Preparation._write, Preparation._decide
     first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
 
-    def fail(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+    def fail(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
         if number == 3:
             raise OSError("the disk is full")
-        (judge if drop_duplicates else write)(self, number, claim, **rest)
+        (decide if drop_duplicates else write)(self, number, lease, **rest)
 
     def change(path: Path) -> tuple[str, int]:
         before = path.stat().st_mtime_ns
@@ -218,7 +221,7 @@ def test_a_file_of_the_same_size_is_another_file(
         return str(path), before
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_judge" if drop_duplicates else "_write", fail)
+        patch.setattr(Preparation, "_decide" if drop_duplicates else "_write", fail)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
     change(last)
@@ -235,14 +238,14 @@ def test_a_file_that_changes_between_its_units(corpus: Corpus, tmp_path: Path, m
     """One pass over a file in several units: they are of one state of the file."""
     path, write = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._write
 
-    def change(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
-        write(self, number, claim, **rest)
+    def change(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+        write(self, number, lease, **rest)
         if number == 0:
             path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
 
     monkeypatch.setattr(Preparation, "_write", change)
     with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
-        prepare(replace(corpus, drop_duplicates=False), tmp_path / "out")
+        prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -307,13 +310,13 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
 
 DRIVER = f"""
 import os, random, signal, sys, time
-import megatape.data.prepare.worker as preparation
-import megatape.data.sources.source as source
+import megatape.data.prepare.unit as unit
+import megatape.data.sources.units as units
 import datasketch, webdataset  # before the forks, which would all import them
 from megatape.commands.main import main
 
-source.UNIT_BYTES = {UNIT_BYTES}
-read_unit = preparation.read_unit
+units.UNIT_BYTES = {UNIT_BYTES}
+read_unit = unit.read_unit
 
 def slowly(*arguments):
     for document in read_unit(*arguments):
@@ -322,7 +325,7 @@ def slowly(*arguments):
 
 if __name__ == "__main__":
     seed, kills, *words = sys.argv[1:]
-    preparation.read_unit = slowly
+    unit.read_unit = slowly
     draw = random.Random(int(seed))
     for _ in range(int(kills)):
         child = os.fork()
@@ -331,7 +334,7 @@ if __name__ == "__main__":
         time.sleep(draw.uniform(0.0, 0.4))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    preparation.read_unit = read_unit
+    unit.read_unit = read_unit
     sys.exit(main(words))
 """
 
@@ -339,7 +342,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
     """Twenty times the command begins, or goes on, and is killed."""
-    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "driver.py").write_text(DRIVER)
     seed = str(random.randrange(2**32))
@@ -355,9 +358,9 @@ def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> None:
     """Its workers end, and two further commands, at the same time, finish what it began."""
-    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
-    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    preparation.read_unit = slowly\n    seed"))
+    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    unit.read_unit = slowly\n    seed"))
     words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES)]
     command = [sys.executable, str(tmp_path / "driver.py"), "0", "0", *words, "--workers", "2"]
     first = subprocess.Popen(command, stderr=subprocess.PIPE)
