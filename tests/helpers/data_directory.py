@@ -1,9 +1,11 @@
 """Small data directories, written token by token or text by text, and what they hold."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,3 +70,10 @@ def texts_of(directory: Path, split: str) -> list[str]:
 def hashes_of(directory: Path) -> dict[str, str]:
     """Name -> hash of every file."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = directory / "index.json"
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))

@@ -66,12 +66,6 @@ def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypa
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 
 
-def test_the_split_depends_on_the_text_alone() -> None:
-    splits = [split_of(words(number), 0.1) for number in range(5000)]
-    assert 400 < splits.count("validation") < 600
-    assert all(split_of(words(number), 0.2) == "validation" for number in range(5000) if splits[number] == "validation")
-
-
 def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     index, _ = run(Source("c4", (str(c4),), max_documents=100), tmp_path / "out", tokenizer)
     assert index.tokenizer.sha256 == tokenizer.sha256

@@ -9,7 +9,6 @@ import pytest
 
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards import writer
 from megatape.data.shards.document_table import DocumentTables
 from megatape.data.shards.index import DocumentCounts, check_ledger, load_index, save_index
 from megatape.data.shards.writer import TableWriter, split_of
@@ -65,7 +64,7 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_row_groups_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "ROWS", 7)
+    monkeypatch.setattr("megatape.data.shards.writer.ROWS", 7)
     writer = TableWriter(tmp_path, "train")
     lengths = [3 + number % 5 for number in range(30)]
     for number, length in enumerate(lengths):

@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import hashlib
 import json
 import os
 import random
@@ -24,15 +23,18 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.sources.source import CorpusCounts, Source, read_unit
-from megatape.data.sources.units import Unit
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.adopted import write_llama2
 from tests.conftest import Command
+from tests.helpers.data_directory import hashes_of
+from tests.helpers.preparation import DRIVER, UNIT_BYTES
 
-NUM_FILES, UNIT_BYTES = 6, 4000
+NUM_FILES = 6
+
+
 RULES = ["length:minimum=20", "near_duplicates"]
 
 
@@ -57,29 +59,6 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
 @pytest.fixture
 def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
     return Corpus(source, 0.1, tokenizer, 0)
-
-
-def content(directory: Path) -> dict[str, str]:
-    """Name -> hash of every file."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
-
-
-def test_every_line_belongs_to_one_unit(source: Source) -> None:
-    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
-    whole = [unit for unit in source.units() if unit.end is None]
-    divided = [unit for unit in source.units() if unit.end is not None]
-    assert not whole and len(divided) > NUM_FILES
-    counts = CorpusCounts()
-    texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
-    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
-    assert texts == [text_of(number) for number in numbers]
-    assert counts.total.dropped == {"empty documents": 2, "bad records": 4}
-    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
-    path = Path(divided[0].inputs[0])
-    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
-        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
-        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
 
 
 @pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
@@ -123,7 +102,7 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     (first.parent / "kept").replace(first)
     prepare(corpus, tmp_path / "out")
     assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +148,7 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
             prepare(corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     prepare(corpus, tmp_path / "out")
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +243,7 @@ def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Pat
     assert hashed == len(corpus.source.units()) - 1 or workers == "2"
     path.write_bytes(good)
     assert command(*words)[0] == 0
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def test_several_tokenizers_from_one_read(
@@ -291,8 +270,8 @@ def test_several_tokenizers_from_one_read(
     assert status == 0 and read == [0, 1, 2, *range(2, len(corpus.source.units()))]
     assert "tok train: " in output and "llama2 validation: " in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["llama2", "tok"]
-    assert content(tmp_path / "out/tok") == content(tmp_path / "tok")
-    assert content(tmp_path / "out/llama2") == content(tmp_path / "alone")
+    assert hashes_of(tmp_path / "out/tok") == hashes_of(tmp_path / "tok")
+    assert hashes_of(tmp_path / "out/llama2") == hashes_of(tmp_path / "alone")
     status, _, errors = command(*words, str(llama2 / "tokenizer.json"))
     assert status == 2 and "llama2/tokenizer.json are both called 'llama2'" in errors
 
@@ -308,37 +287,6 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
     return ["prepare", "corpus", *source, "--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
 
 
-DRIVER = f"""
-import os, random, signal, sys, time
-import megatape.data.prepare.unit as unit
-import megatape.data.sources.units as units
-import datasketch, webdataset  # before the forks, which would all import them
-from megatape.commands.main import main
-
-units.UNIT_BYTES = {UNIT_BYTES}
-read_unit = unit.read_unit
-
-def slowly(*arguments):
-    for document in read_unit(*arguments):
-        time.sleep(0.003)
-        yield document
-
-if __name__ == "__main__":
-    seed, kills, *words = sys.argv[1:]
-    unit.read_unit = slowly
-    draw = random.Random(int(seed))
-    for _ in range(int(kills)):
-        child = os.fork()
-        if not child:
-            os._exit(main(words))
-        time.sleep(draw.uniform(0.0, 0.4))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    unit.read_unit = read_unit
-    sys.exit(main(words))
-"""
-
-
 @pytest.mark.slow
 def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
     """Twenty times the command begins, or goes on, and is killed."""
@@ -351,7 +299,7 @@ def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
         [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, f"seed {seed}: {run.stderr}"
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
@@ -374,7 +322,7 @@ def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> N
     # One may start when all is done.
     late = [other for other, error in zip(others, errors, strict=True) if "out exists: remove it" in error]
     assert len(late) < 2 and all(other.returncode == 0 for other in others if other not in late), errors
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
