@@ -13,9 +13,8 @@ import numpy as np
 from megatape.data.finetuning.format import Dropped, Example, Format, Limits
 from megatape.data.io.records import RecordCounts, check_max_record_bytes, read_records
 from megatape.data.io.remote import find_files
-from megatape.data.prepare.documents import check_share, split_of, store_tokenizer
-from megatape.data.shards.index import SPLITS, Answers, Index, Split, save_index, token_dtype
-from megatape.data.shards.writer import SplitWriter, entropy
+from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
+from megatape.data.shards.writer import SplitWriter, check_share, entropy, split_of
 from megatape.data.sources.limits import MAX_RECORD_BYTES
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
@@ -115,16 +114,15 @@ def prepare_examples(
             if not writer.examples:
                 raise UserError(_nothing(split, source, counts))
         written = {split: writer.close() for split, writer in writers.items()}
-        index = Index(
-            tokenizer=store_tokenizer(tokenizer, directory),
-            dtype=token_dtype(tokenizer.vocab_size).name,
+        index = build_index(
+            directory,
+            tokenizer,
             source=source.describe(),
             validation_share=0.0 if source.validation else source.validation_share,
             splits={split: content for split, (content, _) in written.items()},
             answers={split: answers for split, (_, answers) in written.items()},
             counts=counts.recorded(),
         )
-        save_index(index, directory)
     return index, counts, form.notes
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.shards.document_table import DocumentTables, lengths_by_end
-from megatape.data.shards.index import SPLITS, Index, Tally, load_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.index import SPLITS, DocumentCounts, Index, check_ledger, load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import path_errors
@@ -52,8 +51,8 @@ class Contents:
 
     directory: Path
     index: Index
-    ledger: dict[str, Tally]
-    total: Tally | None
+    ledger: dict[str, DocumentCounts]
+    total: DocumentCounts | None
     lengths: dict[str, list[Bin]]
     samples: list[Sample]
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from megatape.data.io.remote import find_files, relative
-from megatape.data.sources.source import Source, Unit, grouped
+from megatape.data.sources.source import Source
 from megatape.data.sources.text_files import TextFiles
+from megatape.data.sources.units import Unit, grouped
 
 # Without .json and .ipynb, which are mostly data.
 EXTENSIONS = """

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from megatape.data.io.records import read_records
+from megatape.data.io.records import RecordCounts, read_records
 from megatape.data.io.remote import find_files
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of, grouped
+from megatape.data.sources.source import Document, Reader, Source, document_of
+from megatape.data.sources.units import Unit, grouped
 
 PATTERNS = "*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst"  # of folders
 
@@ -17,7 +18,7 @@ class JsonLines(Reader):
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         return grouped(find_files(inputs, *PATTERNS, option=option), divided=True)
 
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         for name in unit.inputs:
             for place, record in read_records(name, source.max_record_bytes, counts, unit.begin, unit.end):
                 document = document_of(record, place, source, counts)

@@ -8,8 +8,7 @@ from typing import Any
 
 from megatape.data.finetuning.format import Example
 from megatape.data.finetuning.prepare import ExampleWriter
-from megatape.data.prepare.documents import store_tokenizer
-from megatape.data.shards.index import SPLITS, Index, load_index, save_index, token_dtype
+from megatape.data.shards.index import SPLITS, Index, build_index, load_index
 from megatape.data.synthetic.task import Sample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -50,16 +49,14 @@ def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Ind
             for sample in task.samples(split, counts[split]):
                 writer.add(encoder.example(sample))
             written[split] = writer.close()
-        index = Index(
-            tokenizer=store_tokenizer(tokenizer, directory),
-            dtype=token_dtype(tokenizer.vocab_size).name,
+        return build_index(
+            directory,
+            tokenizer,
             source=describe(task, counts),
             validation_share=0.0,
             splits={split: content for split, (content, _) in written.items()},
             answers={split: answers for split, (_, answers) in written.items()},
         )
-        save_index(index, directory)
-    return index
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:

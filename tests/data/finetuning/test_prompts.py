@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from megatape.data.finetuning.format import Dropped, Limits
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
-from megatape.data.prepare.documents import split_of
 from megatape.data.shards.index import load_index
+from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.conftest import Command

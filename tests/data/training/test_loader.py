@@ -9,7 +9,7 @@ from megatape.data.training.dataset import DocumentDataset, TokenDataset
 from megatape.data.training.loader import Batch, Loader, evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.targets import IGNORE_INDEX
-from tests.data.conftest import Documents, MakeDirectory
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 LENGTH = 16
 

@@ -14,8 +14,8 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.schedule import Schedule, tempered_weights, whole_weights
-from tests.data.conftest import Documents, MakeDirectory
 from tests.data.training.test_loader import rows
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 LENGTH = 16
 SEED = 3

@@ -18,8 +18,8 @@ from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import Shard, load_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.window import WindowOrder
-from tests.data.conftest import Documents, MakeDirectory
-from tests.data.web import Fault, Web, served
+from tests.helpers.data_directory import Documents, MakeDirectory
+from tests.helpers.web import Fault, Web, served
 
 LENGTH, SEED, WINDOW = 16, 3, 2
 PINNED = [3, 1, 0, 4, 2, 13, 12, 5, 11, 15, 10, 8, 7, 9, 14, 6, 19, 21, 22, 17, 18, 16, 20]
