@@ -166,8 +166,8 @@ NORMALIZATIONS: dict[str, Entry] = {
     "rms": Entry("megatape.model.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
-# Architectures of exported and adopted models, by the model_type of their config.json. Unless export.family says otherwise, the
-# first that has a model's parts is used.
+# Architectures of exported and imported models, by the model_type of their config.json. Unless export.family says otherwise,
+# the first that has a model's parts is used.
 FAMILIES: dict[str, FamilyEntry] = {
     "llama": FamilyEntry(
         "megatape.hf.families.llama:Llama", "transformers' Llama", attention_bias=("none", "qkvo"), whole_heads=True

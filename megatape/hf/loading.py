@@ -16,11 +16,11 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.hf.adopt.record import IMPORT, open_import
-from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
 from megatape.hf.families import family_named
 from megatape.hf.folder import read_model, read_tokenizer
+from megatape.hf.imports.record import IMPORT, open_import
+from megatape.hf.imports.running import read_imported
 from megatape.hf.merge import merge_adapter
 from megatape.hf.stored import read_object
 
@@ -96,7 +96,7 @@ def _installed_model(folder: Path) -> Any:
         family = family_named(read_object(path).get("model_type"))
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-    return read_adopted(folder) if family.adoptable else read_model(folder)
+    return read_imported(folder) if family.importable else read_model(folder)
 
 
 def _foreign_model(folder: Path) -> Any:

@@ -13,8 +13,8 @@ from megatape.config import Section
 from megatape.config.export import Dtype
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.architecture import read_architecture
+from megatape.hf.folder_weights import find_weights
 from megatape.hf.lora import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, hash_of, merged
 from megatape.hf.stored import read_object
 from megatape.hf.weights import write_weights

@@ -14,10 +14,10 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
-from megatape.hf.adopt.architecture import Architecture, read_architecture
-from megatape.hf.adopt.importing import import_model
-from megatape.hf.adopt.record import IMPORT, open_import, read_record
+from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.export import export
+from megatape.hf.imports.importer import import_model
+from megatape.hf.imports.record import IMPORT, open_import, read_record
 from megatape.hf.loading import LoadedModel, load_exported
 
 TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
@@ -82,7 +82,7 @@ def open_base(folder: Path) -> Base:
     given = folder.absolute() if (folder / IMPORT).is_file() else None
     source = Path(read_record(folder).source) if given else folder.absolute()
     found = read_architecture(source)
-    if not found.family.adoptable:
+    if not found.family.importable:
         raise UserError(
             f"{source} is a model with encoding {found.model.encoding}: the methods start from rotary positions, give "
             "the model that it was trained from"

@@ -20,11 +20,11 @@ from megatape.config import ModelConfig
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.record import IMPORT, open_import, read_record
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.architecture import read_architecture
 from megatape.hf.families.family import stored_dtype
 from megatape.hf.folder import read_tokenizer
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.imports.record import IMPORT, open_import, read_record
 from megatape.hf.merge import merge_adapter
 from megatape.hf.tokenizer import special_tokens, write_tokenizer
 from megatape.model.build import build_model

@@ -16,8 +16,8 @@ from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.hf.adopt.record import IMPORT, open_import
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.imports.record import IMPORT, open_import
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
 from megatape.model.lora import in_adapter
@@ -99,7 +99,7 @@ def open_source(directory: Path, base: Path | None = None) -> Source:
     if not directory.is_dir():
         raise MissingPath(f"{directory}: no such folder")
     # Here, because transformers takes seconds to import.
-    from megatape.hf.adopt.architecture import read_architecture
+    from megatape.hf.architecture import read_architecture
 
     return find_weights(directory, read_architecture(directory))[0]
 

@@ -23,7 +23,7 @@ from megatape.registry import ENCODINGS
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.hf.conftest import SHAPES, Exported
 from tests.workers import run_workers
 

@@ -18,7 +18,7 @@ from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from megatape.model.record import recorded_streams
 from megatape.parallel.parameters import settings
 from tests import bounds
 from tests.bounds import assert_close, assert_within, relative_difference
-from tests.hf.checkpoint import VOCAB_SIZE
+from tests.helpers.memory_checkpoint import VOCAB_SIZE
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
 

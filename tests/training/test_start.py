@@ -20,10 +20,10 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.worker import Corpus
 from megatape.data.sources.source import Source
 from megatape.data.training.splits import open_data
-from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.folder import read_model
+from megatape.hf.imports.importer import import_model
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
 from megatape.run_folder import RunFolder
@@ -34,7 +34,7 @@ from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests import bounds
 from tests.bounds import assert_close
-from tests.hf.tiny import MODELS, save_tiny
+from tests.helpers.tiny_models import MODELS, save_tiny
 from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"

@@ -62,7 +62,7 @@ class Family:
     that code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the
     installed class that runs a folder of it. undeclared: fields that this class reads, though its configuration does not
     declare them.
-    adoptable: whether models that others made can be imported.
+    importable: whether models that others made can be imported.
     """
 
     tag: ClassVar[str]
@@ -70,7 +70,7 @@ class Family:
     remote_code: ClassVar[bool] = False
     model_class: ClassVar[type[PreTrainedModel]]
     undeclared: ClassVar[frozenset[str]] = frozenset()
-    adoptable: ClassVar[bool] = False
+    importable: ClassVar[bool] = False
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:

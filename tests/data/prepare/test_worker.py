@@ -27,8 +27,8 @@ from megatape.data.sources.source import CorpusCounts, Source, Unit
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.adopted import write_llama2
 from tests.conftest import Command
+from tests.helpers.imported import write_llama2
 
 NUM_FILES, UNIT_BYTES = 6, 4000
 RULES = ["length:minimum=20", "near_duplicates"]

@@ -14,7 +14,7 @@ from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
 from megatape.errors import MissingPath, UserError
 from megatape.files import first_fault, is_file_name, read_json
-from megatape.hf.adopt.weights import FolderWeights
+from megatape.hf.folder_weights import FolderWeights
 
 IMPORT = "import.json"
 

@@ -9,10 +9,10 @@ from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.adopt.architecture import Architecture, read_architecture
-from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
-from megatape.hf.adopt.record import IMPORT, ImportRecord
-from megatape.hf.adopt.weights import FolderWeights, find_weights
+from megatape.hf.architecture import Architecture, read_architecture
+from megatape.hf.folder_weights import FolderWeights, find_weights
+from megatape.hf.imports.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
+from megatape.hf.imports.record import IMPORT, ImportRecord
 from megatape.hf.stored import INDEX
 
 LENGTH = 4096  # of samples, unless the model or the user says otherwise
@@ -31,7 +31,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
     source = source.absolute()
     with new_folder(out) as folder:
         found = read_architecture(source)
-        if not found.family.adoptable:
+        if not found.family.importable:
             raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
         weights, dtype = find_weights(source, found)
         raw = starting_config(found, source, out, encoding, length, dtype)

@@ -13,7 +13,7 @@ from megatape.hf.stored import stored_tensors
 from megatape.model.accounting import meta_model
 
 if TYPE_CHECKING:  # with transformers, which takes seconds to import: every rank of a run that begins with an import reads here
-    from megatape.hf.adopt.architecture import Architecture
+    from megatape.hf.architecture import Architecture
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 # Constants that earlier versions of transformers stored beside the weights.

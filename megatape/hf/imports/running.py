@@ -7,12 +7,12 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.architecture import read_architecture
+from megatape.hf.folder_weights import find_weights
 from megatape.hf.tokenizer import special_tokens
 
 
-def read_adopted(folder: Path) -> PreTrainedModel:
+def read_imported(folder: Path) -> PreTrainedModel:
     """The model in `folder` in the precision of its weights, on the CPU. Of its generation settings only the end tokens count.
 
     Raises FileNotFoundError or UserError for what is missing, corrupted or not supported, as an import does.
