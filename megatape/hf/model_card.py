@@ -1,7 +1,8 @@
 """The README.md of an exported model."""
 
 from megatape.config import Config
-from megatape.hf.families.family import Family, stored_dtype
+from megatape.hf.checkpoint import stored_dtype
+from megatape.hf.families.family import Family
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS

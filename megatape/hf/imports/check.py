@@ -49,7 +49,7 @@ def logit_difference(found: Architecture, weights: FolderWeights, model: ModelCo
     memory.
     """
     with no_init_weights():
-        theirs = found.family.model_class._from_config(found.theirs, dtype=torch.float32)
+        theirs = found.family.model_class._from_config(found.config, dtype=torch.float32)
     theirs.tie_weights()
     left = dict(theirs.named_parameters())
     ours = build_model(model)
