@@ -211,7 +211,7 @@ def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Ca
             {"encoding": "xpos", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
             "rope_type 'linear', but encoding xpos has no scaled frequencies",
         ),
-        ("tape", {"encoding": "rope"}, "encoding is 'rope', but the code beside this configuration is that of 'tape'"),
+        ("tape", {"encoding": "rope"}, "encoding is 'rope', but there is only code for tape"),
     ],
 )
 def test_what_the_code_does_not_know_is_refused(
