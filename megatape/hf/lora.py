@@ -1,4 +1,7 @@
-"""LoRA adapters on their way to transformers: merged into their layers, or in peft's own format."""
+"""LoRA adapters in exports: merged into their layers, or as the files of peft.
+
+The files are written without peft, which would need the whole base in memory to write them.
+"""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""An exported adapter merged into its base, which must be the model that it was trained on."""
+"""An exported adapter merged into its base, which must be the model that it was trained on.
+
+peft's merge_and_unload is not used: it knows no base by its hashes, and holds all of it in memory instead of one shard.
+"""
 
 import shutil
 from pathlib import Path
