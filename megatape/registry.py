@@ -128,31 +128,35 @@ class ScheduleEntry(ConfigurableEntry):
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
 
-def _encoding(target: str, description: str, exported: bool = True, **properties: Any) -> EncodingEntry:
-    """Entry of "file:class" in megatape/model/encodings/, exported with "encoding_file:class" in megatape/hf/modeling/."""
-    code = f"megatape.hf.modeling.encoding_{target}" if exported else None
+def _encoding(target: str, description: str, exported: str | None = None, **properties: Any) -> EncodingEntry:
+    """Entry of "file:class" in megatape/model/encodings/, exported with "encoding_file:class" in megatape/hf/modeling/.
+
+    exported: the file and class there, if they have other names.
+    """
+    code = f"megatape.hf.modeling.encoding_{exported or target}"
     return EncodingEntry(f"megatape.model.encodings.{target}", description, code, **properties)
+
+
+def _ablation(target: str, description: str) -> EncodingEntry:
+    """Entry of an ablation of TAPE."""
+    return _encoding(target, f"{_TAPE}, {description}", f"tape_ablations:{target.partition(':')[2]}", rotates=True)
 
 
 ENCODINGS: dict[str, EncodingEntry] = {
     "tape": _encoding("tape:Tape", _TAPE, rotates=True, scalable=True),
-    "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", rotates=True),
-    "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", rotates=True),
-    "tape_no_rotation_equivariance": _encoding(
-        "tape_no_rotation_equivariance:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", rotates=True
+    "tape_attention_only": _ablation("tape:TapeAttentionOnly", "updated by attention only"),
+    "tape_mlp_only": _ablation("tape:TapeMlpOnly", "updated by the feed-forward network only"),
+    "tape_no_rotation_equivariance": _ablation(
+        "tape_no_rotation_equivariance:TapeNoRotationEquivariance", "without rotation equivariance"
     ),
-    "tape_vector": _encoding(
-        "tape_vector:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", rotates=True
+    "tape_vector": _ablation("tape_vector:TapeVector", "updated along the head size instead of the channels"),
+    "tape_vector_no_rotation_equivariance": _ablation(
+        "tape_vector:TapeVectorNoRotationEquivariance", "updated along the head size, without rotation equivariance"
     ),
-    "tape_vector_no_rotation_equivariance": _encoding(
-        "tape_vector:TapeVectorNoRotationEquivariance",
-        f"{_TAPE}, updated along the head size, without rotation equivariance",
-        rotates=True,
+    "tape_no_equivariance": _ablation("tape_no_equivariance:TapeNoEquivariance", "without equivariance"),
+    "rope": EncodingEntry(
+        "megatape.model.encodings.rope:Rope", "rotary position encoding", rotates=True, scalable=True, shiftable=True
     ),
-    "tape_no_equivariance": _encoding(
-        "tape_no_equivariance:TapeNoEquivariance", f"{_TAPE}, without equivariance", rotates=True
-    ),
-    "rope": _encoding("rope:Rope", "rotary position encoding", exported=False, rotates=True, scalable=True, shiftable=True),
     "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
     # Beyond 2^18 positions xPos scales overflow float32.
     "xpos": _encoding("xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
@@ -169,8 +173,8 @@ NORMALIZATIONS: dict[str, Entry] = {
     "rms": Entry("megatape.model.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
-# Architectures of exported and adopted models, by the model_type of their config.json. Unless export.family says otherwise, the
-# first that has a model's parts is used.
+# Architectures of exported and imported models, by the model_type of their config.json. Unless export.family says otherwise,
+# the first that has a model's parts is used.
 FAMILIES: dict[str, FamilyEntry] = {
     "llama": FamilyEntry(
         "megatape.hf.families.llama:Llama", "transformers' Llama", attention_bias=("none", "qkvo"), whole_heads=True

@@ -91,7 +91,7 @@ EXPORTED_BFLOAT16 = Bound(1e-3, Seen(1.6e-4, 1.6e-4, 1.6e-4), "the gain of one l
 
 # Logits of a model of another family, ours against transformers' own, whose angles are float32: four times as much at 200
 # tokens.
-ADOPTED = Bound(1e-5, Seen(1.3e-6, 1.1e-6, 1.1e-6), "frequencies that are not scaled", 0.74)
+IMPORTED = Bound(1e-5, Seen(1.3e-6, 1.1e-6, 1.1e-6), "frequencies that are not scaled", 0.74)
 
 # Loss and gradients in chunks and over vocabulary-parallel ranks, against torch's cross entropy.
 CROSS_ENTROPY = Bound(6e-6, Seen(9.4e-7, 1.0e-6, 1.0e-6), "logits rounded to bfloat16", 3.7e-5)

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megatape.hf import authors
 from megatape.model.build import build_model
 from megatape.model.record import recorded_streams
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it also runs as a script
 from tests import bounds
 from tests.bounds import relative_difference
+from tests.helpers import reference_format
 
 # A gradient that is zero in exact arithmetic (FIRE's output bias, which softmax ignores) is pure rounding. So gradients are
 # compared relative to at least a hundredth of the largest gradient in the file; a tenth of the smallest real one still shows.
@@ -35,11 +35,11 @@ def differences(path: Path) -> dict[str, float]:
         golden = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = file.metadata()
     golden |= {f"weights.{name}": weight for name, weight in drawn_weights(json.loads(metadata.get("drawn", "[]"))).items()}
-    model = build_model(authors.model_config(json.loads(metadata["config"]) | {"rpe_type": metadata["kind"]}))
-    theirs = {
+    model = build_model(reference_format.megatape_config(json.loads(metadata["config"]) | {"rpe_type": metadata["kind"]}))
+    reference = {
         name.removeprefix("weights."): tensor.requires_grad_() for name, tensor in golden.items() if name.startswith("weights.")
     }
-    converted = authors.our_weights(theirs)
+    converted = reference_format.megatape_weights(reference)
     model.load_state_dict(converted)
 
     tokens = golden["input_ids"]
@@ -55,29 +55,29 @@ def differences(path: Path) -> dict[str, float]:
             result[f"hidden_states.{layer}"] = relative_difference(x, golden[f"layers.{layer}.hidden_states"])
         if f"layers.{layer}.position_cos" in golden:
             assert e is not None
-            # Theirs are [B, L, N, R]. Where ours has each angle once, theirs has it twice: both must agree with our one.
+            # The reference's are [B, L, N, R], and have an angle twice that is stored once here: both must agree with it.
             for part, ours in zip(("cos", "sin"), e.chunk(2, dim=-1), strict=True):
                 expected = golden[f"layers.{layer}.position_{part}"].transpose(1, 2)
                 ours = ours.repeat(1, 1, 1, expected.shape[-1] // ours.shape[-1])
                 result[f"position.{layer}.{part}"] = relative_difference(ours, expected)
-    # Through the conversion our gradients become theirs: it is linear, and part of what is compared.
+    # Through the conversion the gradients become the reference's: it is linear, and part of what is compared.
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         if parameter.grad is None:  # dead parameters: the last layer's position update, which nothing reads
             converted[name] = converted[name].detach()
     live = [name for name, weight in converted.items() if weight.requires_grad]
-    leaves = [name for name in theirs if authors.our_name(name) in live]
+    leaves = [name for name in reference if reference_format.megatape_name(name) in live]
     gradients = torch.autograd.grad(
         [converted[name] for name in live],
-        [theirs[name] for name in leaves],
+        [reference[name] for name in leaves],
         [parameters[name].grad for name in live],
     )
-    ours_as_theirs = dict(zip(leaves, gradients, strict=True))
+    reference_gradients = dict(zip(leaves, gradients, strict=True))
     expected_gradients = {name.removeprefix("grads."): tensor for name, tensor in golden.items() if name.startswith("grads.")}
     largest = max(float(tensor.abs().max()) for tensor in expected_gradients.values())
     for name, expected in expected_gradients.items():
-        result[f"grads.{name}"] = relative_difference(ours_as_theirs[name], expected, floor=GRADIENT_FLOOR * largest)
-    if "drawn" not in metadata and (more := ours_as_theirs.keys() ^ expected_gradients.keys()):
+        result[f"grads.{name}"] = relative_difference(reference_gradients[name], expected, floor=GRADIENT_FLOOR * largest)
+    if "drawn" not in metadata and (more := reference_gradients.keys() ^ expected_gradients.keys()):
         raise ValueError(f"gradients on one side only: {', '.join(sorted(more))}")
     return result
 

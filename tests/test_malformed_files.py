@@ -29,7 +29,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.training.dataset import DocumentDataset, TokenDataset
 from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import samples_digest
-from megatape.hf.adopt.record import read_record
+from megatape.hf.imports.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
 from megatape.study.outcome import Outcome
 from megatape.tasks.journal import Journal

@@ -5,7 +5,7 @@
         exp_avg-*.safetensors ...           each kind of the optimizer's state, AdamW's moments for example
         rng.safetensors                     generator state of every rank
         state.json                          step, updates, samples, tokens, resolved configuration, fingerprints
-        tokenizer.model                     or tokenizer.json and its companions, of an adopted tokenizer
+        tokenizer.model                     or tokenizer.json and its companions, of an imported tokenizer
         manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256;
                                             where frozen weights are that the checkpoint leaves out (base.py)
 

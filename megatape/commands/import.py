@@ -19,7 +19,7 @@ def run(options: Options) -> int:
     """Check the model, compare it with transformers' own, write the folder, and print what to type next."""
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.hf.adopt.importing import import_model
+    from megatape.hf.imports.importer import import_model
 
     disable_progress_bar()
     record = import_model(options.folder, options.out, options.encoding, options.length)

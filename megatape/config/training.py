@@ -56,7 +56,7 @@ class TrainingConfig(Section):
         None,
         min_length=1,
         description="weights to start from instead of random ones, at step 0: the folder of an import, an export or a "
-        "checkpoint (docs/adopt.md); a run that resumes has its own",
+        "checkpoint (docs/import.md); a run that resumes has its own",
     )
     attention: Free[BackendName] = Field(
         AUTO,

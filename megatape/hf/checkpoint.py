@@ -1,4 +1,4 @@
-"""What an export is made of."""
+"""Checkpoints as the source of an export and of initial weights."""
 
 from pathlib import Path
 from typing import Protocol
@@ -6,7 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatape.config import Config
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
+from megatape.config import Config, ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.model.accounting import meta_model
@@ -26,12 +28,46 @@ class Checkpoint(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
 
+class CheckpointWeights(CheckpointReader):
+    """The weights in a checkpoint, as megatape.hf.model_folder.ModelWeights."""
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.config.model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return stored_dtype(self.config)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(shape) for name, shape in parameter_shapes(self.model).items()}
+
+    def stored(self) -> StoredWeights:
+        if self.base:
+            return self.base
+        held, shapes = self.manifest["tensors"]["weight"], self.shapes()
+        tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in held.items()}
+        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(held.values())}
+        return StoredWeights(self.directory, tensors, files)
+
+
+def parameter_shapes(model: ModelConfig) -> dict[str, torch.Size]:
+    """The shape of every parameter of a model."""
+    return {name: parameter.shape for name, parameter in meta_model(model).named_parameters()}
+
+
 def check_parameters(checkpoint: Checkpoint) -> dict[str, torch.Size]:
     """The shapes of a checkpoint's parameters. Raises UserError if they are not those of its configuration."""
-    shapes = {name: parameter.shape for name, parameter in meta_model(checkpoint.config.model).named_parameters()}
+    shapes = parameter_shapes(checkpoint.config.model)
     if different := sorted(shapes.keys() ^ set(checkpoint.names())):
         raise UserError(
             f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
             f"{', '.join(different[:3])}: the checkpoint is corrupted, use another one"
         )
     return shapes
+
+
+def stored_dtype(config: Config) -> torch.dtype:
+    """The precision in which exported weights are stored."""
+    dtype: torch.dtype = getattr(torch, config.export.dtype or config.training.precision)
+    return dtype

@@ -6,14 +6,12 @@ from transformers import GenerationConfig
 
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.checkpoint import Checkpoint, check_parameters
+from megatape.hf.checkpoint import Checkpoint, check_parameters, parameter_shapes, stored_dtype
 from megatape.hf.families import family_of
-from megatape.hf.families.family import stored_dtype
 from megatape.hf.lora import Plain
 from megatape.hf.model_card import model_card
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights
-from megatape.model.accounting import meta_model
 
 
 @path_errors()
@@ -38,8 +36,7 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
         special = special_tokens(tokenizer)
         family = family_of(config)
         exported = family.config(config, special)
-        shapes = {name: parameter.shape for name, parameter in meta_model(config.model).named_parameters()}
-        write_weights(folder, shapes, stored_dtype(config), checkpoint.tensor, family.parameter_name)
+        write_weights(folder, parameter_shapes(config.model), stored_dtype(config), checkpoint.tensor, family.parameter_name)
         exported.save_pretrained(folder)
         GenerationConfig(
             bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False

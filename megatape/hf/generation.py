@@ -1,4 +1,9 @@
-"""Text from a trained model."""
+"""Text from a trained model.
+
+transformers' TextIteratorStreamer is not used: it streams one text at a time, drops spaces after line ends with tokenizers that
+put a space before a text, and shows the beginning of a stop string. Nor is its StopStringCriteria, which also ends a text at a
+stop string that begins in the prompt.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +16,7 @@ from transformers import StoppingCriteria
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel
 
-MAX_NEW_TOKENS = 2**20  # a slip of the finger shows at once, not after days
+MAX_NEW_TOKENS = 2**20  # guards against typos
 MAX_SAMPLES = 2**14  # of a prompt, which are made in one batch
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6  # between which logits / temperature is finite in float32
 

@@ -1,4 +1,4 @@
-"""Trained models ready to run, from every kind of folder that holds one; checkpoints are exported for the time being."""
+"""Trained models ready to run, from every kind of folder that holds one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +12,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.hf.adopt.record import IMPORT, open_import
-from megatape.hf.adopt.running import read_adopted
 from megatape.hf.export import export
-from megatape.hf.families import family_named
 from megatape.hf.folder import read_model, read_tokenizer
 from megatape.hf.merge import merge_adapter
-from megatape.hf.stored import read_object
+from megatape.hf.model_folder import open_model_folder
 
 
 @dataclass
@@ -67,16 +63,21 @@ class LoadedModel:
 
 @path_errors()
 def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
-    """The exported model in `folder`, or one of others that could be imported, run by the installed classes.
+    """The model in an export or in a folder of transformers, run by the installed classes, on the GPU if there is one.
 
-    It is on the GPU if there is one.
+    Args:
+        folder: it.
+        trust_remote_code: hand the folder to transformers instead, which runs the Python files in it.
+            Nothing is downloaded either way.
 
-    trust_remote_code: hand the folder to transformers instead, which runs the Python files in it. Nothing is downloaded either
-    way.
-    Raises FileNotFoundError or UserError if it is no such model, or a tensor is missing, unexpected or not finite.
+    Raises:
+        FileNotFoundError, UserError: if it is no such model, or a tensor is missing, unexpected or not
+            finite.
     """
-    check_exported(folder)
-    model: Any = _foreign_model(folder) if trust_remote_code else _installed_model(folder)
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        if not (folder / file).is_file():
+            raise MissingPath(f"{folder}: no {file}: give a folder that `megatape export` wrote")
+    model: Any = _remote_model(folder) if trust_remote_code else read_model(folder)
     tokenizer: Any = (
         AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
         if trust_remote_code
@@ -90,16 +91,7 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     return LoadedModel(str(folder), model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer)
 
 
-def _installed_model(folder: Path) -> Any:
-    path = folder / "config.json"
-    try:
-        family = family_named(read_object(path).get("model_type"))
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
-    return read_adopted(folder) if family.adoptable else read_model(folder)
-
-
-def _foreign_model(folder: Path) -> Any:
+def _remote_model(folder: Path) -> Any:
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, local_files_only=True, use_safetensors=True, output_loading_info=True
     )
@@ -123,48 +115,36 @@ def load_trained(
     base: Path | None = None,
     adapter: Path | None = None,
 ) -> Iterator[LoadedModel]:
-    """As load_exported, but `folder` may also be a training checkpoint or an import.
+    """The model in a folder of any kind that open_model_folder knows. Files are compared with the hashes that they have.
 
-    A checkpoint is exported for the time being; an import stands for the model that it refers to.
+    A checkpoint is exported to a temporary folder; an import stands for the model that it refers to.
 
-    model: of a checkpoint, instead of its own; one that has the same weights, such as one with scaled frequencies. base: of a
-    checkpoint, as CheckpointReader takes it. adapter: an exported adapter to merge into the model, as merge_adapter takes
-    it.
+    Args:
+        folder: it.
+        model: of a checkpoint, instead of its own; one that has the same weights, such as one with
+            scaled frequencies.
+        trust_remote_code: as load_exported takes it.
+        base: of a checkpoint, as CheckpointReader takes it.
+        adapter: an exported adapter to merge into the model, as merge_adapter takes it.
+
+    Raises:
+        FileNotFoundError, UserError: for what is missing, corrupted or not supported.
     """
+    opened = open_model_folder(folder, base)
+    name, files = str(folder), opened.files
     with TemporaryDirectory() as temporary:
-        found = _loadable(folder, model, base, Path(temporary))
-        name = str(folder)
+        if opened.kind == "checkpoint":
+            checkpoint = verified_checkpoint(folder, base)
+            if model is not None:
+                checkpoint.config = checkpoint.config.model_copy(update={"model": model})
+            files = Path(temporary) / f"export_{checkpoint.step}"
+            export(checkpoint, files)
+        elif opened.kind == "import":
+            opened.weights().verify()
         if adapter is not None:
             name, merged = f"{folder} with {adapter}", Path(temporary) / "merged"
-            merge_adapter(adapter, found, merged)
-            found = merged
-        loaded = load_exported(found, trust_remote_code)
+            merge_adapter(adapter, files, merged)
+            files = merged
+        loaded = load_exported(files, trust_remote_code)
         loaded.name = name
         yield loaded
-
-
-def _loadable(folder: Path, model: ModelConfig | None, base: Path | None, temporary: Path) -> Path:
-    """A folder for load_exported."""
-    if (folder / MANIFEST).is_file():
-        checkpoint = verified_checkpoint(folder, base)
-        if model is not None:
-            checkpoint.config = checkpoint.config.model_copy(update={"model": model})
-        exported = temporary / f"export_{checkpoint.step}"
-        export(checkpoint, exported)
-        return exported
-    if base is not None:
-        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
-    if (folder / IMPORT).is_file():
-        source = open_import(folder)
-        source.verify()
-        return source.directory
-    return folder
-
-
-def check_exported(folder: Path) -> None:
-    """Raises FileNotFoundError if `folder` is no exported model."""
-    if not folder.is_dir():
-        raise MissingPath(f"{folder}: no such folder: give one that `megatape export` wrote")
-    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        if not (folder / file).is_file():
-            raise MissingPath(f"{folder}: no {file}: give a folder that `megatape export` wrote")

@@ -1,4 +1,7 @@
-"""LoRA adapters on their way to transformers: merged into their layers, or in peft's own format."""
+"""LoRA adapters in exports: merged into their layers, or as the files of peft.
+
+The files are written without peft, which would need the whole base in memory to write them.
+"""
 
 import hashlib
 from pathlib import Path
@@ -12,9 +15,9 @@ from megatape.config import Config, ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.checkpoint import Checkpoint, check_parameters
+from megatape.hf.checkpoint import Checkpoint, check_parameters, stored_dtype
 from megatape.hf.families import family_of
-from megatape.hf.families.family import Family, stored_dtype
+from megatape.hf.families.family import Family
 from megatape.hf.weights import checked
 from megatape.model.accounting import meta_model
 from megatape.model.lora import TARGETS, in_adapter

@@ -1,4 +1,7 @@
-"""An exported adapter merged into its base, which must be the model that it was trained on."""
+"""An exported adapter merged into its base, which must be the model that it was trained on.
+
+peft's merge_and_unload is not used: it knows no base by its hashes, and holds all of it in memory instead of one shard.
+"""
 
 import shutil
 from pathlib import Path
@@ -13,10 +16,10 @@ from megatape.config import Section
 from megatape.config.export import Dtype
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.architecture import read_architecture
+from megatape.hf.folder_weights import find_weights
 from megatape.hf.lora import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, hash_of, merged
-from megatape.hf.stored import read_object
+from megatape.hf.tensor_files import read_object
 from megatape.hf.weights import write_weights
 
 _ADVICE = "export the adapter again"
@@ -47,8 +50,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{adapter}: not what `megatape export --adapter` writes ({error}): {_ADVICE}") from None
     dtype = getattr(torch, record.dtype)
-    found = read_architecture(base)
-    weights, _ = find_weights(base, found)
+    weights = find_weights(base, read_architecture(base))
     names = {ours: stored.name for ours, stored in weights.tensors.items()}
     shapes = {ours: torch.Size(shape) for ours, shape in weights.shapes().items()}
     with safe_open(adapter / WEIGHTS, framework="pt") as file, new_folder(out) as folder:

@@ -1,48 +1,15 @@
-"""The README.md of an exported model."""
+"""The README.md of an exported model, from the template in model_card.md."""
+
+from pathlib import Path
 
 from megatape.config import Config
-from megatape.hf.families.family import Family, stored_dtype
+from megatape.hf.checkpoint import stored_dtype
+from megatape.hf.families.family import Family
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
 
-_TEMPLATE = """\
----
-library_name: transformers
-pipeline_tag: text-generation
-tags: [{tags}]
----
-# {title}
-
-A decoder-only language model with {encoding}, {origin}. It is a base model: it continues text and has had no
-instruction tuning or safety training.
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-folder = "."  # this folder
-tokenizer = AutoTokenizer.from_pretrained(folder{trust})
-model = AutoModelForCausalLM.from_pretrained(folder{trust})
-prompt = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, max_new_tokens=50)[0], skip_special_tokens=True))
-```
-
-{code}
-
-| | |
-|---|---|
-| parameters | {parameters:,} |
-| layers | {layers} |
-| hidden size, MLP size | {hidden}, {mlp} |
-| query heads, key/value heads, head size | {heads}, {kv_heads}, {head_dim} |
-{position}| vocabulary | {vocabulary:,} |
-| trained on | {tokens:,} tokens, {steps:,} steps |
-| training samples | {length:,} tokens each |
-| weights stored as | {precision} |
-{imports}
-{tokenizer} The texts that the model was trained on, its license and its evaluation are not recorded in the checkpoint: add
-them here before publishing.
-"""
+_TEMPLATE = Path(__file__).with_suffix(".md")
 
 
 def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer: str) -> str:
@@ -52,7 +19,7 @@ def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer
     """
     model = config.model
     description = ENCODINGS[model.encoding].description
-    return _TEMPLATE.format(
+    return _TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.tag,
         title=f"Language model with `{model.encoding}` positions",
         encoding=description + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),

@@ -1,4 +1,4 @@
-"""The tokenizer of an exported folder: an adopted one file for file, a SentencePiece model converted."""
+"""The tokenizer of an exported folder: an imported one file for file, a SentencePiece model converted."""
 
 from dataclasses import dataclass
 from pathlib import Path

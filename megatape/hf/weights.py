@@ -1,31 +1,21 @@
-"""Weights as sharded safetensors, one shard in memory at a time."""
+"""Weights as safetensors in shards of limited size, planned by huggingface_hub.
+
+Its save_torch_state_dict is not used: it takes the whole model in memory, and this holds one shard of it.
+"""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from huggingface_hub import split_state_dict_into_shards_factory
 from torch import Tensor
 
 from megatape.checkpoint.tensors import save_tensors
 from megatape.errors import UserError
+from megatape.hf.tensor_files import INDEX
 
 SHARD_BYTES = 2 * 2**30  # what the exporting process holds at once
-
-
-def plan_shards(shapes: dict[str, torch.Size], dtype: torch.dtype, limit: int) -> list[list[str]]:
-    """Group parameters, in order of their layers, into shards of at most `limit` bytes; a larger tensor gets its own."""
-    shards: list[list[str]] = []
-    room = 0
-    for name in sorted(shapes, key=_natural):
-        size = shapes[name].numel() * dtype.itemsize
-        if not shards or size > room:
-            shards.append([])
-            room = limit
-        shards[-1].append(name)
-        room -= size
-    return shards
 
 
 def write_weights(
@@ -37,20 +27,29 @@ def write_weights(
 ) -> None:
     """Write model.safetensors, or several shards and their index, as transformers reads them.
 
-    shapes: of every parameter under our names; read: gives one of them; rename: gives its name in the files. Raises
-    UserError if a parameter read has another shape, or values beyond the range of `dtype`.
+    Args:
+        directory: an existing folder.
+        shapes: of every parameter, by MegaTAPE's names.
+        dtype: the precision to store them in.
+        read: gives one of them.
+        rename: gives its name in the files.
+
+    Raises:
+        UserError: if a parameter that was read has another shape, or values beyond the range of `dtype`.
     """
-    shards = plan_shards(shapes, dtype, SHARD_BYTES)
-    index: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+    plan = split_state_dict_into_shards_factory(
+        {name: shape.numel() * dtype.itemsize for name, shape in shapes.items()},
+        get_storage_size=int,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=SHARD_BYTES,
+    )
+    for file, names in plan.filename_to_tensors.items():
         # No name holds the tensors: they are freed before the next shard is read.
         save_tensors({rename(name): checked(name, read(name), shapes[name], dtype) for name in names}, directory / file)
-        index |= dict.fromkeys(map(rename, names), file)
-    if len(shards) > 1:
-        total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
-        (directory / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
+    if plan.is_sharded:
+        files = {rename(name): file for name, file in plan.tensor_to_filename.items()}
+        text = json.dumps({"metadata": plan.metadata, "weight_map": files}, indent=2)
+        (directory / INDEX).write_text(text + "\n", encoding="utf-8")
 
 
 def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -64,8 +63,3 @@ def checked(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) ->
     if not stored.isfinite().all():
         raise UserError(f"{name} has values that {dtype} cannot hold: export with another `dtype`")
     return stored
-
-
-def _natural(name: str) -> list[int | str]:
-    """Sort key that puts blocks.2 before blocks.10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

@@ -14,11 +14,12 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
-from megatape.hf.adopt.architecture import Architecture, read_architecture
-from megatape.hf.adopt.importing import import_model
-from megatape.hf.adopt.record import IMPORT, open_import, read_record
+from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.export import export
+from megatape.hf.imports.importer import import_model
+from megatape.hf.imports.record import open_import
 from megatape.hf.loading import LoadedModel, load_exported
+from megatape.hf.model_folder import open_model_folder
 
 TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
 
@@ -68,9 +69,10 @@ class Base:
             import_model(self.source, folder, "rope", length)
             return folder
         directory = self.given or folder
-        if (source := Path(read_record(directory).source)) != self.source:
-            raise UserError(f"{directory} is an import of {source}, not of {self.source}: choose another `out`")
-        open_import(directory).verify()
+        weights = open_import(directory)
+        if weights.directory != self.source:
+            raise UserError(f"{directory} is an import of {weights.directory}, not of {self.source}: choose another `out`")
+        weights.verify()
         return directory
 
 
@@ -79,10 +81,10 @@ def open_base(folder: Path) -> Base:
 
     Raises FileNotFoundError, or UserError for one that is not supported, or whose frequencies are scaled already.
     """
-    given = folder.absolute() if (folder / IMPORT).is_file() else None
-    source = Path(read_record(folder).source) if given else folder.absolute()
-    found = read_architecture(source)
-    if not found.family.adoptable:
+    opened = open_model_folder(folder.absolute())
+    given = opened.path if opened.kind == "import" else None
+    found = read_architecture(source := opened.files)
+    if opened.kind == "export":
         raise UserError(
             f"{source} is a model with encoding {found.model.encoding}: the methods start from rotary positions, give "
             "the model that it was trained from"

@@ -119,5 +119,5 @@ def _check_free(settings: Sequence[str], taken: set[str]) -> None:
 def _as_it_was(config: Config, base: Base) -> Config:
     """The base's own model, to be tested beyond its length, in a configuration that is otherwise that of the methods."""
     model = base.found.model.model_copy(update={"max_positions": config.data.sequence_length})
-    export = config.export.model_copy(update={"family": base.found.theirs.model_type})
+    export = config.export.model_copy(update={"family": base.found.config.model_type})
     return config.model_copy(update={"model": model, "export": export})

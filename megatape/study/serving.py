@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from megatape.config import ModelConfig, load_config
 from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS
-from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.families.tape import Tape
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.efficiency import paper_config
@@ -112,7 +112,8 @@ def build(
         models[BASELINE] = LlamaForCausalLM(LlamaConfig(**fields))
         for name in encodings:
             size = with_encoding(config, name).position_size
-            models[name] = TapeForCausalLM(TapeConfig(**fields, encoding=name, position_size=size, position_length=longest))
+            own = {"encoding": name, "position_size": size, "position_length": longest}
+            models[name] = TapeForCausalLM(Tape().new_config(fields | own))
     for model in models.values():
         cast: torch.nn.Module = model.eval()
         cast.to(dtype)

@@ -15,24 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
-from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.record import IMPORT, open_import, read_record
-from megatape.hf.adopt.weights import find_weights
-from megatape.hf.families.family import stored_dtype
 from megatape.hf.folder import read_tokenizer
 from megatape.hf.merge import merge_adapter
+from megatape.hf.model_folder import ModelWeights, open_model_folder
 from megatape.hf.tokenizer import special_tokens, write_tokenizer
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import matrix, share_of, whole_shape
-from megatape.training.initial_state import CheckpointWeights, Source, check_fits
+from megatape.training.initial_state import check_fits
 from megatape.zero.state import WEIGHT
 
 
@@ -95,17 +89,18 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
     ranks cannot divide or whose positions depend on a run's seed.
     """
     with TemporaryDirectory() as temporary:
-        name, found = str(folder), folder
+        name, opened = str(folder), open_model_folder(folder, base)
         if adapter is not None:
-            name, found = f"{folder} with {adapter}", Path(temporary) / "merged"
-            merge_adapter(adapter, open_import(folder).directory if (folder / IMPORT).is_file() else folder, found)
-        source, dtype, tokenizer = _opened(found, base)
+            name, merged = f"{folder} with {adapter}", Path(temporary) / "merged"
+            merge_adapter(adapter, opened.files, merged)
+            opened = open_model_folder(merged)
+        source = opened.weights()
         source.verify(axis.rank, axis.size)
         check_fits(source, source.model)
         check_divisible(source.model, axis.size, name)
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        model = _filled(build_model(source.model, axis), source, axis, dtype, device)
-        files = Path(temporary) / "tokenizer"
+        model = _filled(build_model(source.model, axis), source, axis, device)
+        tokenizer, files = source.tokenizer(), Path(temporary) / "tokenizer"
         files.mkdir()
         write_tokenizer(tokenizer, source.model.max_positions, files)
         special = special_tokens(tokenizer)
@@ -129,25 +124,12 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
         raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out `tp`")
 
 
-def _opened(folder: Path, base: Path | None) -> tuple[Source, torch.dtype, Tokenizer]:
-    if (folder / MANIFEST).is_file():
-        checkpoint = CheckpointWeights(folder, base)
-        return checkpoint, stored_dtype(checkpoint.config), checkpoint.tokenizer()
-    if base is not None:
-        raise UserError(f"{folder} is no checkpoint that holds only what was trained: leave out `base`")
-    if (folder / IMPORT).is_file():
-        weights = open_import(folder)
-        return weights, getattr(torch, read_record(folder).dtype), load_tokenizer(weights.directory)
-    weights, dtype = find_weights(folder, read_architecture(folder))
-    return weights, getattr(torch, dtype), load_tokenizer(folder)
-
-
-def _filled(model: Transformer, source: Source, axis: Axis, dtype: torch.dtype, device: torch.device) -> Transformer:
+def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> Transformer:
     """The model with this rank's rows and columns of every weight; rows of padding are zero."""
     for name, parameter in model.named_parameters():
         local = tuple(parameter.shape)
         whole, share = whole_shape(parameter, local), share_of(parameter, local, axis)
-        block = torch.zeros(matrix(local), dtype=dtype)
+        block = torch.zeros(matrix(local), dtype=source.dtype)
         rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
         if rows.start < rows.stop:
             block[: rows.stop - rows.start] = source.read(WEIGHT, name, whole, rows, share.columns)

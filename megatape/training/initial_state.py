@@ -2,54 +2,29 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from megatape.checkpoint.manifest import MANIFEST, describe
+from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.place import RunPlace
-from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
+from megatape.checkpoint.weights import FileRecord, StoredWeights
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError, path_errors
-from megatape.hf.adopt.record import IMPORT, open_import
-from megatape.hf.adopt.weights import find_weights
+from megatape.errors import UserError, path_errors
+from megatape.hf.model_folder import ModelWeights, open_model_folder
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_block
 from megatape.model.lora import in_adapter
 from megatape.model.parts import position_parameters
 from megatape.parallel.parameters import settings
-from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import on_all
 from megatape.zero.state import WEIGHT, Reader
 
 _NAMED = 3  # parameters that an error names
-
-
-class Source(Protocol):
-    """Weights of a model, under our names."""
-
-    directory: Path
-
-    @property
-    def model(self) -> ModelConfig:
-        """The model that they belong to."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
-
-    def verify(self, share: int, shares: int) -> None:
-        """Compare every `shares`-th file with the hash that was recorded, if one was. Raises UserError or OSError."""
-
-    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """As zero.state.Reader."""
-
-    def stored(self) -> StoredWeights:
-        """Where the weights are; without hashes if none were recorded. Those of a checkpoint with a base: the base's."""
 
 
 class InitialState(NamedTuple):
@@ -61,44 +36,6 @@ class InitialState(NamedTuple):
 
     read: Reader
     base: StoredWeights | None
-
-
-class CheckpointWeights(CheckpointReader):
-    """The weights in a checkpoint of ours."""
-
-    @property
-    def model(self) -> ModelConfig:
-        return self.config.model
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return _shapes(self.model)
-
-    def stored(self) -> StoredWeights:
-        if self.base:
-            return self.base
-        held, shapes = self.manifest["tensors"][WEIGHT], self.shapes()
-        tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in held.items()}
-        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(held.values())}
-        return StoredWeights(self.directory, tensors, files)
-
-
-def open_source(directory: Path, base: Path | None = None) -> Source:
-    """The weights in the folder of an import, a checkpoint or an exported model. base: as CheckpointReader takes it.
-
-    Raises FileNotFoundError or UserError.
-    """
-    if (directory / MANIFEST).is_file() or RunFolder(directory).list_checkpoints():
-        return CheckpointWeights(directory, base)
-    if base is not None:
-        raise UserError(f"{directory} is no checkpoint that holds only what was trained: leave out --base")
-    if (directory / IMPORT).is_file():
-        return open_import(directory)
-    if not directory.is_dir():
-        raise MissingPath(f"{directory}: no such folder")
-    # Here, because transformers takes seconds to import.
-    from megatape.hf.adopt.architecture import read_architecture
-
-    return find_weights(directory, read_architecture(directory))[0]
 
 
 def initial_state(
@@ -144,7 +81,7 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
     return read
 
 
-def check_fits(source: Source, model: ModelConfig) -> None:
+def check_fits(source: ModelWeights, model: ModelConfig) -> None:
     """Raise UserError naming the parameters that keep `model` from starting with these weights.
 
     With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing.
@@ -170,13 +107,13 @@ def check_fits(source: Source, model: ModelConfig) -> None:
 
 def _open_verified(
     directory: Path, model: ModelConfig, frozen: set[str], place: RunPlace
-) -> tuple[Source, StoredWeights | None]:
+) -> tuple[ModelWeights, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
     source, base, topology = None, None, place.topology
 
     def verify() -> dict[str, dict[str, Any]]:
         nonlocal source, base
-        source = open_source(directory, place.base)
+        source = open_model_folder(directory, place.base).weights()
         check_fits(source, model)
         source.verify(topology.rank, topology.world_size)
         stored = source.stored()
@@ -191,7 +128,7 @@ def _open_verified(
     return source, base if base.tensors else None
 
 
-def _summary(source: Source, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
+def _summary(source: ModelWeights, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
     """Lines about what a run starts from."""
     yield f"starting from the weights in {source.directory}"
     for change in differences(source.model, model):

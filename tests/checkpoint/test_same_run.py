@@ -9,7 +9,7 @@ import pytest
 from megatape.checkpoint.same_run import changed_settings, check_end_token, check_same_run
 from megatape.config import parse_config
 from megatape.data.tokenizers.files import load_tokenizer
-from tests.adopted import write_llama3
+from tests.helpers.imported import write_llama3
 from tests.helpers.raw_config import RAW, parse
 
 PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.checkpoint.weights import FileRecord
-from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
+from megatape.hf.imports.importer import import_model
 from megatape.plan.memory import checkpoint_bytes
 from tests.conftest import Command
 from tests.helpers.runs import flip_byte, tensors
-from tests.hf.tiny import save_tiny
+from tests.helpers.tiny_models import save_tiny
 from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"

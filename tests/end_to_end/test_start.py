@@ -20,21 +20,22 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.data.training.splits import open_data
-from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.folder import read_model
+from megatape.hf.imports.importer import import_model
+from megatape.hf.model_folder import open_model_folder
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
-from megatape.training.initial_state import check_fits, initial_state, open_source
+from megatape.training.initial_state import check_fits, initial_state
 from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests import bounds
 from tests.bounds import assert_close
-from tests.hf.tiny import MODELS, save_tiny
+from tests.helpers.tiny_models import MODELS, save_tiny
 from tests.workers import WITH_TRANSFORMERS, run_workers
 
 CASES = "tests.training.cases:train_cases"
@@ -213,11 +214,11 @@ def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., 
     for name, (encoding, changes, message) in wrong.items():
         folder = imported("llama", encoding)
         section = json.loads((folder / "config.json").read_text())["model"]
-        check_fits(open_source(folder), parse_model(section, name))
+        check_fits(open_model_folder(folder).weights(), parse_model(section, name))
         with pytest.raises(ValueError, match=re.escape(message)):
-            check_fits(open_source(folder), parse_model(section | changes, name))
+            check_fits(open_model_folder(folder).weights(), parse_model(section | changes, name))
     with pytest.raises(FileNotFoundError, match="none: no such folder"):
-        open_source(tmp_path / "none")
+        open_model_folder(tmp_path / "none").weights()
 
     save_tiny("llama", tmp_path / "changed")
     import_model(tmp_path / "changed", tmp_path / "import", "rope", 32)

@@ -17,7 +17,7 @@ from megatape import registry
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.export import export
 from megatape.model.transformer import Transformer
-from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},

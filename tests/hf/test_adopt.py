@@ -12,18 +12,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.config import ScalingConfig, load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.hf.adopt import importing
-from megatape.hf.adopt.architecture import read_architecture
-from megatape.hf.adopt.check import logit_difference
-from megatape.hf.adopt.importing import import_model
-from megatape.hf.adopt.record import open_import, read_record
-from megatape.hf.adopt.weights import find_weights
+from megatape.hf.architecture import read_architecture
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.imports import importer
+from megatape.hf.imports.check import logit_difference
+from megatape.hf.imports.importer import import_model
+from megatape.hf.imports.record import open_import, read_record
 from megatape.hf.tokenizer_sentencepiece import build_tokenizer, read_proto
 from megatape.zero.state import WEIGHT
 from tests import bounds
 from tests.bounds import assert_within
 from tests.conftest import Command
-from tests.hf.tiny import MODELS, VOCAB_SIZE, save_tiny
+from tests.helpers.tiny_models import MODELS, VOCAB_SIZE, save_tiny
 
 NORM = "model.norm.weight"
 
@@ -56,15 +56,15 @@ def llama(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("encoding", ["rope", "tape"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, encoding: str) -> None:
-    """TAPE's updates start at zero, so it starts as the model that it adopts. The reference is loaded by from_pretrained, not
+    """TAPE's updates start at zero, so it starts as the model that is imported. The reference is loaded by from_pretrained, not
     by us."""
     folder, _ = tiny(name)
     found = read_architecture(folder)
-    weights, dtype = find_weights(folder, found)
+    weights = find_weights(folder, found)
     model = parse_model(found.model.model_dump(exclude={"position_size"}) | {"encoding": encoding}, name)
     tokens = torch.randint(model.vocab_size, (2, 60), generator=torch.Generator().manual_seed(3))
-    assert dtype == "float32"
-    assert_within(logit_difference(found, weights, model, tokens), bounds.ADOPTED, what=name)
+    assert weights.dtype == torch.float32
+    assert_within(logit_difference(found, weights, model, tokens), bounds.IMPORTED, what=name)
     theirs = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     for ours, record in weights.tensors.items():
         shape = record.shape
@@ -82,7 +82,7 @@ def test_the_check_notices(tiny: Callable[..., Any], name: str, field: str, valu
     found = read_architecture(folder)
     wrong = parse_model(found.model.model_dump() | {field: value}, name)
     tokens = torch.arange(200)[None]
-    assert logit_difference(found, find_weights(folder, found)[0], wrong, tokens) > 3 * importing.LIMIT
+    assert logit_difference(found, find_weights(folder, found), wrong, tokens) > 3 * importer.LIMIT
 
 
 def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("llama", {"architectures": ["GemmaForCausalLM"]}, "architectures is .*Gemma.*: only one of LlamaForCausalLM, Mistral"),
+        ("llama", {"architectures": ["GemmaForCausalLM"]}, "architectures is .*Gemma.*: only LlamaForCausalLM is supported"),
         ("llama", {"architectures": None}, "architectures is None"),
         ("llama", {"model_type": "mistral"}, "model_type is 'mistral', but architectures"),
         ("llama", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map names code"),
@@ -216,9 +216,9 @@ def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_pat
         assert read_architecture(folder).model == expected
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}, folder / "model.safetensors")
-    assert len(find_weights(folder, read_architecture(folder))[0].tensors) == len(tensors)
+    assert len(find_weights(folder, read_architecture(folder)).tensors) == len(tensors)
     save_file(tensors | {NORM: tensors[NORM].bfloat16()}, folder / "model.safetensors")
-    assert find_weights(folder, read_architecture(folder))[1] == "float32"  # holds the values of both
+    assert find_weights(folder, read_architecture(folder)).dtype == torch.float32  # holds the values of both
 
 
 def _published(**fields: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An adopted tokenizer from data to checkpoint to export to generated text."""
+"""An imported tokenizer from data to checkpoint to export to generated text."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,9 @@ from megatape.hf.export import export
 from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import load_exported
 from megatape.hf.tokenizer import special_tokens
-from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
 from tests.conftest import Command, small_config
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.workers import run_workers
 
 
@@ -109,7 +109,7 @@ def test_scores_that_tie_prepare_data_but_are_not_exported(command: Command, tmp
         special_tokens(tokenizer)
 
 
-def test_a_run_on_adopted_data(command: Command, tmp_path: Path) -> None:
+def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
     """Training, checkpoint, resume and export, in real processes; the checkpoint needs neither data nor source folder."""
     source = write_llama3(tmp_path / "llama3")
     files = load_tokenizer(source).files

@@ -17,13 +17,13 @@ import megatape.hf.weights
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
-from megatape.hf.families.tape import CHOICE, CODE, NAME
+from megatape.hf.families.tape import CODE
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.hf.conftest import SHAPES, Exported
 from tests.workers import run_workers
 
@@ -39,12 +39,11 @@ COMMON = {
 
 def test_files(exported: Callable[..., Exported]) -> None:
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
-    model = {"configuration_tape.py", "modeling_tape.py", "encoding.py", "encoding_name.py", "model_encoding.py"}
-    model |= {"growing_cache.py", "wide_attention.py"}
+    model = {"configuration_tape.py", "modeling_tape.py", "attention.py", "cache.py", "encoding.py", "encodings.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"encoding_tape.py", "rotary.py"}
     assert {path.name for path in exported("grouped", "fire").folder.iterdir()} == COMMON | model | {"encoding_fire.py"}
     vector = {path.name for path in exported("grouped", "tape_vector").folder.iterdir()}
-    assert vector == COMMON | model | {"encoding_tape_vector.py", "encoding_tape.py", "rotary.py"}
+    assert vector == COMMON | model | {"encoding_tape_ablations.py", "encoding_tape.py", "rotary.py"}
     assert {path.name for path in rope.iterdir()} == COMMON
     config = json.loads((tape / "config.json").read_text())
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_tape.TapeForCausalLM"
@@ -120,9 +119,9 @@ def test_loads_without_megatape(
     assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
 
 
-def test_the_name_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
+def test_the_table_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
     """What export writes is what type checkers and readers see in the package."""
-    assert (exported("grouped").folder / f"{NAME}.py").read_text() == (CODE / f"{NAME}.py").read_text()
+    assert (exported("grouped").folder / "encodings.py").read_text() == (CODE / "encodings.py").read_text()
 
 
 def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path) -> None:
@@ -139,8 +138,6 @@ def test_exported_code_imports_only_torch_and_transformers() -> None:
     paths = list(CODE.glob("*.py"))
     assert len(paths) > len({entry.exported.partition(":")[0] for entry in ENCODINGS.values() if entry.exported})
     for path in paths:
-        if path.stem == CHOICE:
-            continue  # export writes another
         lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
         assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}
 

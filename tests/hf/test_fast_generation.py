@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
-from megatape.hf.modeling.growing_cache import GrowingLayer
-from megatape.hf.modeling.wide_attention import find_spans, one_query_attention
+from megatape.hf.modeling.attention import find_spans, one_query_attention
+from megatape.hf.modeling.cache import GrowingLayer
 from tests import bounds
 from tests.bounds import assert_close
-from tests.hf.checkpoint import VOCAB_SIZE
+from tests.helpers.memory_checkpoint import VOCAB_SIZE
 from tests.hf.conftest import Exported
 
 # Rows of 20: padded on the left, on the right, on both sides, not at all, and nothing but padding.

@@ -17,9 +17,9 @@ from megatape.hf.export import export
 from megatape.hf.folder import read_tokenizer
 from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import LoadedModel, load_exported
-from tests.adopted import FAMILIES, write_llama3
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.imported import FAMILIES, write_llama3
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.hf.conftest import Exported
 
 PROMPTS = ["The fox", "over", "and then\n    the dog jumps\n    over the quick brown fox", "12345 times"]

@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 from tests import bounds
 from tests.bounds import assert_close, relative_difference
-from tests.hf.checkpoint import VOCAB_SIZE
+from tests.helpers.memory_checkpoint import VOCAB_SIZE
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
 NEW = 24

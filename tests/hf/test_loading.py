@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from megatape.hf.adopt.importing import import_model
 from megatape.hf.export import export
+from megatape.hf.imports.importer import import_model
 from megatape.hf.loading import load_exported, load_trained
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
-from tests.adopted import write_llama3
 from tests.conftest import Command
+from tests.helpers.imported import write_llama3
+from tests.helpers.tiny_models import save_tiny
 from tests.hf.test_lora import CASES, TOKENS, adapted
-from tests.hf.tiny import save_tiny
 
 
 def logits(folder: Path, adapter: Path | None = None) -> Tensor:

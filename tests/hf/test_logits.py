@@ -13,7 +13,7 @@ from megatape.model.record import recorded_streams
 from megatape.parallel.parameters import settings
 from tests import bounds
 from tests.bounds import assert_close, assert_within, relative_difference
-from tests.hf.checkpoint import VOCAB_SIZE
+from tests.helpers.memory_checkpoint import VOCAB_SIZE
 from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
 
@@ -211,7 +211,7 @@ def test_attention_that_needs_values_as_wide_as_keys_is_not_offered(exported: Ca
             {"encoding": "xpos", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
             "rope_type 'linear', but encoding xpos has no scaled frequencies",
         ),
-        ("tape", {"encoding": "rope"}, "encoding is 'rope', but the code beside this configuration is that of 'tape'"),
+        ("tape", {"encoding": "rope"}, "encoding is 'rope', but there is only code for tape"),
     ],
 )
 def test_what_the_code_does_not_know_is_refused(

@@ -19,7 +19,7 @@ from megatape.model.transformer import Transformer
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.checkpoint import VOCAB_SIZE, MemoryCheckpoint, memory_checkpoint
+from tests.helpers.memory_checkpoint import VOCAB_SIZE, MemoryCheckpoint, memory_checkpoint
 
 TARGETS = {
     "query": "q_proj",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from megatape.attention.operation import Attends
 from megatape.checkpoint.reader import CheckpointReader
@@ -106,11 +107,10 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     assert names == {
         "configuration_tape.py",
         "modeling_tape.py",
+        "attention.py",
+        "cache.py",
         "encoding.py",
-        "encoding_name.py",
-        "model_encoding.py",
-        "growing_cache.py",
-        "wide_attention.py",
+        "encodings.py",
         f"{FILE}.py",
     }
     model = build_model(checkpoint.config.model)
@@ -119,6 +119,9 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     with torch.no_grad():
         expected = model(tokens, torch.arange(30)[None])
         assert_close(load_exported(tmp_path / "out").model(tokens).logits, expected, bounds.EXPORTED)
+        remote = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+        assert remote.__module__.startswith("transformers_modules.")
+        assert_close(remote(tokens).logits, expected, bounds.EXPORTED)
 
 
 def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any]) -> None:

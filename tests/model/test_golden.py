@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatape.hf import authors
 from tests import bounds, check_golden
 from tests.bounds import assert_within
+from tests.helpers import reference_format
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))
 
 
 def test_there_are_golden_files() -> None:
     """One for every encoding of the authors, except the one that draws new positions at each call."""
-    assert {path.stem for path in FILES} == authors.ENCODINGS.keys() - {"randrope"}
+    assert {path.stem for path in FILES} == reference_format.REFERENCE_ENCODINGS.keys() - {"randrope"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -28,21 +28,21 @@ def test_equals_the_authors(path: Path) -> None:
 
 def test_notices_a_wrong_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison fails by a wide margin if the gain is read by columns instead of rows."""
-    right = authors._our_weight
+    right = reference_format._megatape_weight
 
-    def wrong(name: str, theirs: list[torch.Tensor]) -> torch.Tensor:
-        return theirs[0].sum(0) if name.endswith("position.gain") else right(name, theirs)
+    def wrong(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+        return parts[0].sum(0) if name.endswith("position.gain") else right(name, parts)
 
-    monkeypatch.setattr(authors, "_our_weight", wrong)
+    monkeypatch.setattr(reference_format, "_megatape_weight", wrong)
     found = check_golden.differences(next(path for path in FILES if path.stem == "adape"))
     assert found["logits"] > 100 * bounds.GOLDEN.limit
 
 
 def test_another_threshold_is_refused() -> None:
     with pytest.raises(ValueError, match="init_L is 80"):
-        authors.our_weights({"model.layers.0.self_attn.rotary_emb.init_L": torch.tensor(80.0)})
+        reference_format.megatape_weights({"model.layers.0.self_attn.rotary_emb.init_L": torch.tensor(80.0)})
 
 
 def test_unknown_parameter_is_named() -> None:
     with pytest.raises(ValueError, match="model.layers.0.what.weight"):
-        authors.our_name("model.layers.0.what.weight")
+        reference_format.megatape_name("model.layers.0.what.weight")

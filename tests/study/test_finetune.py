@@ -25,7 +25,7 @@ from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.tiny import save_tiny
+from tests.helpers.tiny_models import save_tiny
 from tests.study.cells import cells
 
 LENGTH = 32  # that the base is made for

@@ -14,7 +14,7 @@ from megatape.tasks.divided import check_divisible, load_divided
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 from tests.model.builder import SHAPE
 from tests.workers import WITH_TRANSFORMERS, Workers
 

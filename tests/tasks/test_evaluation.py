@@ -19,7 +19,7 @@ from megatape.tasks.models import name_models
 from megatape.tasks.perplexity import Perplexity
 from megatape.tasks.ranks import FailedElsewhere
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.workers import WITH_TRANSFORMERS, Workers
 
 Evaluate = Callable[..., tuple[int, str, str]]

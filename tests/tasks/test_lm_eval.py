@@ -27,10 +27,10 @@ from megatape.tasks.evaluation import evaluate
 from megatape.tasks.lm_eval import LmEval
 from megatape.tasks.lm_eval_model import LmEvalModel
 from tests import bounds
-from tests.adopted import TEXTS, write_llama3, write_qwen
 from tests.bounds import assert_close
 from tests.conftest import Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.imported import TEXTS, write_llama3, write_qwen
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 POSITIONS = 96
 QUESTIONS: list[dict[str, Any]] = [

@@ -20,7 +20,7 @@ from megatape.tasks.passkey import PAPER, Passkey
 from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, DEPTHS, GARBAGE, TASK, authors_question
 from megatape.tasks.ruler_questions import ruler_question
 from tests.conftest import Command
-from tests.hf.checkpoint import VOCAB_SIZE, memory_checkpoint
+from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 
 # Of what the authors' eval_retrieval.py (VITA-Group/TAPE at 466d9e6) gives for its eight lengths and seeds 0 to 19.
 SHA256 = "09cbb7fb008725518a6abdf66cda1516294ae680bb0062fd49b15daadcb60882"

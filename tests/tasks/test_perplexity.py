@@ -21,7 +21,7 @@ from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScor
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import VOCAB_SIZE, Command
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 
 def measure(loaded: LoadedModel, data: Path, *settings: Any, **named: Any) -> PerplexityScores:

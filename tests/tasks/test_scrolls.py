@@ -20,8 +20,8 @@ from megatape.tasks.prompt_tokenizer import PromptTokenizer
 from megatape.tasks.scrolls import PAPER, Scrolls
 from megatape.tasks.scrolls_sets import SETS, parse_set
 from megatape.tasks.text_scores import rouge_scorer
-from tests.adopted import FAMILIES
 from tests.conftest import Command
+from tests.helpers.imported import FAMILIES
 from tests.tasks.test_scores import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
 from tests.workers import Workers
 

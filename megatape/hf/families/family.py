@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
+from megatape.hf.checkpoint import stored_dtype
 from megatape.hf.tokenizer import SpecialTokens
 from megatape.model.encodings.rotary import scaled_base
 
@@ -62,7 +62,6 @@ class Family:
     that code in the exported folder only, so that loading it without MegaTAPE takes trust_remote_code. model_class: the
     installed class that runs a folder of it. undeclared: fields that this class reads, though its configuration does not
     declare them.
-    adoptable: whether models that others made can be imported.
     """
 
     tag: ClassVar[str]
@@ -70,7 +69,6 @@ class Family:
     remote_code: ClassVar[bool] = False
     model_class: ClassVar[type[PreTrainedModel]]
     undeclared: ClassVar[frozenset[str]] = frozenset()
-    adoptable: ClassVar[bool] = False
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
@@ -78,6 +76,10 @@ class Family:
         found = self.model_class.config_class
         assert found is not None
         return found
+
+    def new_config(self, fields: dict[str, Any]) -> PreTrainedConfig:
+        """A configuration with these fields of a config.json."""
+        return self.config_class(**fields)
 
     def parameter_name(self, name: str) -> str:
         """Name of one of our parameters in an exported model."""
@@ -104,12 +106,6 @@ class Family:
 
     def write_code(self, model: ModelConfig, folder: Path) -> None:
         """Copy the code that the model needs into the exported folder."""
-
-
-def stored_dtype(config: Config) -> torch.dtype:
-    """The precision in which exported weights are stored."""
-    dtype: torch.dtype = getattr(torch, config.export.dtype or config.training.precision)
-    return dtype
 
 
 def llama_fields(config: Config, special: SpecialTokens) -> dict[str, Any]:

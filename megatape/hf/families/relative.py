@@ -22,7 +22,6 @@ class Relative(Family):
     fixed: fields of its configuration that our models have with one value only; they are refused with another.
     """
 
-    adoptable = True
     fixed: ClassVar[dict[str, Any]] = {"hidden_act": "silu", "attention_dropout": 0.0}
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:

@@ -5,7 +5,8 @@ relatively.
 """
 
 import shutil
-from importlib.util import find_spec
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,28 @@ from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_imports
 
 from megatape.config import Config, ModelConfig
+from megatape.errors import UserError
 from megatape.hf import modeling
 from megatape.hf.families.family import FIELDS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.modeling.encodings import ENCODINGS as INSTALLED
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.hf.tokenizer import SpecialTokens
-from megatape.registry import ENCODINGS
+from megatape.registry import ENCODINGS, EncodingEntry
 
 CODE = Path(modeling.__path__[0])
-MODEL = "modeling_tape"
-# The files of an exported folder that differ by encoding. The configuration imports the name, which makes it a class of its own
-# for each encoding: transformers remembers one model class for each configuration class and would run the first model's code
-# for all.
-NAME, CHOICE = "encoding_name", "model_encoding"
+# encodings.py of an exported folder, as the package has it for TAPE. That the configuration imports it gives each encoding a
+# configuration class of its own: transformers remembers one model class for each configuration class.
+TABLE = '''"""The position encodings that there is code for, by the name that config.json has under "encoding"."""
+
+from .encoding import Encoding
+from .{module} import {name}
+
+ENCODINGS: dict[str, type[Encoding]] = {{
+    "{encoding}": {name},
+}}
+'''
 
 # Fields that our model section has under the same name.
 _OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm")
@@ -36,12 +45,12 @@ _PREFIXES = {"position.": "position.", "attention.bias.": "self_attn.bias."}
 
 
 class Tape(Family):
-    """See above."""
+    """A transformer that is exported with its code."""
 
     tag = "tape"
     code_note = (
-        "The model's code is `modeling_tape.py` in this folder, and the files that it imports; it needs\n"
-        "PyTorch and transformers > 5.3 and nothing else. Flash and flex attention are not supported."
+        "The model's code is `modeling_tape.py` in this folder, and `encodings.py` names its position encoding.\n"
+        "They need PyTorch and transformers > 5.3 and nothing else. Flash and flex attention are not supported."
     )
     remote_code = True
     undeclared = frozenset({"imports"})
@@ -61,59 +70,58 @@ class Tape(Family):
             "position_seed": config.training.seed,
             "auto_map": {
                 "AutoConfig": "configuration_tape.TapeConfig",
-                "AutoModel": f"{MODEL}.TapeModel",
-                "AutoModelForCausalLM": f"{MODEL}.TapeForCausalLM",
+                "AutoModel": "modeling_tape.TapeModel",
+                "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
             },
         }
         if config.run.imports:
             own["imports"] = list(config.run.imports)
-        return TapeConfig(**llama_fields(config, special) | own, architectures=["TapeForCausalLM"])
+        return self.new_config(llama_fields(config, special) | own | {"architectures": ["TapeForCausalLM"]})
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
         shared = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
         return shared | {name: getattr(config, name) for name in _OWN} | rotary_fields(config)
 
+    def new_config(self, fields: dict[str, Any]) -> PreTrainedConfig:
+        if (encoding := fields.get("encoding", "tape")) not in INSTALLED:
+            _install(encoding)
+        return TapeConfig(**fields)
+
     def write_code(self, model: ModelConfig, folder: Path) -> None:
-        entry = ENCODINGS[model.encoding]
-        assert entry.exported is not None  # else this family does not represent the model
-        module, _, name = entry.exported.partition(":")
-        spec = find_spec(module)
-        assert spec is not None and spec.origin is not None, f"{module}, named by megatape/registry.py, does not exist"
-        source = Path(spec.origin)
-        (folder / f"{NAME}.py").write_text(_name(model.encoding, entry.scalable), encoding="utf-8")
-        (folder / f"{CHOICE}.py").write_text(_choice(source.stem, name), encoding="utf-8")
-        shutil.copyfile(source, folder / source.name)
-        needed = [CODE / f"{MODEL}.py", *_imports(source)]
+        source, name = _find_code(ENCODINGS[model.encoding])
+        table = TABLE.format(module=source.stem, name=name, encoding=model.encoding)
+        (folder / "encodings.py").write_text(table, encoding="utf-8")
+        needed = [source, CODE / "modeling_tape.py"]
         while needed:
             file = needed.pop()
             if not (folder / file.name).exists():
                 shutil.copyfile(file, folder / file.name)
-                needed += _imports(file)
+                needed += (CODE / f"{module}.py" for module in get_relative_imports(file))
 
 
-def _imports(file: Path) -> list[Path]:
-    return [CODE / f"{module}.py" for module in get_relative_imports(file)]
+def _find_code(entry: EncodingEntry) -> tuple[Path, str]:
+    """The file with an encoding's code for exported models, and the name of the class in it."""
+    assert entry.exported is not None  # else this family does not represent the model
+    module, _, name = entry.exported.partition(":")
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, f"{module}, named in the registry, does not exist"
+    return Path(spec.origin), name
 
 
-def _name(encoding: str, scalable: bool) -> str:
-    return f'''"""The name of this model's position encoding."""
-
-NAME = "{encoding}"
-SCALABLE = {scalable}  # whether rope_parameters may change its frequencies
-'''
-
-
-def _choice(file: str, name: str) -> str:
-    return f'''"""The position encoding of this model."""
-
-from .encoding import Encoding
-from .{NAME} import NAME, SCALABLE
-from .{file} import {name}
-
-
-def find_encoding(name: str) -> tuple[type[Encoding], bool]:
-    """Its class, and whether rope_parameters may change its frequencies. Raises ValueError for another name."""
-    if name != NAME:
-        raise ValueError(f"encoding is {{name!r}}, but the code beside this configuration is that of {{NAME!r}}")
-    return {name}, SCALABLE
-'''
+def _install(encoding: str) -> None:
+    """Add a registered encoding to the table of the installed code, whose package its file becomes a part of."""
+    entry = ENCODINGS.get(encoding)
+    if entry is None or entry.exported is None:
+        known = ", ".join(name for name, entry in ENCODINGS.items() if entry.exported)
+        raise UserError(f"encoding {encoding!r} has no installed code: register it, or use one of {known}")
+    source, name = _find_code(entry)
+    module = f"{modeling.__name__}.{source.stem}"
+    if module not in sys.modules:
+        spec = spec_from_file_location(module, source)
+        assert spec is not None and spec.loader is not None
+        sys.modules[module] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    code = getattr(sys.modules[module], name)
+    if code.scalable != entry.scalable:
+        raise UserError(f"{source}: {name}.scalable is not {entry.scalable}, as the registry has it: make them equal")
+    INSTALLED[encoding] = code

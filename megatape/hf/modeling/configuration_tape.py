@@ -1,20 +1,18 @@
-"""Configuration of MegaTAPE models for transformers. This file needs only transformers."""
+"""Configuration of MegaTAPE models for transformers."""
 
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from .encoding_name import NAME
-
 
 class TapeConfig(PreTrainedConfig):
     """Shape of a language model with TAPE or another position encoding; names as in LlamaConfig.
 
-    encoding is the name of the position encoding, whose code lies beside the model's. Some encodings read: position_size, the
-    inner width of TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its
-    random positions unless a text has more, drawn with position_seed; rope_parameters with rope_theta, the base of the rotary
-    frequencies that positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position
-    channels are the key/value heads.
+    encoding is a name of encodings.py, by default the first one there. Some encodings read: position_size, the inner width of
+    TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its random positions
+    unless a text has more, drawn with position_seed; rope_parameters with rope_theta, the base of the rotary frequencies that
+    positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position channels are the
+    key/value heads.
 
     attention_bias says which projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys
     are normalized over the head size before they are rotated.
@@ -23,20 +21,20 @@ class TapeConfig(PreTrainedConfig):
     model_type = "tape"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
-    encoding: str = NAME
     # None stands for a default that __post_init__ fills in.
+    encoding: str = None
     vocab_size: int = 32000
     hidden_size: int = 768
     intermediate_size: int = 3072
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
-    num_key_value_heads: int = None  # type: ignore[assignment]
-    head_dim: int = None  # type: ignore[assignment]
-    position_size: int = None  # type: ignore[assignment]
-    position_length: int = None  # type: ignore[assignment]
+    num_key_value_heads: int = None
+    head_dim: int = None
+    position_size: int = None
+    position_length: int = None
     position_seed: int = 0
     max_position_embeddings: int = 1024
-    rope_parameters: dict[str, Any] = None  # type: ignore[assignment]
+    rope_parameters: dict[str, Any] = None
     attention_bias: str = "none"
     qk_norm: bool = False
     rms_norm_eps: float = 1e-5
@@ -48,6 +46,12 @@ class TapeConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
+        from .encodings import ENCODINGS  # here, because they are configured by this class
+
+        if self.encoding is None:
+            self.encoding = next(iter(ENCODINGS))
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"encoding is {self.encoding!r}, but there is only code for {', '.join(ENCODINGS)}")
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None:
@@ -62,5 +66,7 @@ class TapeConfig(PreTrainedConfig):
             raise ValueError(
                 f"rope_parameters has rope_type {kind!r}: use 'default' (with any rope_theta), 'linear', 'yarn' or 'llama3'"
             )
+        if kind != "default" and not ENCODINGS[self.encoding].scalable:
+            raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {self.encoding} has no scaled frequencies")
         if self.attention_bias not in ("none", "qkv", "qkvo"):
             raise ValueError(f"attention_bias is {self.attention_bias!r}: use 'none', 'qkv' or 'qkvo'")

@@ -40,6 +40,7 @@ class StateUpdate(nn.Module):
 class Encoding:
     """A position encoding. Every answer of this base is "nothing": the model sees no positions but through its causal mask."""
 
+    scalable: ClassVar[bool] = False  # whether rope_parameters may scale its frequencies
     attention_moves_state: ClassVar[bool] = False  # with the weights that move the values
 
     def __init__(self, config: TapeConfig) -> None:

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from .encoding import Encoding
-from .rotary import all_channels, rotary_parts, rotate
+from .rotary import RotaryEncoding
 
 
-class RandPE(Encoding):
+class RandPE(RotaryEncoding):
     """The n-th token of a text gets the n-th of sorted random positions.
 
     They are always the same ones for a seed and their number: config.position_length, or as many as a longer text has.
@@ -34,10 +33,3 @@ class RandPE(Encoding):
         counts, position_ids = torch.broadcast_tensors(num_drawn[:, None], position_ids)
         texts = zip(counts[:, 0].tolist(), position_ids, strict=True)
         return torch.stack([drawn[:count].sort().values.to(ids.device)[ids] for count, ids in texts])
-
-    def state(self, positions: Tensor) -> Tensor:
-        return all_channels(self.config, *rotary_parts(self.config, positions))
-
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert state is not None
-        return rotate(q, state), rotate(k, state)

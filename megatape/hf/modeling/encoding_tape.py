@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .configuration_tape import TapeConfig
-from .encoding import Encoding, StateUpdate
-from .rotary import all_channels, rotary_parts, rotate
+from .encoding import StateUpdate
+from .rotary import RotaryEncoding
 
 
 class TapeUpdate(StateUpdate):
@@ -66,36 +66,14 @@ class TapeUpdate(StateUpdate):
         return mixing.to(e.dtype) @ e
 
 
-class Tape(Encoding):
+class Tape(RotaryEncoding):
     """The whole of TAPE.
 
     e starts as rotary angles, rotates queries and keys, and is moved by attention and feed-forward network.
     """
 
+    scalable = True
     attention_moves_state = True
-
-    def state(self, positions: Tensor) -> Tensor:
-        return all_channels(self.config, *rotary_parts(self.config, positions))
-
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert state is not None
-        return rotate(q, state), rotate(k, state)
 
     def update(self) -> StateUpdate:
         return TapeUpdate(self.config)
-
-
-class TapeAttentionOnly(Tape):
-    """Without the feed-forward update."""
-
-    def update(self) -> StateUpdate:
-        return TapeUpdate(self.config, feed_forward=False)
-
-
-class TapeMlpOnly(Tape):
-    """Without the attention update."""
-
-    attention_moves_state = False
-
-    def update(self) -> StateUpdate:
-        return TapeUpdate(self.config, attention=False)

@@ -1,13 +1,13 @@
 """MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
 
-model_encoding.py finds the class of the one that the configuration names; encoding.py has the questions that it answers. An
-exported folder with this file needs only torch and transformers.
+encodings.py has the class of the one that the configuration names, encoding.py what the model asks of it. Nothing is needed but
+torch and transformers.
 
 Shapes as in encoding.py, and P cached tokens, K = P + N keys. Beside the hidden states x [B, N, C] the layers carry the
 encoding's state e: with TAPE a position tensor [B, N, L, W] for every token, which each layer moves.
 
 Rotated keys and [v | e] as values are all that a later token needs, so any cache of transformers that lets values be wider than
-keys holds TAPE; the dynamic one is given room to grow (growing_cache.py).
+keys holds TAPE; the dynamic one reserves capacity (cache.py).
 """
 
 from typing import Any
@@ -24,39 +24,11 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from .attention import Spans, biased_mask, eager_attention, find_spans, wide_attention
+from .cache import reserve_capacity
 from .configuration_tape import TapeConfig
 from .encoding import Encoding, LayerBias, StateUpdate
-from .growing_cache import give_room
-from .model_encoding import find_encoding
-from .wide_attention import Spans, find_spans, wide_attention
-
-
-def eager_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **kwargs: Any
-) -> tuple[Tensor, Tensor]:
-    """Attention in plain matrix products; values may be wider than keys. mask [B, 1, N, P + N] is added to the scores.
-
-    Returns the outputs [B, N, H, value size] and the weights [B, H, N, P + N].
-    """
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.mT * scaling
-    if mask is not None:
-        scores = scores + mask
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
-def biased_mask(bias: Tensor, mask: Tensor | None, distance: Tensor, dtype: torch.dtype) -> Tensor:
-    """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores.
-
-    mask: what transformers made, bool (true: may be seen) or to be added, or None if nothing but later tokens is hidden.
-    """
-    lowest = torch.finfo(dtype).min
-    if mask is None:
-        mask = distance >= 0
-    hidden = ~mask if mask.dtype == torch.bool else mask < 0
-    return bias.to(dtype).masked_fill(hidden, lowest)
+from .encodings import ENCODINGS
 
 
 class TapeRMSNorm(nn.Module):
@@ -121,7 +93,7 @@ class TapeAttention(nn.Module):
         """Attend from the new tokens to them and to those in the cache.
 
         h [B, N, C], e as Encoding.state has it, index [N] of the new tokens among all that the cache holds, spans as
-        wide_attention has them. Returns the output [B, N, C], the weights if the backend has them, and A e of every query head
+        attention.py has them. Returns the output [B, N, C], the weights if the backend has them, and A e of every query head
         [B, N, H, W] if attention moves the state.
         """
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
@@ -184,9 +156,9 @@ class TapePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["TapeDecoderLayer"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _can_record_outputs = {"hidden_states": TapeDecoderLayer, "attentions": TapeAttention}  # noqa: RUF012
+    _no_split_modules = ["TapeDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _can_record_outputs = {"hidden_states": TapeDecoderLayer, "attentions": TapeAttention}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -200,13 +172,7 @@ class TapeModel(TapePreTrainedModel):
 
     def __init__(self, config: TapeConfig) -> None:
         super().__init__(config)
-        encoding, scalable = find_encoding(config.encoding)
-        kind = config.rope_parameters["rope_type"]
-        if kind != "default" and not scalable:
-            raise ValueError(
-                f"rope_parameters has rope_type {kind!r}, but encoding {config.encoding} has no scaled frequencies"
-            )
-        self.encoding = encoding(config)
+        self.encoding = ENCODINGS[config.encoding](config)
         # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
@@ -238,7 +204,7 @@ class TapeModel(TapePreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        give_room(past_key_values)
+        reserve_capacity(past_key_values)
         if position_ids is None:
             position_ids = self._positions(x, attention_mask, past_key_values)
         spans = self._spans(x, attention_mask, past_key_values)
@@ -284,7 +250,7 @@ class TapeModel(TapePreTrainedModel):
 class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
     """The model with a language modelling head."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def __init__(self, config: TapeConfig) -> None:
         super().__init__(config)
@@ -339,12 +305,12 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """`generate` knows here how long texts may get; not, if a cache goes on, how long an earlier call thought."""
+        """Tell the model how long texts may get, unless an earlier call made the cache: its limit is not known."""
         cache = model_kwargs.get("past_key_values")
         if cache is None or cache.get_seq_length() == 0:
             mask = model_kwargs.get("attention_mask")
             padding = torch.zeros(1, dtype=torch.long) if mask is None else (mask == 0).sum(-1)
             model_kwargs["position_length"] = max_cache_length + 1 - padding  # the last token needs no cache
-        return super()._prepare_cache_for_generation(  # type: ignore[misc]  # annotated for a class of transformers' own
+        return super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )

@@ -1,4 +1,4 @@
-"""Rotary angles as a position tensor, and queries and keys rotated by one. Shapes as in encoding.py."""
+"""Rotary angles as the state of an encoding, and queries and keys rotated by it. Shapes as in encoding.py."""
 
 import math
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .configuration_tape import TapeConfig
+from .encoding import Encoding
 
 
 def frequencies(config: TapeConfig) -> tuple[Tensor, float]:
@@ -63,3 +64,14 @@ def rotate(x: Tensor, e: Tensor) -> Tensor:
         (c1, s1), (c2, s2) = e.chunk(2, dim=-1), e.chunk(2, dim=-1)
     rotated = torch.addcmul(x1 * c1, x2, s1, value=-1), torch.addcmul(x2 * c2, x1, s2)
     return torch.cat(rotated, dim=-1).flatten(2, 3).to(x.dtype)
+
+
+class RotaryEncoding(Encoding):
+    """The state starts as rotary angles, R/2 cosines and R/2 sines, which rotate queries and keys."""
+
+    def state(self, positions: Tensor) -> Tensor:
+        return all_channels(self.config, *rotary_parts(self.config, positions))
+
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert state is not None
+        return rotate(q, state), rotate(k, state)

@@ -14,7 +14,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import Sample
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.targets import IGNORE_INDEX
-from tests.adopted import FAMILIES
+from tests.helpers.imported import FAMILIES
 
 Prepare = Callable[..., tuple[Path, ExampleCounts]]
 

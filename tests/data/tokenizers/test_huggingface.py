@@ -16,8 +16,8 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import DocumentDataset, TokenDataset
-from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 from tests.conftest import Command
+from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 
 MARKS = " </s><|endoftext|><tool>"  # only the last one is not special
 

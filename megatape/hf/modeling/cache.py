@@ -1,4 +1,4 @@
-"""Room for more tokens in transformers' DynamicCache, which copies all that it holds to append a token."""
+"""A DynamicCache that reserves capacity for more tokens; transformers' own copies all that it holds to append a token."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 
-def give_room(cache: Cache | None) -> None:
+def reserve_capacity(cache: Cache | None) -> None:
     """Let a DynamicCache that is still empty, if it is one that stays on its device, grow without copies."""
     if cache is None or type(cache) is not DynamicCache or cache.offloading:
         return
@@ -28,19 +28,19 @@ class GrowingLayer(DynamicLayer):
     def lazy_initialization(self, *args: Any) -> None:
         """Called before the first update."""
         super().lazy_initialization(*args)
-        self.room_of_keys, self.room_of_values = Room(), Room()
+        self.key_buffer, self.value_buffer = Buffer(), Buffer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """key_states, value_states: [B, L, N, .] of the new tokens. Returns those of all tokens, [B, L, K, .]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        self.keys = self.room_of_keys.append(self.keys, key_states)
-        self.values = self.room_of_values.append(self.values, value_states)
+        self.keys = self.key_buffer.append(self.keys, key_states)
+        self.values = self.value_buffer.append(self.values, value_states)
         return self.keys, self.values
 
 
-class Room:
+class Buffer:
     """The longer tensor of keys or of values."""
 
     whole: Tensor

@@ -1,4 +1,4 @@
-"""An adopted model run by both codes: ours must give the logits of transformers' own."""
+"""An imported model run by both codes: MegaTAPE's must give the logits of transformers' own."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from transformers.initialization import no_init_weights
 
 from megatape.config import ModelConfig
 from megatape.errors import UserError
-from megatape.hf.adopt.architecture import Architecture
-from megatape.hf.adopt.weights import FolderWeights
+from megatape.hf.architecture import Architecture
+from megatape.hf.folder_weights import FolderWeights
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 
@@ -49,7 +49,7 @@ def logit_difference(found: Architecture, weights: FolderWeights, model: ModelCo
     memory.
     """
     with no_init_weights():
-        theirs = found.family.model_class._from_config(found.theirs, dtype=torch.float32)
+        theirs = found.family.model_class._from_config(found.config, dtype=torch.float32)
     theirs.tie_weights()
     left = dict(theirs.named_parameters())
     ours = build_model(model)

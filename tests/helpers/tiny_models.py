@@ -1,4 +1,4 @@
-"""Tiny random models of other families, as transformers saves them, with all the features that we adopt."""
+"""Tiny random models of other families, as transformers saves them, with all the features that an import has."""
 
 from pathlib import Path
 from typing import Any

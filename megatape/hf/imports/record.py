@@ -8,13 +8,15 @@ OUT/
 from pathlib import Path
 from typing import Literal
 
+import torch
 from pydantic import ValidationError
 
 from megatape.checkpoint.weights import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
+from megatape.config.export import Dtype
 from megatape.errors import MissingPath, UserError
 from megatape.files import first_fault, is_file_name, read_json
-from megatape.hf.adopt.weights import FolderWeights
+from megatape.hf.folder_weights import FolderWeights
 
 IMPORT = "import.json"
 
@@ -29,7 +31,7 @@ class ImportRecord(Section):
     format: Literal[1]
     source: str
     family: str
-    dtype: str
+    dtype: Dtype
     difference: float
     tokenizer: list[str]
     model: ModelConfig
@@ -60,4 +62,4 @@ def open_import(directory: Path) -> FolderWeights:
             f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where "
             "it is"
         )
-    return FolderWeights(source, record.model, record.tensors, record.files)
+    return FolderWeights(source, record.model, getattr(torch, record.dtype), record.tensors, record.files)

@@ -1,19 +1,20 @@
 """A pretrained model of others as a starting point: checked, compared with transformers, and described in our terms."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
+from megatape.config.export import Dtype
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.adopt.architecture import Architecture, read_architecture
-from megatape.hf.adopt.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
-from megatape.hf.adopt.record import IMPORT, ImportRecord
-from megatape.hf.adopt.weights import FolderWeights, find_weights
-from megatape.hf.stored import INDEX
+from megatape.hf.architecture import Architecture, read_architecture
+from megatape.hf.folder_weights import FolderWeights, find_weights
+from megatape.hf.imports.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
+from megatape.hf.imports.record import IMPORT, ImportRecord
+from megatape.hf.tensor_files import INDEX
 
 LENGTH = 4096  # of samples, unless the model or the user says otherwise
 # What a user sets before training starts.
@@ -31,10 +32,10 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
     source = source.absolute()
     with new_folder(out) as folder:
         found = read_architecture(source)
-        if not found.family.adoptable:
+        if found.family.remote_code:
             raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
-        weights, dtype = find_weights(source, found)
-        raw = starting_config(found, source, out, encoding, length, dtype)
+        weights = find_weights(source, found)
+        raw = starting_config(found, source, out, encoding, length, str(weights.dtype).removeprefix("torch."))
         config = parse_config(_complete(raw), str(source / "config.json"))
         tokens = check_tokens(source, found.model.vocab_size, min(TEXT_LENGTH, config.data.sequence_length))
         difference = logit_difference(found, weights, config.model, tokens)
@@ -43,7 +44,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
                 f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
                 f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
             )
-        record = _record(source, found, weights, dtype, difference)
+        record = _record(source, found, weights, difference)
         write_file(folder / "config.json", [as_json(raw)])
         write_file(folder / IMPORT, [as_json(record.model_dump(mode="json"))])
     return record
@@ -66,7 +67,7 @@ def starting_config(
         )
     model = _section(found.model) | {"encoding": encoding, "max_positions": max(longest, length)}
     if encoding == found.model.encoding:
-        export = {"family": found.theirs.model_type, "dtype": dtype}
+        export = {"family": found.config.model_type, "dtype": dtype}
     else:
         export = {"dtype": dtype}
     return {
@@ -97,7 +98,7 @@ def _complete(raw: dict[str, Any]) -> dict[str, Any]:
     return raw | {section: raw[section] | fields for section, fields in MISSING.items()}
 
 
-def _record(source: Path, found: Architecture, weights: FolderWeights, dtype: str, difference: float) -> ImportRecord:
+def _record(source: Path, found: Architecture, weights: FolderWeights, difference: float) -> ImportRecord:
     tokenizer = [name for name in FILES if (source / name).is_file()]
     used = {"config.json", *tokenizer, *(record.file for record in weights.tensors.values())}
     if (source / INDEX).is_file():
@@ -105,8 +106,8 @@ def _record(source: Path, found: Architecture, weights: FolderWeights, dtype: st
     return ImportRecord(
         format=1,
         source=str(source),
-        family=found.theirs.model_type,
-        dtype=dtype,
+        family=found.config.model_type,
+        dtype=cast(Dtype, str(weights.dtype).removeprefix("torch.")),
         difference=difference,
         tokenizer=tokenizer,
         model=weights.model,

@@ -13,8 +13,8 @@ SINGLE = "model.safetensors"
 ADVICE = "export the checkpoint again, or copy the folder again"
 
 
-class Stored(NamedTuple):
-    """A tensor in a file; dtype as safetensors names it, such as BF16."""
+class TensorHeader(NamedTuple):
+    """Where a tensor is; dtype as safetensors names it, such as BF16."""
 
     path: Path
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
+def tensor_headers(folder: Path) -> dict[str, TensorHeader]:
     """Every tensor of model.safetensors, or of the files that its index lists. Only headers are read.
 
     Raises FileNotFoundError for a missing file, UserError for a file that is truncated, a tensor that two files hold, and an
@@ -45,14 +45,14 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     for name in names:
         if not (folder / name).is_file():
             raise MissingPath(f"{folder}: no {name}{f', which {INDEX} lists' if index else ''}: {ADVICE}")
-    found: dict[str, Stored] = {}
+    found: dict[str, TensorHeader] = {}
     for path in (folder / name for name in names):
-        for name, stored in _headers(path).items():
+        for name, header in _headers(path).items():
             if name in found:
                 raise UserError(f"{folder}: tensor {name} is in {found[name].path.name} and in {path.name}: {ADVICE}")
             if index is not None and index.get(name) != path.name:
                 raise UserError(f"{path}: holds tensor {name}, which {INDEX} has in {index.get(name, 'no file')}: {ADVICE}")
-            found[name] = stored
+            found[name] = header
     if index is not None and (missing := sorted(index.keys() - found.keys())):
         raise UserError(f"{folder / index[missing[0]]}: no tensor {missing[0]}, which {INDEX} has there: {ADVICE}")
     return found
@@ -72,10 +72,10 @@ def _index(folder: Path) -> dict[str, str] | None:
     return listed
 
 
-def _headers(path: Path) -> dict[str, Stored]:
+def _headers(path: Path) -> dict[str, TensorHeader]:
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return {name: Stored(path, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
+            return {name: TensorHeader(path, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
         raise UserError(f"{path}: not a safetensors file ({error}): {ADVICE}") from None
