@@ -63,4 +63,4 @@ class Cope(Encoding):
         return CopeBias(self.config.num_heads, self.config.head_dim, axis)
 
 
-ENCODINGS["cope"] = EncodingEntry(f"{__name__}:Cope", "CoPE, positions counted by content")
+ENCODINGS["cope"] = EncodingEntry(f"{__name__}:Cope", "CoPE, positions counted by content", "encoding_cope:Cope")

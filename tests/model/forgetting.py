@@ -77,4 +77,4 @@ class Forgetting(Encoding):
         return Forget()
 
 
-ENCODINGS["forgetting"] = EncodingEntry(f"{__name__}:Forgetting", "forget gates")
+ENCODINGS["forgetting"] = EncodingEntry(f"{__name__}:Forgetting", "forget gates", "encoding_forgetting:Forgetting")

@@ -1,11 +1,14 @@
 """A DynamicCache that reserves capacity for more tokens; transformers' own copies all that it holds to append a token."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from .encoding import Features
 
 
 def reserve_capacity(cache: Cache | None) -> None:
@@ -19,11 +22,44 @@ def reserve_capacity(cache: Cache | None) -> None:
             cache.layers[index] = GrowingLayer()
 
 
+def carry_of(cache: Cache | None, layer: int) -> Features:
+    """What `extend` was given last for this layer, empty at first."""
+    if cache is None or layer >= len(cache.layers):
+        return ()
+    return _with_features(cache, layer).carry
+
+
+def extend(cache: Cache | None, layer: int, features: Features, carry: Features) -> Features:
+    """Remember the features of new tokens, each [B, N, heads, .], and what the next ones need. Returns those of all tokens."""
+    if cache is None:
+        return features
+    held = _with_features(cache, layer)
+    if held.features:
+        features = tuple(torch.cat(parts, dim=1) for parts in zip(held.features, features, strict=True))
+    held.features, held.carry = features, carry
+    return features
+
+
+def _with_features(cache: Cache, layer: int) -> "GrowingLayer":
+    held = cache.layers[layer]
+    if not isinstance(held, GrowingLayer):
+        raise ValueError(
+            f"the model's position encoding keeps more than keys and values, which {type(held).__name__} has no place for: use "
+            "transformers' DynamicCache"
+        )
+    return held
+
+
 class GrowingLayer(DynamicLayer):
-    """Keys and values are the first tokens of longer tensors, in which those of the next tokens follow."""
+    """Keys and values are the first tokens of longer tensors, in which those of the next tokens follow.
+
+    features: of all tokens, for encodings that have them; carry: from SequenceFeatures.
+    """
 
     keys: Tensor | None
     values: Tensor | None
+    features: Features = ()
+    carry: Features = ()
 
     def lazy_initialization(self, *args: Any) -> None:
         """Called before the first update."""
@@ -38,6 +74,37 @@ class GrowingLayer(DynamicLayer):
         self.keys = self.key_buffer.append(self.keys, key_states)
         self.values = self.value_buffer.append(self.values, value_states)
         return self.keys, self.values
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, as assisted generation does with those that it has guessed wrong."""
+        before = self.get_seq_length()
+        super().crop(tokens_to_remove)
+        if self.carry and self.get_seq_length() < before:
+            raise ValueError("the model's position encoding sums along the sequence, and its cache cannot take tokens back")
+        self.features = tuple(feature[:, : self.get_seq_length()] for feature in self.features)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.features = self.carry = ()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Take the rows of the batch that beams go on from."""
+        super().reorder_cache(beam_idx)
+        self._each(lambda feature: feature.index_select(0, beam_idx.to(feature.device)))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows of the batch."""
+        super().batch_select_indices(indices)
+        self._each(lambda feature: feature[indices, ...])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the batch."""
+        super().batch_repeat_interleave(repeats)
+        self._each(lambda feature: feature.repeat_interleave(repeats, dim=0))
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.features, self.carry = tuple(map(function, self.features)), tuple(map(function, self.carry))
 
 
 class Buffer:

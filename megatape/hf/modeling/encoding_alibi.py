@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .encoding import Encoding, LayerBias
+from .encoding import Encoding, LayerBias, Pairs
 
 
 def slopes(heads: int) -> list[float]:
@@ -22,8 +22,8 @@ class AlibiBias(LayerBias):
         super().__init__()
         self.slopes = slopes(num_heads)
 
-    def forward(self, distance: Tensor, state: Tensor | None) -> Tensor:
-        return (-torch.tensor(self.slopes, device=distance.device)[:, None, None] * distance)[None]
+    def forward(self, pairs: Pairs) -> Tensor:
+        return (-torch.tensor(self.slopes, device=pairs.distance.device)[:, None, None] * pairs.distance)[None]
 
 
 class Alibi(Encoding):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .encoding import Encoding, LayerBias
+from .encoding import Encoding, LayerBias, Pairs
 
 
 class FireBias(LayerBias):
@@ -20,11 +20,11 @@ class FireBias(LayerBias):
         self.log_scale = nn.Parameter(torch.empty(1))
         self.threshold = nn.Parameter(torch.empty(1))
 
-    def forward(self, distance: Tensor, state: Tensor | None) -> Tensor:
-        assert state is not None
+    def forward(self, pairs: Pairs) -> Tensor:
+        assert pairs.state is not None
         scale = self.log_scale.float()
-        largest = torch.log1p((scale * torch.maximum(state, (self.threshold.float() * 512).abs())).abs())
-        share = torch.log1p((scale * distance).abs()) / (largest[..., None] + 1e-6)  # [B, N, K]
+        largest = torch.log1p((scale * torch.maximum(pairs.state, (self.threshold.float() * 512).abs())).abs())
+        share = torch.log1p((scale * pairs.distance).abs()) / (largest[..., None] + 1e-6)  # [B, N, K]
         hidden = F.relu(F.linear(share[..., None], self.inner_weight.float(), self.inner_bias.float()))
         return F.linear(hidden, self.outer_weight.float(), self.outer_bias.float()).permute(0, 3, 1, 2)
 

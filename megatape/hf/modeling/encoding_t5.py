@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .encoding import Encoding, LayerBias
+from .encoding import Encoding, LayerBias, Pairs
 
 
 class T5Bias(LayerBias):
@@ -19,7 +19,8 @@ class T5Bias(LayerBias):
         super().__init__()
         self.table = nn.Parameter(torch.empty(num_heads, 32))
 
-    def forward(self, distance: Tensor, state: Tensor | None) -> Tensor:
+    def forward(self, pairs: Pairs) -> Tensor:
+        distance = pairs.distance.clamp(min=0)
         share = torch.log(distance.clamp(min=16).to(torch.float64) / 16) / math.log(128 / 16)
         bucket = torch.where(distance < 16, distance, (16 + (share * 16).long()).clamp(max=31))
         return self.table.float()[:, bucket][None]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .encoding import Encoding
+from .encoding import Encoding, Features
 from .rotary import all_channels, rotary_parts, rotate
 
 SCALE_BASE = 2048
@@ -21,7 +21,7 @@ class XPos(Encoding):
         scale = ((fraction + 0.4) / 1.4) ** power
         return all_channels(config, *(part * scale for part in parts), *(part / scale for part in parts))
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         assert state is not None
         of_queries, of_keys = state.chunk(2, dim=-1)
         return rotate(q, of_queries), rotate(k, of_keys)

@@ -25,9 +25,9 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention import Spans, biased_mask, eager_attention, find_spans, wide_attention
-from .cache import reserve_capacity
+from .cache import carry_of, extend, reserve_capacity
 from .configuration_tape import TapeConfig
-from .encoding import Encoding, LayerBias, StateUpdate
+from .encoding import Encoding, EncodingModule, Features, LayerBias, Pairs
 from .encodings import ENCODINGS
 
 
@@ -79,6 +79,7 @@ class TapeAttention(nn.Module):
         self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=outputs)
         self.q_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.token_features, self.sequence_features = encoding.token_features(), encoding.sequence_features()
         self.bias = encoding.bias()
 
     def forward(
@@ -89,6 +90,7 @@ class TapeAttention(nn.Module):
         past_key_values: Cache | None,
         index: Tensor,
         spans: Spans | None,
+        padding: Tensor | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Attend from the new tokens to them and to those in the cache.
 
@@ -99,15 +101,17 @@ class TapeAttention(nn.Module):
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = self.encoding.rotate_qk(q, k, e)
+        features, carry = self._features(h, q, k, padding, past_key_values)
+        q, k = self.encoding.rotate_qk(q, k, e, features)
         q, k, value = (part.transpose(1, 2) for part in (q, k, v))
         if e is not None and self.moves:
             value = torch.cat([value, e.transpose(1, 2).to(v.dtype)], dim=-1)
         if past_key_values is not None:
             k, value = past_key_values.update(k, value, self.layer_idx)
+        key_features = extend(past_key_values, self.layer_idx, features, carry) if features else ()
         if self.bias is not None:
             distance = index[:, None] - torch.arange(k.shape[2], device=k.device)
-            bias = self.bias(distance.clamp(min=0), e)
+            bias = self.bias(Pairs(distance, e, q.transpose(1, 2), k.transpose(1, 2), features, key_features))
             mask = biased_mask(bias, mask, distance, q.dtype).expand(q.shape[0], -1, -1, -1)
         if self.config._attn_implementation == "sdpa":
             out, weights = wide_attention(self, q, k, value, mask, self.scaling, spans)
@@ -116,6 +120,19 @@ class TapeAttention(nn.Module):
             out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
         content, attended_positions = (out[..., : self.head_dim], out[..., self.head_dim :]) if self.moves else (out, None)
         return self.o_proj(content.flatten(2)), weights, attended_positions
+
+    def _features(
+        self, h: Tensor, q: Tensor, k: Tensor, padding: Tensor | None, past_key_values: Cache | None
+    ) -> tuple[Features, Features]:
+        """Features of the new tokens, and what the tokens after them need; both empty without content in the encoding."""
+        if self.token_features is None:
+            return (), ()
+        features = self.token_features(h, q, k)
+        if padding is not None:
+            features = tuple(feature.masked_fill(padding[:, :, None, None], 0) for feature in features)
+        if self.sequence_features is None:
+            return features, ()
+        return self.sequence_features(features, carry_of(past_key_values, self.layer_idx))
 
 
 class TapeDecoderLayer(GradientCheckpointingLayer):
@@ -138,9 +155,12 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         index: Tensor | None = None,
         spans: Spans | None = None,
+        padding: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, N, C], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
-        attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, mask, past_key_values, index, spans)
+        attended, _, attended_positions = self.self_attn(
+            self.input_layernorm(x), e, mask, past_key_values, index, spans, padding
+        )
         x = x + attended
         m = self.mlp(self.post_attention_layernorm(x))
         if self.position is not None and not self.is_last:
@@ -163,7 +183,7 @@ class TapePreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, LayerBias | StateUpdate):
+        if isinstance(module, EncodingModule):
             module.init_weights(self.config.initializer_range)
 
 
@@ -175,6 +195,7 @@ class TapeModel(TapePreTrainedModel):
         self.encoding = ENCODINGS[config.encoding](config)
         # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = self.encoding.embedding()
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
         self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -219,12 +240,15 @@ class TapeModel(TapePreTrainedModel):
             )
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         index = torch.arange(x.shape[1], device=x.device) + past
+        padding = None
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = attention_mask[:, -x.shape[1] :] == 0
         positions = self.encoding.positions(position_ids, position_length)
-        x, e = self.encoding.embed(x, positions), self.encoding.state(positions)
+        x, e = x if self.position_embedding is None else self.position_embedding(x, positions), self.encoding.state(positions)
         if e is not None:
             e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
         for layer in self.layers:
-            x, e = layer(x, e, mask, past_key_values=past_key_values, index=index, spans=spans)
+            x, e = layer(x, e, mask, past_key_values=past_key_values, index=index, spans=spans, padding=padding)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
 
     def _spans(self, x: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> Spans | None:
