@@ -24,7 +24,6 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
-from megatape.plan.trace import run_pass
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.efficiency import BASELINE, compute_dtype
 
@@ -71,7 +70,7 @@ class Trials:
             "bare seconds": median(taken),
             "ratio": seconds / median(taken),
             "peak bytes": metrics[-1]["peak_memory"],
-            "planned bytes": plan_memory(config, 1, run_pass(config), device.type == "cuda").device_total,
+            "planned bytes": plan_memory(config, 1, device.type == "cuda").device_total,
         }
 
     def _config(self, encoding: str, stage: int, compiled: bool) -> Config:

@@ -21,7 +21,7 @@ from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import DeviceTime, Operation, Work, device_times, middle, scaled, touched_bytes
 from megatape.plan.speed import ASSUMPTIONS, optimizer_work
-from megatape.plan.trace import on_shapes, run_pass
+from megatape.plan.trace import on_shapes
 from megatape.plan.work import attention_layer_work, count, step_work
 from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
@@ -85,7 +85,7 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
 def _steps(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
     for encoding in (BASELINE, "tape"):
         config = shape.config(encoding, PRECISION)
-        optimizer = optimizer_work(plan_memory(config, 1, run_pass(config), on_gpu=True))
+        optimizer = optimizer_work(plan_memory(config, 1, on_gpu=True))
         for attention in _attentions(config):
             for mode in ("eager", "compiled"):
                 own = shape.config(encoding, PRECISION, attention, mode == "compiled")

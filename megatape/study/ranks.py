@@ -16,7 +16,6 @@ from megatape.config import Config, parse_config
 from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
-from megatape.plan.trace import run_pass
 from megatape.runtime.launchers import discover
 from megatape.study.models import PAPER_SHAPE
 from megatape.training.hardware import peak_memory
@@ -64,7 +63,7 @@ def settings(world_size: int, changes: dict[str, Any]) -> Config:
 def planned_bytes(world_size: int, changes: dict[str, Any]) -> float:
     """The planner's estimate of a rank's peak bytes."""
     config = settings(world_size, changes)
-    return plan_memory(config, world_size, run_pass(config), on_gpu=False).device_total
+    return plan_memory(config, world_size, on_gpu=False).device_total
 
 
 def measure(world_size: int, changes: dict[str, Any]) -> Measured:
