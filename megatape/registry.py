@@ -120,7 +120,10 @@ class SinkEntry(Entry):
 
 @dataclass(frozen=True)
 class ScheduleEntry(ConfigurableEntry):
-    """A decay of the learning rate: a function of progress and its section, a subclass of ScheduleConfig."""
+    """A decay of the learning rate: a function of progress and its section.
+
+    Its section is a megatape.config.ScheduleConfig or a subclass.
+    """
 
     options: str = "megatape.config:ScheduleConfig"
 
