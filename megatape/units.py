@@ -1,5 +1,7 @@
 """Readable numbers."""
 
+import math
+
 
 def format_bytes(number: float) -> str:
     """Bytes in the unit that suits them."""
@@ -8,3 +10,8 @@ def format_bytes(number: float) -> str:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
         number /= 1024
     return f"{number:,.2f} GiB"
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """A number with this many digits, whole from 10,000 on; nothing for NaN."""
+    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from megatape.errors import MissingPath
 from megatape.files import first_fault, read_json
-from megatape.tasks.task import Measure
+from megatape.pictures import dark_version
+from megatape.tasks.engine.task import Measure
 from megatape.units import format_bytes
 
 RESULTS = "results.json"
@@ -25,7 +26,7 @@ class Model(BaseModel):
 
 
 class Results(BaseModel):
-    """What the report reads of a results.json (megatape/tasks/evaluation.py)."""
+    """What the report reads of a results.json (megatape/tasks/engine/runner.py)."""
 
     format: Literal[1]
     task: str
@@ -36,14 +37,30 @@ class Results(BaseModel):
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture as base64 of PNG files; dark: "" if there is none for a dark ground."""
+
+    light: str
+    dark: str
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Models that were evaluated alike. rows: name -> measure -> value. pictures: (caption, base64 of a PNG)."""
+    """Models that were evaluated alike.
+
+    Attributes:
+        task: Its name.
+        settings: Of the task.
+        rows: Name of a model, and its measures by name.
+        paper: Row -> measure -> value.
+        pictures: Name of a model, and a picture of its results.
+    """
 
     task: str
     settings: dict[str, Any]
     rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
     paper: dict[str, dict[str, float]] = field(default_factory=dict)
-    pictures: list[tuple[str, str]] = field(default_factory=list)
+    pictures: list[tuple[str, Picture]] = field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
@@ -61,7 +78,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 
 def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
-    """The results by task and settings. A file that is none of ours adds a line to `notes`."""
+    """The results by task and settings. Files that MegaTAPE did not write are listed in `notes`."""
     found: dict[tuple[str, str], Comparison] = {}
     for path in paths:
         try:
@@ -78,9 +95,16 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
     return sorted(found.values(), key=lambda comparison: comparison.task)
 
 
-def _pictures(folder: Path, notes: list[str]) -> Iterator[str]:
-    for path in filter(Path.is_file, sorted(folder.glob("*.png"))):
-        if path.stat().st_size <= MAX_PICTURE_BYTES:
-            yield base64.b64encode(path.read_bytes()).decode()
-        else:
-            notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
+def _pictures(folder: Path, notes: list[str]) -> Iterator[Picture]:
+    files = {path: _encoded(path, notes) for path in sorted(folder.glob("*.png")) if path.is_file()}
+    dark = {dark_version(path) for path in files}
+    for path, light in files.items():
+        if light and path not in dark:
+            yield Picture(light, files.get(dark_version(path), ""))
+
+
+def _encoded(path: Path, notes: list[str]) -> str:
+    if path.stat().st_size <= MAX_PICTURE_BYTES:
+        return base64.b64encode(path.read_bytes()).decode()
+    notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
+    return ""

@@ -76,8 +76,3 @@ def _shown(value: Any) -> str:
 
 def _nats(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4f} nats"
-
-
-def short(value: float) -> str:
-    """A number with four digits; nothing for NaN."""
-    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -7,7 +7,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from megatape.report.runs import short
+from megatape import pictures
+from megatape.units import format_number
 
 ASSETS = files("megatape.report") / "assets"
 PAGE = "index.html"
@@ -21,9 +22,11 @@ def fill(template: str, scripts: tuple[str, ...] = (), **values: Any) -> str:
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["short"] = short
+    environment.filters["short"] = format_number
     text = environment.get_template(template).render(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        light=pictures.LIGHT,
+        dark=pictures.DARK,
         style=Markup(asset("page.css")),
         scripts=[Markup(asset(script)) for script in scripts],
         **values,

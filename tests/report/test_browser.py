@@ -15,8 +15,8 @@ from PIL import Image
 from megatape.data.synthetic.flip_flop import FlipFlop
 from megatape.report.page import write_report
 from megatape.report.suite_page import write_page
-from megatape.tasks.task import Measure
-from tests.report.example import HOSTILE, make_results, make_run
+from megatape.tasks.engine.task import Measure
+from tests.helpers.reports import HOSTILE, make_results, make_run
 from tests.study.suite.example import make_records
 
 if TYPE_CHECKING:

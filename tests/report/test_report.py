@@ -13,10 +13,10 @@ import pytest
 from megatape.report.curves import MAX_POINTS
 from megatape.report.positions import MAX_MAPS, MAX_STEPS
 from megatape.run_folder import RunFolder
-from megatape.tasks.task import Measure
+from megatape.tasks.engine.task import Measure
 from megatape.training.position_view import PositionView
 from tests.conftest import Command
-from tests.report.example import HOSTILE, make_results, make_run
+from tests.helpers.reports import HOSTILE, make_results, make_run
 
 
 def page_of(command: Command, output: Path, *words: object) -> tuple[str, dict[str, Any], str]:

@@ -23,7 +23,7 @@ from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.model.transformer import Transformer
 from megatape.tasks import lm_eval
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.lm_eval import LmEval
 from megatape.tasks.lm_eval_model import LmEvalModel
 from tests import bounds

@@ -16,7 +16,7 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores
 from tests import bounds
 from tests.bounds import assert_close

@@ -27,9 +27,9 @@ from megatape.training.position_view import PositionView
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
+from tests.helpers.position_views import some_view
 from tests.training.cases import train_cases
 from tests.training.context import make_callbacks, make_context
-from tests.training.test_position_view import some_view
 from tests.workers import run_workers
 
 

@@ -19,6 +19,7 @@ from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.training.step import StepMetrics
 from tests import bounds
 from tests.bounds import assert_close
+from tests.helpers.position_views import some_view
 from tests.training.context import make_context
 from tests.workers import run_workers
 
@@ -31,20 +32,6 @@ CASES: dict[str, dict[str, Any]] = {
     "tape_vector": {"model.encoding": "tape_vector", "parallel.tp": 2},
     "rope": {"model.encoding": "rope"},
 }
-
-
-def some_view(num_layers: int = 3, num_tokens: int = 5, num_heads: int = 4, scale: float = 1.0) -> PositionView:
-    """Rotary products of some frequencies, which grow with the layers."""
-    distances = np.arange(num_tokens)[:, None] - np.arange(num_tokens)
-    rotary = np.mean([np.cos(distances * theta) for theta in (1, 0.1, 0.01)], axis=0)
-    layers = 1 + scale * np.arange(num_layers)
-    return PositionView(
-        tokens=[f"<{token}>" for token in range(num_tokens)],
-        places=np.arange(num_tokens, dtype=np.int32),
-        products=(layers[:, None, None] * rotary).astype(np.float16),
-        norms=np.sqrt(layers).astype(np.float32),
-        gains=np.linspace(-scale, scale, (num_layers - 1) * num_heads, dtype=np.float32).reshape(num_layers - 1, num_heads),
-    )
 
 
 def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from megatape.config import ModelConfig
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.parallel.mesh import SINGLE
-from megatape.tasks.divided import check_divisible, load_divided
+from megatape.tasks.engine.tensor_parallel import check_divisible, load_divided
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command

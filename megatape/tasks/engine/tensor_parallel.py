@@ -38,7 +38,7 @@ from megatape.zero.state import WEIGHT
 
 @dataclass
 class DividedModel:
-    """An evaluation model (megatape/tasks/model.py) whose weights the ranks of `axis` divide: its methods are collective."""
+    """An EvaluationModel whose weights the ranks of `axis` divide: its methods are collective."""
 
     name: str
     tokenizer: Any

@@ -13,18 +13,17 @@ from megatape.errors import UserError, path_errors
 from megatape.files import write_atomically
 from megatape.hf.loading import load_trained
 from megatape.tables import markdown
-from megatape.tasks.evaluation import Row, evaluate_in
-from megatape.tasks.identity import model_hash
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.ranks import Ranks
-from megatape.tasks.task import Task
-
-DIGITS = 4
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.provenance import model_hash
+from megatape.tasks.engine.ranks import Ranks
+from megatape.tasks.engine.runner import Row, evaluate_in
+from megatape.tasks.engine.task import Task
+from megatape.units import format_number
 
 
 @path_errors()
 def evaluate_models(
-    tasks: dict[str, Task[Any, Any]],
+    tasks: dict[str, Task[Any, Any, Any]],
     models: Sequence[Path],
     output: Path,
     ranks: Ranks,
@@ -44,7 +43,7 @@ def evaluate_models(
     for folder, label in zip(models, labels, strict=True):
         loading: AbstractContextManager[EvaluationModel]
         if training_code:
-            from megatape.tasks.divided import load_divided  # with DeepSpeed, which takes seconds to import
+            from megatape.tasks.engine.tensor_parallel import load_divided  # with DeepSpeed, which takes seconds to import
 
             loading = load_divided(folder, ranks.tensor, base, adapter)
         else:
@@ -108,4 +107,4 @@ def table(rows: dict[str, Row], paper: dict[str, dict[str, float]]) -> str:
 
 
 def _cell(value: float, error: float | None) -> str:
-    return f"{value:.{DIGITS}g}" if error is None else f"{value:.{DIGITS}g} ± {error:.2g}"
+    return format_number(value) + ("" if error is None else f" ± {format_number(error, 2)}")
