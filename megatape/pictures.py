@@ -75,16 +75,22 @@ def dark_version(path: Path) -> Path:
 def style(scheme: Scheme) -> Iterator[None]:
     """Settings of matplotlib for figures that are made and saved meanwhile."""
     import matplotlib
-    from matplotlib import cycler
+    from matplotlib.rcsetup import cycler
 
-    curves = cycler(linestyle=("-", "--")) * cycler(color=scheme.curves)
-    edges = ("axes.edgecolor", "legend.edgecolor", "grid.color")
-    texts = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor")
-    colours = dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"), scheme.ground)
-    colours |= dict.fromkeys(edges, scheme.line) | dict.fromkeys(texts, scheme.text)
-    colours |= dict.fromkeys(("xtick.color", "ytick.color"), scheme.quiet)
-    spines = {"axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context({**colours, **spines, "axes.prop_cycle": curves, "legend.fontsize": "small"}):
+    settings: Any = {
+        "axes.prop_cycle": cycler(linestyle=("-", "--")) * cycler(color=scheme.curves),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.fontsize": "small",
+    }
+    for colour, names in {
+        scheme.ground: ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"),
+        scheme.line: ("axes.edgecolor", "legend.edgecolor", "grid.color"),
+        scheme.quiet: ("xtick.color", "ytick.color"),
+        scheme.text: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"),
+    }.items():
+        settings |= dict.fromkeys(names, colour)
+    with matplotlib.rc_context(settings):
         yield
 
 

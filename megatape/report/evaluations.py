@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-
 from megatape.errors import MissingPath
-from megatape.files import first_fault, read_json
+from megatape.files import as_type, read_json
 from megatape.pictures import dark_version
 from megatape.tasks.engine.task import Measure
 from megatape.units import format_bytes
@@ -19,14 +17,16 @@ RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20
 
 
-class Model(BaseModel):
+@dataclass(frozen=True)
+class Model:
     """The model of an evaluation."""
 
     name: str
 
 
-class Results(BaseModel):
-    """What the report reads of a results.json (megatape/tasks/engine/runner.py)."""
+@dataclass(frozen=True)
+class Results:
+    """The part of a results.json (megatape/tasks/engine/runner.py) that the report shows."""
 
     format: Literal[1]
     task: str
@@ -70,7 +70,7 @@ class Comparison:
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
-    """Every results.json below the folders, once. Raises FileNotFoundError if there is no such folder."""
+    """Every results.json below the folders, once. Raises MissingPath if there is no such folder."""
     for folder in folders:
         if not folder.is_dir():
             raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
@@ -79,20 +79,19 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
     """The results by task and settings. Files that MegaTAPE did not write are listed in `notes`."""
-    found: dict[tuple[str, str], Comparison] = {}
+    comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
         try:
-            results = Results.model_validate(read_json(path))
+            results = as_type(read_json(path), Results)
         except (OSError, ValueError) as error:
-            reason = first_fault(error) if isinstance(error, ValidationError) else error
-            notes.append(f"{path} is not shown: it holds no results of an evaluation ({reason})")
+            notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
-        comparison = found.setdefault(key, Comparison(results.task, results.settings))
+        comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
         comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
         comparison.paper.update(results.paper)
         comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent, notes))
-    return sorted(found.values(), key=lambda comparison: comparison.task)
+    return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
 def _pictures(folder: Path, notes: list[str]) -> Iterator[Picture]:

@@ -12,10 +12,20 @@ from megatape.report.template import PAGE, fill
 
 @path_errors()
 def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output: Path) -> tuple[Path, list[str]]:
-    """Write index.html into the new folder `output`; returns its path, and what could not be shown.
+    """Write index.html into a new folder.
 
-    evaluated: folders of evaluations beside those below the runs. Raises FileExistsError if `output` exists,
-    FileNotFoundError or UserError if a folder is not what it should be.
+    Args:
+        directories: Folders of runs.
+        evaluated: Folders of evaluations besides those below the runs.
+        output: The new folder.
+
+    Returns:
+        The path of the page, and a line for each file that could not be shown.
+
+    Raises:
+        ExistingPath: `output` exists.
+        MissingPath: A folder is missing.
+        UserError: A folder holds no run.
     """
     with new_folder(output) as folder:
         text, notes = render(directories, evaluated)
@@ -24,7 +34,7 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
 
 
 def render(directories: Sequence[Path], evaluated: Sequence[Path]) -> tuple[str, list[str]]:
-    """The page, and what could not be shown."""
+    """The page, and a line for each file that could not be shown."""
     notes: list[str] = []
     loaded = load_runs(directories)
     groups = curves.grouped(loaded)

@@ -1,4 +1,4 @@
-"""What was trained on what: a table of runs, a table of their data, and where their configurations differ."""
+"""Tables of runs, of their data, and of the fields in which their configurations differ."""
 
 import json
 import math

@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a document, and what its task's and groups' results follow from.
+    """The answer to a document, and the results of its task.
 
     Attributes:
         task: lm-eval's name of the task.
@@ -79,7 +79,7 @@ class LmEvalScores:
     @property
     def measures(self) -> list[Measure]:
         """Every metric of the tasks and groups that a table shows; errors as lm-eval has them."""
-        found = []
+        measures = []
         for task in self.shown:
             values = self.metrics[task]
             for key, value in values.items():
@@ -90,8 +90,8 @@ class LmEvalScores:
                 factor, unit = (100, " (%)") if metric in PERCENT else (1, "")
                 label = f"{task} {metric}{'' if kind == 'none' else f' {kind}'}{unit}"
                 error = factor * error if isinstance(error, int | float) else None
-                found.append(Measure(label, factor * value, error, values["sample_len"]))
-        return found
+                measures.append(Measure(label, factor * value, error, values["sample_len"]))
+        return measures
 
     def draw(self, figure: "Figure") -> None:
         """A bar for each measure that is a share."""
@@ -151,13 +151,13 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         task.set_fewshot_seed(SEED)
         results = evaluate(LmEvalModel(model), {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
         groups = [_configuration(group) for group in loaded["groups"].values() if task in group.get_all_tasks()]
-        whole = _plain({"task_metrics": results["results"][name], "groups": groups})
+        of_task = _plain({"task_metrics": results["results"][name], "groups": groups})
         lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
         for logged in results["samples"][name]:  # one for each document and filter
             line, scores = lines[logged["doc_id"]], {metric: logged.pop(metric) for metric in logged["metrics"]}
             line["metrics"][logged["filter"]] = _plain(scores)
             line |= _plain({"prompt": logged["arguments"], "prediction": logged["filtered_resps"]})
-            line |= {"reference": _plain(logged["target"])} | whole
+            line |= {"reference": _plain(logged["target"])} | of_task
         return [Prediction(**line) for line in lines]
 
     def result(self, predictions: list[Prediction]) -> LmEvalScores:
@@ -206,18 +206,18 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
     random.seed(SEED)
     with nullcontext() if data_root is None else _offline(data_root):
         loaded = [_load_one(manager, name, data_root) for name in names]
-    found = {kind: {name: one for part in loaded for name, one in part[kind].items()} for kind in ("tasks", "groups")}
-    for task in found["tasks"].values():
+    merged = {kind: {name: one for part in loaded for name, one in part[kind].items()} for kind in ("tasks", "groups")}
+    for task in merged["tasks"].values():
         if num_fewshot is not None and task.get_config("num_fewshot") != 0:  # 0: the task must not have any
             task.set_config(key="num_fewshot", value=num_fewshot)
         elif task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return found
+    return merged
 
 
 @lru_cache(maxsize=2)
 def _manager(include: Path | None, stock: bool) -> Any:
-    """What knows the tasks in the folder `include` and, if `stock`, those of lm-eval: reading them takes ten seconds."""
+    """The tasks in the folder `include` and, if `stock`, those of lm-eval: reading them takes ten seconds."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager(include_path=None if include is None else str(include.resolve()), include_defaults=stock)
@@ -229,13 +229,13 @@ def _offline(folder: Path) -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    known = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
     try:
         with chdir(folder):
             yield
     finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = known
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
@@ -248,7 +248,7 @@ def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
 
 
 def _configuration(group: Any) -> dict[str, Any]:
-    """What aggregates the tasks of a group."""
+    """The part of a group's configuration by which its tasks are aggregated."""
     metrics = [asdict(metric) for metric in group.aggregate_metric_list or ()]
     for metric in metrics:
         del metric["aggregation"]  # perhaps a function, and not used

@@ -109,15 +109,15 @@ class PerplexityScores:
     @property
     def measures(self) -> list[Measure]:
         """Perplexity and, where every token counts once, nats per byte at each length."""
-        found = []
+        measures = []
         for score in self.scores:
             error = None if score.error is None else score.perplexity * score.error
-            found.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
+            measures.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
         for score in self.scores:
             if score.nats_per_byte is not None:
                 error = None if score.error is None else score.nats_per_byte / score.nats * score.error
-                found.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
-        return found
+                measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
+        return measures
 
     def describe(self) -> dict[str, Any]:
         """The results of each length."""
@@ -216,9 +216,11 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
 def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest: int) -> float:
     """Exponential of the mean loss (nats) on the start of the validation split, in disjoint windows of `length` tokens.
 
-    Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
-    text is packed as in training, and every sequence starts without context. Raises UserError if the split is shorter
-    than `longest`.
+    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
+    text is packed as in training, and every window starts without context.
+
+    Raises:
+        UserError: The split is shorter than `longest`.
     """
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
@@ -229,7 +231,9 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
 def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarray:
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
-    Raises FileNotFoundError, or UserError for ids that are not the model's.
+    Raises:
+        MissingPath: There is no such text.
+        UserError: Ids are not the model's.
     """
     if path.is_dir():
         size = TokenDataset(path, "validation", 1).num_tokens
@@ -256,9 +260,9 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
 
 def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.ndarray) -> None:
     """Raise UserError if the data's tokenizer is not the model's, by the first document of the text."""
-    own = tokens[1:] if tokens[0] == dataset.bos_id else tokens
-    ends = np.flatnonzero(own == dataset.eos_id)
-    ours = own[: ends[0] if ends.size else own.size].tolist()
+    text = tokens[1:] if tokens[0] == dataset.bos_id else tokens
+    ends = np.flatnonzero(text == dataset.eos_id)
+    ours = text[: ends[0] if ends.size else text.size].tolist()
     tokenizer = dataset.tokenizer()
     theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token

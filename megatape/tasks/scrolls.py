@@ -7,6 +7,7 @@ A line has `id`, `input` and `output`; a question with several references has a 
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ NUM_SHOWN = 3  # ids in an error
 
 @dataclass(frozen=True)
 class TextSet:
-    """A set by its name, and what its answers are scored by: `rouge` for summaries, anything else for answers to questions."""
+    """A set by its name, and the metric of its answers: `rouge` for summaries, any other for answers to questions."""
 
     name: str
     metric: Metric
@@ -251,7 +252,7 @@ def _side_by_side(predictions: list[Prediction]) -> str:
 
 
 class PromptTokenizer(Tokenizer):
-    """A tokenizer of transformers as one of ours; it has no files. name: of the model."""
+    """A tokenizer of transformers by the interface of data/; it has no files. name: of the model."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         super().__init__({}, name)
@@ -277,10 +278,18 @@ class PromptTokenizer(Tokenizer):
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:
-    """The questions of a split in the order of their first lines. encode: an input to its prompt.
+    """The questions of a split in the order of their first lines.
 
-    Raises MissingPath if `data` has not the layout, and UserError for a line that is not of a set, an id with two
-    inputs, questions without reference, and an empty set.
+    Args:
+        data: Folder of the sets.
+        name: Of the set.
+        split: Of the set.
+        encode: Makes a prompt of an input.
+        max_questions: Read the first ones only; None: all.
+
+    Raises:
+        MissingPath: `data` has not the layout.
+        UserError: A line is not of a set, an id has two inputs, a question has no reference, or the set is empty.
     """
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
@@ -337,12 +346,12 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
             raise UserError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
         raise MissingPath(f"scrolls {data}: no such folder")
-    found = {
+    contents = {
         str(data): sorted(path.name for path in data.iterdir()),
         str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
         str(packed): inside,
     }
-    listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in found.items() if names) or "it is empty"
+    listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in contents.items() if names) or "it is empty"
     raise MissingPath(
         f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
         f"{listed}"
@@ -373,33 +382,31 @@ def some_ids(ids: list[str]) -> str:
 
 @path_errors()
 def read_predictions(path: Path) -> dict[str, str]:
-    """Answers by id, from a file {id: answer}.
+    """Answers by id, from a file {id: answer} as SCROLLS' scorer takes it.
 
-    Raises FileNotFoundError, or UserError for another content and ids given twice.
+    Raises:
+        MissingPath: There is no such file.
+        UserError: It has another content, or an id twice.
     """
     twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                twice.append(key)
-            found[key] = value
-        return found
+        twice.extend(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+        return dict(pairs)
 
     if not path.is_file():
         raise MissingPath(f"{path}: no such file of predictions")
     try:
-        found = read_json(path, unique)
+        predictions = read_json(path, unique)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: it must be an object {{id: answer}}, not {str(found)[:40]!r}")
+    if not isinstance(predictions, dict):
+        raise UserError(f"{path}: it must be an object {{id: answer}}, not {str(predictions)[:40]!r}")
     if twice:
         raise UserError(f"{path}: {some_ids(twice)} given twice: give each once")
-    if others := [key for key, value in found.items() if not isinstance(value, str)]:
-        raise UserError(f"{path}: {some_ids(others)} whose answer is not a text: {found[others[0]]!r:.40}")
-    return found
+    if others := [key for key, value in predictions.items() if not isinstance(value, str)]:
+        raise UserError(f"{path}: {some_ids(others)} whose answer is not a text: {predictions[others[0]]!r:.40}")
+    return predictions
 
 
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:

@@ -88,11 +88,11 @@ def _hash(line: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(line).encode()).hexdigest()
 
 
-def _difference(known: Any, wanted: Any, name: str = "") -> str | None:
+def _difference(there: Any, here: Any, name: str = "") -> str | None:
     """The first value in which two JSON values differ, in words; None if there is none."""
-    if isinstance(known, dict) and isinstance(wanted, dict):
-        for key in [*wanted, *(key for key in known if key not in wanted)]:
-            if difference := _difference(known.get(key), wanted.get(key), f"{name}.{key}".lstrip(".")):
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in here | there:
+            if difference := _difference(there.get(key), here.get(key), f"{name}.{key}".lstrip(".")):
                 return difference
         return None
-    return None if known == wanted else f"{name} is {json.dumps(known)} there and {json.dumps(wanted)} here"
+    return None if there == here else f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"

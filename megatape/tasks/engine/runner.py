@@ -70,9 +70,9 @@ def evaluate_in(
         journal.open(settings)
         return sorted(journal.read())
 
-    known = set(ranks.on_main(begin))
+    answered = set(ranks.on_main(begin))
     numbered = [(range(end - len(batch), end), batch) for end, batch in zip(ends, batches, strict=True)]
-    missing = [(numbers, batch) for numbers, batch in numbered if not known.issuperset(numbers)]
+    missing = [(numbers, batch) for numbers, batch in numbered if not answered.issuperset(numbers)]
 
     def predict() -> None:
         done = ends[-1] - sum(len(batch) for _, batch in missing)

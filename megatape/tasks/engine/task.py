@@ -59,7 +59,7 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
     A task is a dataclass whose fields are its options (`Annotated[type, option(...)]`). Tasks of one command that have an
     option of the same name all get its value, so it must mean the same in each.
 
-    Batches are what ranks divide, and where a stopped evaluation resumes. They are the same in every process and after a
+    Ranks divide the batches, and a stopped evaluation resumes with one. They are the same in every process and after a
     restart, so the results do not depend on either.
 
     Attributes:
@@ -73,7 +73,7 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
     def batches(self, model: EvaluationModel) -> list[list[Example]]:
         """All examples.
 
-        Two evaluations are the same if their examples are equal; fields with `compare=False` are what follows from the others.
+        Two evaluations are the same if their examples are equal; fields with `compare=False` follow from the others.
 
         Raises:
             UserError: The task's settings or its data do not suit the model.
