@@ -1,7 +1,7 @@
 """Exact match of greedy answers to addition problems, for every pair of operand lengths."""
 
 import math
-from collections.abc import Callable
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -46,24 +46,23 @@ class AdditionGrid:
     @property
     def mean(self) -> float:
         """Mean over all cells with equal weights, as the paper reports it."""
-        return self._mean(self._cells(lambda digits: True))
+        return self._mean(self._cells())
 
     @property
     def inside(self) -> float:
         """Mean over the cells with both lengths in the training data."""
-        return self._mean(self._cells(lambda digits: digits <= self.trained_digits))
+        return self._mean(self._cells(last=self.trained_digits))
 
     @property
     def beyond(self) -> float | None:
         """Mean over the other cells; None if there are none."""
-        cells = self._cells(lambda digits: digits > self.trained_digits)
+        cells = self._cells(first=self.trained_digits + 1)
         return self._mean(cells) if cells else None
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
         """Digits of the longer operand -> mean over the cells that have it."""
-        sizes = range(1, len(self.correct) + 1)
-        return {size: self._mean(self._cells(lambda digits, size=size: digits == size)) for size in sizes}  # type: ignore[misc]
+        return {digits: self._mean(self._cells(digits, digits)) for digits in range(1, len(self.correct) + 1)}
 
     @property
     def summary(self) -> str:
@@ -76,9 +75,9 @@ class AdditionGrid:
     def measures(self) -> list[Measure]:
         """The means, whose standard errors are those of their cells' fractions."""
         parts = {
-            "trained lengths": self._cells(lambda digits: digits <= self.trained_digits),
-            "beyond": self._cells(lambda digits: digits > self.trained_digits),
-            "all lengths": self._cells(lambda digits: True),
+            "trained lengths": self._cells(last=self.trained_digits),
+            "beyond": self._cells(first=self.trained_digits + 1),
+            "all lengths": self._cells(),
         }
         return [self._measure(f"{name} (%)", cells) for name, cells in parts.items() if cells]
 
@@ -92,10 +91,10 @@ class AdditionGrid:
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
-    def _cells(self, chosen: Callable[[int], bool]) -> list[Cell]:
-        """The cells whose longer operand has a chosen number of digits."""
-        size = range(len(self.correct))
-        return [(a, b) for a in size for b in size if chosen(max(a, b) + 1)]
+    def _cells(self, first: int = 1, last: int = sys.maxsize) -> list[Cell]:
+        """The cells whose longer operand has `first` to `last` digits."""
+        size = range(min(len(self.correct), last))
+        return [(a, b) for a in size for b in size if max(a, b) + 1 >= first]
 
     def _mean(self, cells: list[Cell]) -> float:
         return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)

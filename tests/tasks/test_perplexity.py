@@ -142,6 +142,15 @@ def test_sources_agree(data_directory: Path, tmp_path: Path) -> None:
         assert torch.cat(model.seen).flatten().tolist() == ids[: (ids.size - 1) // 32 * 32].tolist()
 
 
+def test_results_need_predictions_only(data_directory: Path, tmp_path: Path) -> None:
+    loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
+    TokenDataset(data_directory, "validation", 999).tokens(0).astype(np.uint16).tofile(tmp_path / "text.bin")
+    task = Perplexity(tmp_path / "text.bin", (32, 64))
+    predictions = [prediction for batch in task.batches(loaded) for prediction in task.run(loaded, batch)]
+    (tmp_path / "text.bin").unlink()
+    assert task.result(predictions) == measure(loaded, data_directory, (32, 64), max_tokens=1000)
+
+
 def test_refused(data_directory: Path, tmp_path: Path) -> None:
     loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
     (tmp_path / "short.txt").write_text("a few words")

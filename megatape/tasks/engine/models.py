@@ -42,7 +42,7 @@ def evaluate_models(
         trust_remote_code: Let transformers run the Python files in the folders.
         base: The folder that checkpoints of trained weights only began with.
         adapter: An exported adapter to merge into each model.
-        training_code: Run the model by load_divided instead of load_trained.
+        training_code: Run the model by load_tensor_parallel instead of load_trained.
 
     Returns:
         The summaries and tables.
@@ -55,9 +55,11 @@ def evaluate_models(
     for folder, label in zip(models, labels, strict=True):
         loading: AbstractContextManager[EvaluationModel]
         if training_code:
-            from megatape.tasks.engine.tensor_parallel import load_divided  # with DeepSpeed, which takes seconds to import
+            from megatape.tasks.engine.tensor_parallel import (
+                load_tensor_parallel,  # with DeepSpeed, which takes seconds to import
+            )
 
-            loading = load_divided(folder, ranks.tensor, base, adapter)
+            loading = load_tensor_parallel(folder, ranks.tensor, base, adapter)
         else:
             loading = load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter)
         with _full_gpu_named(folder), loading as model:

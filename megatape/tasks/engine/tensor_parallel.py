@@ -37,7 +37,7 @@ from megatape.zero.state import WEIGHT
 
 
 @dataclass
-class DividedModel:
+class TensorParallelModel:
     """An EvaluationModel whose weights the ranks of `axis` divide: its methods are collective."""
 
     name: str
@@ -86,7 +86,9 @@ class DividedModel:
 
 
 @contextmanager
-def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None) -> Iterator[DividedModel]:
+def load_tensor_parallel(
+    folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None
+) -> Iterator[TensorParallelModel]:
     """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share.
 
     It is in the precision that an export of it has.
@@ -118,7 +120,7 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
         special = special_tokens(tokenizer)
         ends = special.eos if isinstance(special.eos, list) else [special.eos]
         padding = ends[0] if special.pad is None else special.pad
-        yield DividedModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
+        yield TensorParallelModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
