@@ -37,14 +37,6 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture as base64 of PNG files; dark: "" if there is none for a dark ground."""
-
-    light: str
-    dark: str
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Models that were evaluated alike.
 
@@ -53,14 +45,14 @@ class Comparison:
         settings: Of the task.
         rows: Name of a model, and its measures by name.
         paper: Row -> measure -> value.
-        pictures: Name of a model, and a picture of its results.
+        pictures: Name of a model, and base64 of a picture for light and for dark pages, "" without one.
     """
 
     task: str
     settings: dict[str, Any]
     rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
     paper: dict[str, dict[str, float]] = field(default_factory=dict)
-    pictures: list[tuple[str, Picture]] = field(default_factory=list)
+    pictures: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
@@ -90,16 +82,16 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
         comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
         comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
         comparison.paper.update(results.paper)
-        comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent, notes))
+        comparison.pictures.extend((results.model.name, *picture) for picture in _pictures(path.parent, notes))
     return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
-def _pictures(folder: Path, notes: list[str]) -> Iterator[Picture]:
+def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
     files = {path: _encoded(path, notes) for path in sorted(folder.glob("*.png")) if path.is_file()}
     dark = {dark_version(path) for path in files}
     for path, light in files.items():
         if light and path not in dark:
-            yield Picture(light, files.get(dark_version(path), ""))
+            yield light, files.get(dark_version(path), "")
 
 
 def _encoded(path: Path, notes: list[str]) -> str:

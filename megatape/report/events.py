@@ -25,13 +25,13 @@ def history(run: Run) -> list[Line]:
     return [_line([event for _, event in span]) for _, span in spans]
 
 
-def kept(run: Run) -> str:
+def remaining_checkpoints(run: Run) -> str:
     """The checkpoints of a run, and metrics of earlier starts."""
     names = [path.name for path in reversed(run.folder.list_checkpoints())]
-    aside = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
+    earlier = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
     parts = [f"Checkpoints kept: {', '.join(names)}." if names else "No checkpoint is kept."]
-    if aside:
-        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(aside)}.")
+    if earlier:
+        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(earlier)}.")
     return " ".join(parts)
 
 
