@@ -1,7 +1,7 @@
 """Perplexity at several context lengths, on the same text."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_TOKENS = 2**15  # of the text of `evaluate_perplexity`
-AUTHORS_STRIDE = 256
+AUTHORS_STRIDE = 256  # of the paper's windows, and the default of sliding ones
 NUM_POSITIONS = 64  # points of the curve over positions
 BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
 
@@ -171,7 +171,7 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
 
         Raises:
-            MissingPath: There is no such text.
+            FileNotFoundError: There is no such text.
             UserError: The text is too short or not in the model's tokens, lengths do not divide the longest in mode "disjoint",
                 or a stride is given for another mode than "sliding" or above a length.
         """
@@ -184,9 +184,9 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
                 f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
-        windows = []
+        windows, stride = [], AUTHORS_STRIDE if self.stride is None else self.stride
         for length in lengths:
-            spans = _MODES[self.mode](length, max(lengths), tokens.size, self.stride or AUTHORS_STRIDE)
+            spans = _spans(self.mode, length, max(lengths), tokens.size, stride)
             windows += _batched(_windows(length, tokens, spans, _text_bytes(model, tokens, spans)))
         return windows
 
@@ -224,7 +224,7 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
     """
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
-    windows = _batched(_windows(length, tokens, _disjoint(length, longest, num_tokens + 1, 0), None))
+    windows = _batched(_windows(length, tokens, _spans("disjoint", length, longest, num_tokens + 1), None))
     return math.exp(fmean(float(losses.mean()) for batch in windows for losses in _losses(model, batch)))
 
 
@@ -232,7 +232,7 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
     Raises:
-        MissingPath: There is no such text.
+        FileNotFoundError: There is no such text.
         UserError: Ids are not the model's.
     """
     if path.is_dir():
@@ -281,29 +281,21 @@ class Spans:
     num_scored: int
 
 
-def _disjoint(length: int, longest: int, num_tokens: int, stride: int) -> Spans:
+def _spans(mode: str, length: int, longest: int, num_tokens: int, stride: int = AUTHORS_STRIDE) -> Spans:
+    """Windows of `length` tokens of a text, whose longest windows have `longest`. stride: of mode "sliding"."""
+    if mode == "authors":  # L tokens make L - 1 predictions
+        return Spans(range(0, num_tokens - length + 1, AUTHORS_STRIDE), length - 1, length - 1)
+    if mode == "sliding":
+        if not 1 <= stride <= length:
+            raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
+        # Every length has the whole context of each block of `stride` targets, which ends at longest, longest + stride, ...
+        return Spans(range(longest - length, num_tokens - length, stride), length, stride)
     if longest % length:
         raise UserError(
             f"lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
             "divide the longest, or `mode` sliding"
         )
     return Spans(range(0, (num_tokens - 1) // longest * longest, length), length, length)
-
-
-def _sliding(length: int, longest: int, num_tokens: int, stride: int) -> Spans:
-    if not 1 <= stride <= length:
-        raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
-    # Blocks of `stride` targets that every length has the whole context of: they end at tokens longest, longest + stride, ...
-    return Spans(range(longest - length, num_tokens - length, stride), length, stride)
-
-
-def _authors(length: int, longest: int, num_tokens: int, stride: int) -> Spans:
-    # L tokens make L - 1 predictions.
-    return Spans(range(0, num_tokens - length + 1, AUTHORS_STRIDE), length - 1, length - 1)
-
-
-# (length, longest, tokens of the text, stride) -> windows
-_MODES: dict[str, Callable[[int, int, int, int], Spans]] = {"disjoint": _disjoint, "sliding": _sliding, "authors": _authors}
 
 
 def _windows(length: int, tokens: np.ndarray, spans: Spans, text_bytes: int | None) -> list[Window]:

@@ -164,6 +164,7 @@ def test_refused(data_directory: Path, tmp_path: Path) -> None:
 
     assert "48 does not divide 64" in refusal(data_directory, (48, 64))
     assert "stride has no effect with `mode` disjoint" in refusal(data_directory, (32,), "disjoint", 4)
+    assert "stride is 0" in refusal(data_directory, (32, 64), "sliding", 0)
     assert "stride is 33" in refusal(data_directory, (32, 64), "sliding", 33)
     assert "and one more than the longest length is needed" in refusal(tmp_path / "short.txt", (256,))
     assert f"has the token id {VOCAB_SIZE}, but a model has" in refusal(tmp_path / "other.bin", (32,))
