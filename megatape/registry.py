@@ -238,7 +238,7 @@ BACKENDS: dict[str, Entry] = {
     "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no bias by pair, on GPUs; not yet measured on one"),
 }
 
-# Evaluation tasks, subclasses of megatape.tasks.task.Task.
+# Evaluation tasks, subclasses of megatape.tasks.engine.task.Task.
 TASKS: dict[str, Entry] = {
     "perplexity": Entry("megatape.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": Entry("megatape.tasks.passkey:Passkey", "retrieval of a number from a long text"),

@@ -32,7 +32,8 @@ from megatape.data.training.order import samples_digest
 from megatape.hf.imports.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
 from megatape.study.outcome import Outcome
-from megatape.tasks.journal import Journal
+from megatape.tasks.engine.journal import Journal
+from megatape.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.training.ledger import check_order, prove
 from megatape.training.spike_policy import SpikePolicy
 
@@ -145,9 +146,24 @@ def metrics(folder: Path) -> Malformed:
 
 
 def samples(folder: Path) -> Malformed:
-    path = folder / "samples.jsonl"
-    path.write_text(json.dumps({"example": 0, "prediction": "x"}))
-    return Malformed(path, Journal(folder).read)
+    """Lines whose hash is right."""
+    journal, prediction = Journal(folder, PasskeyPrediction), PasskeyPrediction(32, None, 20, "a", "1", "2", False)
+    journal.add(0, [0], [prediction])
+    path = folder / "samples-0.jsonl"
+    line = json.loads(path.read_text())
+    del line["sha256"]
+
+    def write(path: Path, text: str) -> None:
+        value = json.loads(text)
+        digest = {"sha256": hashlib.sha256(json.dumps(value).encode()).hexdigest()}
+        path.write_text(json.dumps(value | digest) if isinstance(value, dict) else text)
+
+    def read() -> None:
+        for number, known in journal.read().items():
+            assert type(number) is type(known.tokens) is int and isinstance(known.reference, str)
+
+    path.write_text(json.dumps(line))
+    return Malformed(path, read, write=write)
 
 
 @pytest.mark.timeout(120)

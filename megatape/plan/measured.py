@@ -6,11 +6,11 @@ from pathlib import Path
 
 from megatape.config import Config, parse_config
 from megatape.errors import MissingPath, UserError
+from megatape.json_lines import read_lines
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import Gpu, named
 from megatape.plan.operations import middle
 from megatape.plan.speed import device_seconds
-from megatape.run_folder import read_lines
 
 
 @dataclass(frozen=True)

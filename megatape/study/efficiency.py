@@ -19,10 +19,10 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
+from megatape.paper import COST_LAYERS, COST_LENGTH, COSTS
 from megatape.registry import AUTO, ENCODINGS
 from megatape.study.choice import parse_encodings, with_encoding
 from megatape.study.models import PAPER_SHAPE
-from megatape.study.paper import COST_LAYERS, COST_LENGTH, COSTS
 from megatape.study.timing import Spread, interleaved, spread
 from megatape.tables import markdown
 

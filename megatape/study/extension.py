@@ -23,9 +23,8 @@ from megatape.study.base import load_untrained
 from megatape.study.measure import POINTS, loss_curve, mean_loss
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
-from megatape.tasks.evaluation import evaluate
-from megatape.tasks.passkey import Passkey
-from megatape.tasks.passkey_questions import grid_tokens
+from megatape.tasks.engine.runner import evaluate
+from megatape.tasks.passkey import Passkey, grid_tokens
 from megatape.tasks.perplexity import evaluate_perplexity
 
 LOG = logging.getLogger(__name__)

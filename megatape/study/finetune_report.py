@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from megatape.model.accounting import count_trainable
+from megatape.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.study.comparison import short
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
-from megatape.study.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.tables import markdown
 
 Outcomes = dict[str, Outcome]  # by method

@@ -30,7 +30,7 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
 from megatape.tasks.addition import Addition
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.perplexity import evaluate_perplexity
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from megatape.data.shards.index import load_index, save_index
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.conftest import Command
-from tests.report.example import HOSTILE
+from tests.helpers.reports import HOSTILE
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import MAX_POINTS, write_page
 from megatape.study.suite.records import Record
-from tests.report.example import HOSTILE
+from tests.helpers.reports import HOSTILE
 from tests.study.suite.example import make_records
 
 

@@ -13,18 +13,17 @@ from megatape.errors import UserError, path_errors
 from megatape.files import write_atomically
 from megatape.hf.loading import load_trained
 from megatape.tables import markdown
-from megatape.tasks.evaluation import Row, evaluate_in
-from megatape.tasks.identity import model_hash
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.ranks import Ranks
-from megatape.tasks.task import Task
-
-DIGITS = 4
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.provenance import model_hash
+from megatape.tasks.engine.ranks import Ranks
+from megatape.tasks.engine.runner import Row, evaluate_in
+from megatape.tasks.engine.task import Task
+from megatape.units import format_number
 
 
 @path_errors()
 def evaluate_models(
-    tasks: dict[str, Task[Any, Any]],
+    tasks: dict[str, Task[Any, Any, Any]],
     models: Sequence[Path],
     output: Path,
     ranks: Ranks,
@@ -33,20 +32,34 @@ def evaluate_models(
     adapter: Path | None = None,
     training_code: bool = False,
 ) -> str:
-    """Evaluate checkpoints or exports into output/TASK/MODEL, go on where that was stopped, and write output/TASK/results.md.
+    """Evaluate models into output/TASK/MODEL, or resume there, and write output/TASK/results.md. Collective over all ranks.
 
-    trust_remote_code, base, adapter: as load_trained takes them. training_code: run the model by load_divided instead.
-    Collective over all ranks. Returns the summaries and tables. Raises UserError if a model is given twice, and what the
-    loading and evaluate_in raise.
+    Args:
+        tasks: By name.
+        models: Folders of any kind that load_trained reads.
+        output: Folder for the results.
+        ranks: The processes, which divide the work.
+        trust_remote_code: Let transformers run the Python files in the folders.
+        base: The folder that checkpoints of trained weights only began with.
+        adapter: An exported adapter to merge into each model.
+        training_code: Run the model by load_tensor_parallel instead of load_trained.
+
+    Returns:
+        The summaries and tables.
+
+    Raises:
+        UserError: A model is listed twice, or an error of loading or of evaluate_in.
     """
     labels = name_models(models)
     rows: dict[str, dict[str, Row]] = {name: {} for name in tasks}
     for folder, label in zip(models, labels, strict=True):
         loading: AbstractContextManager[EvaluationModel]
         if training_code:
-            from megatape.tasks.divided import load_divided  # with DeepSpeed, which takes seconds to import
+            from megatape.tasks.engine.tensor_parallel import (
+                load_tensor_parallel,  # with DeepSpeed, which takes seconds to import
+            )
 
-            loading = load_divided(folder, ranks.tensor, base, adapter)
+            loading = load_tensor_parallel(folder, ranks.tensor, base, adapter)
         else:
             loading = load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter)
         with _full_gpu_named(folder), loading as model:
@@ -66,20 +79,21 @@ def evaluate_models(
 
 @contextmanager
 def _full_gpu_named(folder: Path) -> Iterator[None]:
-    """Turn torch's error of a full GPU into a UserError that says what to do."""
+    """Raise a UserError for torch's error of a full GPU."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"{folder} with its texts does not fit on the GPU ({str(error).splitlines()[0]}): divide it over several processes "
-            "with `tp`, give shorter `lengths`, or end what else runs there"
+            "with `tp`, give shorter `lengths`, or end other programs on it"
         ) from None
 
 
 def name_models(models: Sequence[Path]) -> list[str]:
-    """A name for each folder: its own and, where several have the same, those of as many folders above it as it takes.
+    """A name for each folder: its own, after those of as many folders above it as tell it from the others.
 
-    Raises UserError if one is given twice.
+    Raises:
+        UserError: A folder is listed twice.
     """
     parts = [Path(os.path.realpath(model)).parts for model in models]  # Path.resolve raises no OSError for a loop of links
     for number, part in enumerate(parts):
@@ -99,8 +113,8 @@ def table(rows: dict[str, Row], paper: dict[str, dict[str, float]]) -> str:
     names = list(dict.fromkeys(measure.name for row in rows.values() for measure in row.measures))
     cells = []
     for label, row in rows.items():
-        found = {measure.name: measure for measure in row.measures}
-        cells.append([label, *(_cell(found[name].value, found[name].error) if name in found else "" for name in names)])
+        by_name = {measure.name: _cell(measure.value, measure.error) for measure in row.measures}
+        cells.append([label, *(by_name.get(name, "") for name in names)])
     for label, values in paper.items():
         if any(name in values for name in names):
             cells.append([f"paper: {label}", *(_cell(values[name], None) if name in values else "" for name in names)])
@@ -108,4 +122,4 @@ def table(rows: dict[str, Row], paper: dict[str, dict[str, float]]) -> str:
 
 
 def _cell(value: float, error: float | None) -> str:
-    return f"{value:.{DIGITS}g}" if error is None else f"{value:.{DIGITS}g} ± {error:.2g}"
+    return format_number(value) + ("" if error is None else f" ± {format_number(error, 2)}")

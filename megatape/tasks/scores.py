@@ -28,11 +28,12 @@ def normalize(text: str) -> list[str]:
 def score(metric: Metric, prediction: str, references: list[str]) -> dict[str, float]:
     """Scores of an answer by name: `f1` or `exact_match`, or `rouge1`, `rouge2` and `rougeL`, each with its own best reference.
 
-    Raises ModuleNotFoundError for `rouge` without the package rouge_score.
+    Raises:
+        ModuleNotFoundError: The metric is `rouge`, and the package rouge_score is not installed.
     """
     if metric == "rouge":
-        found = [rouge_scorer().score(reference, prediction) for reference in references]
-        return {name: 100.0 * max(scores[name].fmeasure for scores in found) for name in ROUGE}
+        by_reference = [rouge_scorer().score(reference, prediction) for reference in references]
+        return {name: 100.0 * max(scores[name].fmeasure for scores in by_reference) for name in ROUGE}
     words = normalize(prediction)
     if metric == "f1":
         return {metric: 100 * max(_f1(words, normalize(reference)) for reference in references)}
@@ -44,14 +45,14 @@ def mean_scores(scores: list[dict[str, float]]) -> dict[str, tuple[float, float 
 
     The error is that of independent answers, for the geometric mean to first order; None where it is not defined.
     """
-    found = {name: _mean([each[name] for each in scores]) for name in scores[0]}
-    if set(found) == set(ROUGE):
-        means = [found[name][0] for name in ROUGE]
+    results = {name: _mean([each[name] for each in scores]) for name in scores[0]}
+    if set(results) == set(ROUGE):
+        means = [results[name][0] for name in ROUGE]
         geometric = prod(means) ** (1 / 3)
-        slopes = {name: geometric / (3 * found[name][0]) for name in ROUGE} if geometric else {}
+        slopes = {name: geometric / (3 * results[name][0]) for name in ROUGE} if geometric else {}
         _, error = _mean([sum(slope * each[name] for name, slope in slopes.items()) for each in scores])
-        found[GEOMETRIC_MEAN] = geometric, error if geometric else None
-    return found
+        results[GEOMETRIC_MEAN] = geometric, error if geometric else None
+    return results
 
 
 @lru_cache

@@ -16,17 +16,20 @@ Value = TypeVar("Value")
 
 
 class FailedElsewhere(Exception):
-    """An error that all processes know of, on those that leave it to the main one to tell."""
+    """An error that all processes know of, on all but the main one, which raises it."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that divide the batches: this one has those of number `share` of `shares`.
-
-    topology: of all processes; None if this one is alone. tensor: those that divide the model, and have the same share of the
-    batches.
+    """The processes that divide the batches of an evaluation.
 
     An error that all processes know of is raised by the main one; the others raise FailedElsewhere.
+
+    Attributes:
+        topology: Of all processes; None if this one is alone.
+        share: Number of this process's share of the batches.
+        shares: Number of shares.
+        tensor: The processes that divide the model, and have the same share of the batches.
     """
 
     topology: Topology | None = None
@@ -36,26 +39,26 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes the samples of its share, which it has in common with those of its axis `tensor`."""
+        """Whether this process writes the predictions of its share, which its axis `tensor` has in common."""
         return self.tensor.rank == 0
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes the results."""
         return self.topology is None or self.topology.is_main
 
     def on_main(self, work: Callable[[], Value]) -> Value:
-        """What `work` returns (JSON) on the main process, on all of them. Raises its UserError or OSError."""
-        return work() if self.topology is None else self._told(partial(on_main, work, self.topology))
+        """Call `work` on the main process; returns its value (JSON) on all of them. Raises its UserError or OSError."""
+        return work() if self.topology is None else self._raise_on_main(partial(on_main, work, self.topology))
 
     def together(self, work: Callable[[], None]) -> None:
         """Wait until all processes have done their work. Raises the UserError or OSError of the first that met one."""
         if self.topology is None:
             return work()
-        self._told(partial(on_all, work, self.topology))
+        self._raise_on_main(partial(on_all, work, self.topology))
         return None
 
-    def _told(self, work: Callable[[], Value]) -> Value:
+    def _raise_on_main(self, work: Callable[[], Value]) -> Value:
         try:
             return work()
         except (UserError, OSError):
@@ -71,7 +74,8 @@ ALONE = Ranks()
 def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     """The processes that a launcher started, of which `num_tensor` each divide a model. Collective over them.
 
-    Raises UserError for variables that make no sense, and a number of processes that is no multiple of `num_tensor`.
+    Raises:
+        UserError: The launcher's variables make no sense, or the number of processes is no multiple of `num_tensor`.
     """
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:

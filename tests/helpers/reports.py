@@ -10,7 +10,7 @@ from megatape.config import parse_config, save_config
 from megatape.config.run import LoggingConfig
 from megatape.run_folder import RunFolder
 from megatape.runtime.run_log import append_line, event_line
-from megatape.tasks.task import Measure
+from megatape.tasks.engine.task import Measure
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
 from tests.conftest import small_config

@@ -31,8 +31,8 @@ from megatape.zero.state import WEIGHT
 
 
 @dataclass
-class DividedModel:
-    """An evaluation model (megatape/tasks/model.py) whose weights the ranks of `axis` divide: its methods are collective."""
+class TensorParallelModel:
+    """An EvaluationModel whose weights the ranks of `axis` divide: its methods are collective."""
 
     name: str
     tokenizer: Any
@@ -53,12 +53,12 @@ class DividedModel:
         return self.model.config.max_positions
 
     def losses(self, samples: Tensor) -> Tensor:
-        """As EvaluationModel.losses."""
+        """Losses in nats, float32 [B, N] on the CPU, for ids [B, N + 1]."""
         logits, targets = self.logits(samples[:, :-1]), samples[:, 1:].to(self.device)
         return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """As EvaluationModel.continuations."""
+        """The likeliest `num_tokens` ids after each prompt, padded from where the model ends a text."""
         tokens = torch.tensor(prompts)
         ended = torch.zeros(len(prompts), dtype=torch.bool)
         for _ in range(num_tokens):
@@ -67,12 +67,12 @@ class DividedModel:
             ended |= torch.isin(chosen, torch.tensor(sorted(self.end_ids)))
             if ended.all():
                 break
-        found: list[list[int]] = tokens[:, len(prompts[0]) :].tolist()
-        return found
+        continuations: list[list[int]] = tokens[:, len(prompts[0]) :].tolist()
+        return continuations
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
-        """As EvaluationModel.logits."""
+        """Float32 [B, N, V] for ids [B, N], on all ranks."""
         length = tokens.shape[1]
         tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
@@ -80,13 +80,22 @@ class DividedModel:
 
 
 @contextmanager
-def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None) -> Iterator[DividedModel]:
+def load_tensor_parallel(
+    folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None
+) -> Iterator[TensorParallelModel]:
     """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share.
 
     It is in the precision that an export of it has.
 
-    base, adapter: as load_trained takes them. Raises FileNotFoundError or UserError as that does, and for a model that the
-    ranks cannot divide or whose positions depend on a run's seed.
+    Args:
+        folder: Of the model.
+        axis: The ranks that divide it.
+        base: The folder that a checkpoint of trained weights only began with.
+        adapter: An exported adapter to merge into the model.
+
+    Raises:
+        MissingPath: A folder or file is missing.
+        UserError: The folder holds no such model, the ranks cannot divide it, or its positions depend on a run's seed.
     """
     with TemporaryDirectory() as temporary:
         name, opened = str(folder), open_model_folder(folder, base)
@@ -106,14 +115,11 @@ def load_divided(folder: Path, axis: Axis, base: Path | None = None, adapter: Pa
         special = special_tokens(tokenizer)
         ends = special.eos if isinstance(special.eos, list) else [special.eos]
         padding = ends[0] if special.pad is None else special.pad
-        yield DividedModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
+        yield TensorParallelModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Raise UserError if `num_ranks` tensor-parallel ranks cannot hold equal shares of a model.
-
-    Also raises it if the model's positions are drawn.
-    """
+    """Raise UserError if tensor-parallel ranks cannot hold equal shares of a model, or its positions are drawn."""
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
         if getattr(model, field) % num_ranks:
             raise UserError(

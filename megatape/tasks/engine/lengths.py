@@ -12,7 +12,8 @@ MAX_LENGTH = 2**24  # more than anybody waits for
 def parse_lengths(value: Any) -> Any:
     """The numbers of a list such as "1024,2048".
 
-    Raises UserError unless they are positive and ascend to at most MAX_LENGTH.
+    Raises:
+        UserError: They are not positive, do not ascend, or exceed MAX_LENGTH.
     """
     if not isinstance(value, str):
         return value

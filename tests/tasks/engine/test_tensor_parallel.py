@@ -10,7 +10,7 @@ from megatape.config import ModelConfig
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.parallel.mesh import SINGLE
-from megatape.tasks.divided import check_divisible, load_divided
+from megatape.tasks.engine.tensor_parallel import check_divisible, load_tensor_parallel
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
@@ -32,7 +32,7 @@ def test_whole(models: Path, encoding: str) -> None:
     """Losses and greedy continuations are those of the export; one text ends early."""
     tokens = torch.randint(3, VOCAB_SIZE - 30, (3, 25), generator=torch.Generator().manual_seed(0))
     expected = load_exported(models / encoding)
-    with load_divided(models / encoding, SINGLE) as model:
+    with load_tensor_parallel(models / encoding, SINGLE) as model:
         assert (model.vocab_size, model.max_positions) == (expected.vocab_size, expected.max_positions)
         assert_close(model.losses(tokens), expected.losses(tokens), bounds.EXPORTED)
         prompts = tokens[:, :12].tolist()

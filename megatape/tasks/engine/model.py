@@ -1,4 +1,4 @@
-"""What evaluation tasks ask of a model, whatever code runs it."""
+"""Model interface used by evaluation tasks."""
 
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 class EvaluationModel(Protocol):
     """A trained model. B texts, N tokens.
 
-    name: where it comes from, for messages. tokenizer: as transformers has it.
+    Attributes:
+        name: Its folder, for messages.
+        tokenizer: A tokenizer of transformers.
     """
 
     name: str
@@ -24,10 +26,10 @@ class EvaluationModel(Protocol):
         """The longest text in tokens."""
 
     def logits(self, tokens: "Tensor") -> "Tensor":
-        """Float32 [B, N, V] of ids [B, N], where the model is."""
+        """Float32 [B, N, V] for ids [B, N], on the model's device."""
 
     def losses(self, samples: "Tensor") -> "Tensor":
-        """Losses in nats, float32 [B, N] on the CPU, of ids [B, N + 1]: of each but the first, from those before it."""
+        """Losses in nats, float32 [B, N] on the CPU, for ids [B, N + 1]: of each but the first, from those before it."""
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.

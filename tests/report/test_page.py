@@ -13,10 +13,10 @@ import pytest
 from megatape.report.curves import MAX_POINTS
 from megatape.report.positions import MAX_MAPS, MAX_STEPS
 from megatape.run_folder import RunFolder
-from megatape.tasks.task import Measure
+from megatape.tasks.engine.task import Measure
 from megatape.training.position_view import PositionView
 from tests.conftest import Command
-from tests.report.example import HOSTILE, make_results, make_run
+from tests.helpers.reports import HOSTILE, make_results, make_run
 
 
 def page_of(command: Command, output: Path, *words: object) -> tuple[str, dict[str, Any], str]:
@@ -145,12 +145,14 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     (tmp_path / "more/pipe").mkdir()
     os.mkfifo(tmp_path / "more/pipe/results.json")
     (first.parent / "perplexity.png").write_bytes(b"\x89PNG")
+    (first.parent / "perplexity-dark.png").write_bytes(b"\x89PNG on black")
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)
     text, _, errors = page_of(command, tmp_path / "out", run.directory, "--evaluations", tmp_path / "more", tmp_path / "more/b")
     assert re.findall(r"<h3>(perplexity|passkey)</h3>", text) == ["passkey", "perplexity", "perplexity"]
     assert cells(text, "a") == [" (9)"] and "1.235 <span" in text and "± 0.01" in text and "(12,345)" in text
     assert text.count("paper: TAPE") == 2 and cells(text, "paper: TAPE") == ["1.25"]
     assert text.count("&lt;img src=x") == 1 and text.count('src="data:image/png;base64,iVBORw=="') == text.count("<img") == 1
+    assert text.count('<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,iVBORyBvbiBibGFjaw==">') == 1
     for file, reason in {
         "c/large.png": "it is larger than 1.00 MiB",
         "e/results.json": "format: Input should be 1",

@@ -15,8 +15,9 @@ from PIL import Image
 from megatape.data.synthetic.flip_flop import FlipFlop
 from megatape.report.page import write_report
 from megatape.report.suite_page import write_page
-from megatape.tasks.task import Measure
-from tests.report.example import HOSTILE, make_results, make_run
+from megatape.tasks.engine.task import Measure
+from tests.helpers.contrast import contrast
+from tests.helpers.reports import HOSTILE, make_results, make_run
 from tests.study.suite.example import make_records
 
 if TYPE_CHECKING:
@@ -171,15 +172,3 @@ def test_suite_page(browser: "Chrome", tmp_path: Path) -> None:
     assert values(browser, "document.querySelectorAll('#charts .band').length") == 3 * 2
     texts = values(browser, "[...document.querySelectorAll('#charts figure:first-child text')].map((one) => one.textContent)")
     assert {"0", "100", FlipFlop.axis} <= set(texts)
-
-
-def contrast(one: str, other: str) -> float:
-    """Of two colours "rgb(r, g, b)", as the Web Content Accessibility Guidelines define it."""
-    light = sorted((luminance(one), luminance(other)))
-    return (light[1] + 0.05) / (light[0] + 0.05)
-
-
-def luminance(colour: str) -> float:
-    channels = [int(channel) / 255 for channel in colour[4:-1].split(",")]
-    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
