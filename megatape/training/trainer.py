@@ -17,6 +17,7 @@ from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.checkpoint.writer import RunPlace
 from megatape.config import Config, save_config
 from megatape.data.training.loader import Loader
+from megatape.data.training.mixture import named
 from megatape.data.training.splits import RunData
 from megatape.errors import DataError, NotSaved, TrainingDiverged
 from megatape.files import retry_transient_errors
@@ -106,7 +107,6 @@ class Trainer:
         self.mesh = make_mesh(topology, {"tensor": config.parallel.tp})
         self.loader = Loader(
             data.train,
-            seed=config.training.seed,
             global_batch_size=config.training.global_batch_size,
             micro_batch_size=config.training.micro_batch_size,
             rank=self.mesh["batch"].rank,
@@ -505,7 +505,7 @@ class Trainer:
                     seconds=seconds,
                     peak_memory=peak_memory(),
                     validation=validation,
-                    corpora=self.data.counts(self.state.samples),
+                    corpora=named(self.data.train.order.counts(self.state.samples)),
                     skipped=output.skipped,
                     digest=output.digest,
                 )

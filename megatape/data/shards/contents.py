@@ -10,7 +10,7 @@ from megatape.data.shards.document_table import DocumentTables, lengths_by_end
 from megatape.data.shards.index import SPLITS, Index, Tally, load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.reader import SplitReader
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
 NUM_SAMPLES = 3  # of each split
@@ -96,8 +96,8 @@ def _lengths(directory: Path, index: Index, split: str) -> Iterator[np.ndarray]:
 
 def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
     """Documents at equal distances in the split."""
-    dataset = TokenDataset(directory, split, 1)
-    tokenizer, size = dataset.tokenizer(), dataset.num_tokens
+    stored = StoredSplit(directory, split)
+    tokenizer, size = stored.tokenizer(), stored.num_tokens
     tables = DocumentTables(directory, index, split) if split in index.document_tables else None
     seen = set()
     for token in range(0, size, -(-size // NUM_SAMPLES)):
@@ -105,5 +105,5 @@ def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
         first, tokens = (found.first, found.tokens) if found else (token, size - token)
         if first not in seen:
             seen.add(first)
-            text = tokenizer.decode(dataset.stream(first, first + min(tokens, SAMPLE_TOKENS)))
+            text = tokenizer.decode(stored.stream(first, first + min(tokens, SAMPLE_TOKENS)))
             yield Sample(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)

@@ -21,11 +21,11 @@ class Positions:
     max_offset: int = 0
     drawn_from: int = 0
 
-    def training(self, length: int, seed: int, place: int) -> np.ndarray:
-        """Those of the training sample that comes after `place` others, int64 [length]."""
+    def training(self, length: int, seed: int, consumed: int) -> np.ndarray:
+        """Those of the training sample after `consumed` others, int64 [length]."""
         if self.drawn_from:
-            return sorted_draw(length, self.drawn_from, sample_hash(seed, place, 2**32))
-        first = sample_hash(seed, place, self.max_offset + 1) if self.max_offset else 0
+            return sorted_draw(length, self.drawn_from, sample_hash(seed, consumed, 2**32))
+        first = sample_hash(seed, consumed, self.max_offset + 1) if self.max_offset else 0
         return np.arange(first, first + length)
 
     def evaluation(self, length: int, seed: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.data.finetuning.conftest import write_lines
+from tests.helpers.examples import write_lines
 
 PLAIN = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -14,7 +14,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.conftest import Command
-from tests.data.finetuning.conftest import Prepare, examples, learned, write_lines
+from tests.helpers.examples import Prepare, examples, learned, write_lines
 
 PAIRS = [
     {"prompt": "The dog jumps over", "answer": " the fox"},

@@ -15,7 +15,8 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import DocumentDataset, TokenDataset
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from tests.adopted import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 from tests.conftest import Command
 
