@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError
@@ -38,14 +38,14 @@ class Chat(Format):
     def example(self, record: dict[str, Any]) -> Example:
         messages = read_messages(record)
         if not any(message["role"] == "assistant" for message in messages):
-            raise Dropped("conversation without an assistant")
+            raise RecordDropped("conversation without an assistant")
         if any(message["role"] == "assistant" and not message["content"].strip() for message in messages):
-            raise Dropped("empty answer")
+            raise RecordDropped("empty answer")
         tokens = self._template.tokens(messages) if self._template else plain_tokens(messages, self.tokenizer)
         limit = self.limits.sequence_length + 1
         answers = [answer for answer in tokens.answers if answer[1] <= limit]
         if not answers:
-            raise Dropped("first exchange longer than a sequence")
+            raise RecordDropped("first exchange longer than a sequence")
         counts = Counter[str]()
         if cut := len(tokens.answers) - len(answers):
             lost = tokens.answers[-1][1] - answers[-1][1]

@@ -11,7 +11,7 @@ from megatape.errors import RecordError, UserError
 Truncation = Literal["end", "middle"]
 
 
-class Dropped(RecordError):
+class RecordDropped(RecordError):
     """A record that is as the format has it, but gives no example. The message is the reason, the same for all of its kind."""
 
 
@@ -75,7 +75,7 @@ class Format(ABC):
 
         Raises:
             RecordError: The record is not of the format.
-            Dropped: The record gives no example.
+            RecordDropped: The record gives no example.
         """
 
 

@@ -1,21 +1,17 @@
 """From files of records to a data directory of examples: all or nothing."""
 
-import hashlib
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits
+from megatape.data.finetuning.example_folder import ExampleFolder
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.io.records import RecordCounts, check_max_record_bytes, read_records
 from megatape.data.io.remote import find_files
-from megatape.data.prepare.documents import check_share, split_of, store_tokenizer
-from megatape.data.shards.index import SPLITS, Answers, Index, Split, save_index, token_dtype
-from megatape.data.shards.writer import SplitWriter, entropy
+from megatape.data.prepare.documents import check_share, split_of
+from megatape.data.shards.index import Index
 from megatape.data.sources.limits import MAX_RECORD_BYTES
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
@@ -29,13 +25,16 @@ KIND = "finetuning"
 class ExampleSource:
     """Where examples come from, and how long they may be.
 
-    format            a name of FORMATS
-    inputs            files and folders of lines of JSON
-    validation        those of the validation split; empty: a share of `inputs`
-    validation_share  which share; examples with the same prompt are kept together
-    max_record_bytes  longer lines are skipped
+    Attributes:
+        format: A name of FORMATS.
+        inputs: Files and folders of lines of JSON.
+        validation: Those of the validation split; empty: a share of `inputs`.
+        limits: Of an example.
+        validation_share: Which share; examples with the same prompt are kept together.
+        max_record_bytes: Longer lines are skipped.
 
-    Raises UserError for a share of nothing or of everything.
+    Raises:
+        UserError: The share is nothing or everything.
     """
 
     format: str
@@ -102,69 +101,20 @@ def prepare_examples(
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0
     with new_folder(output) as directory:
-        writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
+        folder = ExampleFolder(directory, tokenizer)
         for split, example in _examples(source, form, counts):
-            writers[split].add(example)
+            folder.add(split, example)
             num_tokens += len(example.ids)
             counts.examples += 1
             counts.cut += example.counts
             if counts.examples % 100 == 0:
                 progress(counts, num_tokens)
         progress(counts, num_tokens)
-        for split, writer in writers.items():
-            if not writer.examples:
-                raise UserError(_nothing(split, source, counts))
-        written = {split: writer.close() for split, writer in writers.items()}
-        index = Index(
-            tokenizer=store_tokenizer(tokenizer, directory),
-            dtype=token_dtype(tokenizer.vocab_size).name,
-            source=source.describe(),
-            validation_share=0.0 if source.validation else source.validation_share,
-            splits={split: content for split, (content, _) in written.items()},
-            answers={split: answers for split, (_, answers) in written.items()},
-            counts=counts.recorded(),
-        )
-        save_index(index, directory)
+        if empty := folder.empty_split():
+            raise UserError(_nothing(empty, source, counts))
+        share = 0.0 if source.validation else source.validation_share
+        index = folder.close(source.describe(), share, counts.recorded())
     return index, counts, form.notes
-
-
-class ExampleWriter:
-    """Collects the examples of a split: tokens in shards as of any data, and which of them are answers.
-
-    examples: how many there are.
-    """
-
-    def __init__(self, directory: Path, split: str, tokenizer: Tokenizer) -> None:
-        self._path = directory / f"{split}-answers.npy"
-        self._tokens = SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id)
-        self._answers: list[tuple[int, int, int]] = []
-        self._learned = np.zeros(tokenizer.vocab_size, np.int64)  # how often each token is a target
-        self._num_tokens = self._longest = self.examples = 0
-
-    def add(self, example: Example) -> None:
-        """Append an example."""
-        ids = np.array(example.ids)
-        for begin, end in example.answers:
-            self._answers.append((self.examples, self._num_tokens + begin, self._num_tokens + end))
-            np.add.at(self._learned, ids[begin:end], 1)
-        self._tokens.add(ids, text_bytes=0)
-        self._num_tokens += ids.size
-        self._longest = max(self._longest, ids.size)
-        self.examples += 1
-
-    def close(self) -> tuple[Split, Answers]:
-        """Write the rest and return the split's parts of the index."""
-        stream = io.BytesIO()
-        np.lib.format.write_array(stream, np.array(self._answers, np.int64), version=(1, 0), allow_pickle=False)
-        self._path.write_bytes(stream.getvalue())
-        return self._tokens.close(), Answers(
-            file=self._path.name,
-            sha256=hashlib.sha256(stream.getvalue()).hexdigest(),
-            examples=self.examples,
-            tokens=int(self._learned.sum()),
-            longest=self._longest,
-            unigram_entropy=entropy(self._learned),
-        )
 
 
 def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Iterator[tuple[str, Example]]:
@@ -177,7 +127,7 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
                 if not isinstance(record, dict):
                     raise RecordError(f"{record!r:.40} is not an object")
                 example = form.example(record)
-            except Dropped as reason:
+            except RecordDropped as reason:
                 counts.add_dropped(place, str(reason))
             except RecordError as error:
                 counts.add_bad(place, str(error))

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import Counter
 from typing import Any, ClassVar
 
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits, Truncation
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped, Truncation
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
@@ -56,7 +56,7 @@ class PromptFormat(Format):
         prompt, answer = self.texts(record)
         for name, text in (("prompt", prompt), ("answer", answer)):
             if not text or text.isspace():
-                raise Dropped(f"empty {name}")
+                raise RecordDropped(f"empty {name}")
         tokenizer, counts = self.tokenizer, Counter[str]()
         answer_ids = tokenizer.encode(answer)
         kept = answer_ids[: self._max_answer]
@@ -65,7 +65,7 @@ class PromptFormat(Format):
         if self._max_prompt is not None:
             room = min(room, self._max_prompt)
         if room < self._least:
-            raise Dropped("answer that leaves no room for a prompt")
+            raise RecordDropped("answer that leaves no room for a prompt")
         whole = self._whole(prompt)
         ids = self._cut(whole, room)
         for name, cut in (("prompts", len(whole) - len(ids)), ("answers", len(answer_ids) - len(kept))):

@@ -6,11 +6,10 @@ Tests are not written: they are drawn again where a model is scored.
 from pathlib import Path
 from typing import Any
 
+from megatape.data.finetuning.example_folder import ExampleFolder
 from megatape.data.finetuning.format import Example
-from megatape.data.finetuning.prepare import ExampleWriter
-from megatape.data.prepare.documents import store_tokenizer
-from megatape.data.shards.index import SPLITS, Index, load_index, save_index, token_dtype
-from megatape.data.synthetic.task import Sample, SyntheticTask
+from megatape.data.shards.index import SPLITS, Index, load_index
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -27,7 +26,7 @@ class Encoder:
         self._ids = {character: self.tokenizer.encode(character)[0] for character in task.alphabet}
         self._ending = [self.tokenizer.eos_id] if task.answers_end else []
 
-    def example(self, sample: Sample) -> Example:
+    def example(self, sample: SyntheticSample) -> Example:
         """The example: <s>, the text, and the end token if that belongs to the last answer."""
         begin = self.tokenizer.begin
         ids = [*begin, *(self._ids[character] for character in sample.text), *self._ending]
@@ -42,24 +41,12 @@ def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Ind
     counts: samples of `train` and of `validation`. Raises FileExistsError if `output` exists.
     """
     encoder = Encoder(task)
-    tokenizer = encoder.tokenizer
     with new_folder(output) as directory:
-        written = {}
+        folder = ExampleFolder(directory, encoder.tokenizer)
         for split in SPLITS:
-            writer = ExampleWriter(directory, split, tokenizer)
             for sample in task.samples(split, counts[split]):
-                writer.add(encoder.example(sample))
-            written[split] = writer.close()
-        index = Index(
-            tokenizer=store_tokenizer(tokenizer, directory),
-            dtype=token_dtype(tokenizer.vocab_size).name,
-            source=describe(task, counts),
-            validation_share=0.0,
-            splits={split: content for split, (content, _) in written.items()},
-            answers={split: answers for split, (_, answers) in written.items()},
-        )
-        save_index(index, directory)
-    return index
+                folder.add(split, encoder.example(sample))
+        return folder.close(describe(task, counts))
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from megatape.data.finetuning import chat_renderer
 from megatape.data.finetuning.chat import Chat
-from megatape.data.finetuning.format import Dropped, Limits
+from megatape.data.finetuning.format import Limits, RecordDropped
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
@@ -102,7 +102,7 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
     assert (cut.ids, cut.answers) == (whole.ids[:first_end], whole.answers[:1])
     lost = {"conversations cut": 1, "answers cut": 1, "tokens cut from conversations": second_end - first_end}
     assert dict(cut.counts) == lost
-    with pytest.raises(Dropped, match="first exchange longer than a sequence"):
+    with pytest.raises(RecordDropped, match="first exchange longer than a sequence"):
         Chat(tokenizer, Limits(first_end - 2)).example(conversation(MESSAGES))
     later = Chat(tokenizer, Limits(256)).example(conversation([*MESSAGES, {"role": "user", "content": "Thanks."}]))
     assert later == whole, "what follows the last answer is not needed"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from megatape.data.finetuning.format import Dropped, Limits
+from megatape.data.finetuning.format import Limits, RecordDropped
 from megatape.data.finetuning.scrolls import Answering, Scrolls, Summarizing, first_words
 from megatape.data.prepare.documents import split_of
 from megatape.data.shards.index import load_index
@@ -117,7 +117,7 @@ def test_without_a_beginning_token_a_newline_separates(folders: dict[str, Path])
 def test_empty_records_of_scrolls(tokenizer: Tokenizer, form: type[Scrolls]) -> None:
     """An instruction alone is no prompt."""
     for record, reason in (({"input": " \n", "output": "a"}, "empty prompt"), ({"input": "a", "output": ""}, "empty answer")):
-        with pytest.raises(Dropped, match=reason):
+        with pytest.raises(RecordDropped, match=reason):
             form(tokenizer, Limits(2048)).example(record)
 
 
