@@ -16,7 +16,6 @@ from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_hash
 from megatape.data.training.positions import FROM_ZERO, Positions
-from megatape.errors import UserError
 from megatape.targets import IGNORE_INDEX, target_mask
 
 
@@ -67,9 +66,6 @@ class Loader:
         positions: The positions of the tokens of a sample; they may depend on how many samples came before it.
         warmup: Stages of shorter sequences, by length: the samples consumed at which each ends. The samples of a step are cut
             into sequences, which are numbered as if all samples had been as short.
-
-    Raises:
-        UserError: The sizes do not fit together.
     """
 
     def __init__(
@@ -83,19 +79,8 @@ class Loader:
         positions: Positions = FROM_ZERO,
         warmup: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        if min(global_batch_size, micro_batch_size, world_size) < 1:
-            raise UserError(
-                f"global_batch_size ({global_batch_size}), micro_batch_size ({micro_batch_size}) and world_size "
-                f"({world_size}) must be at least 1"
-            )
-        if global_batch_size % (micro_batch_size * world_size):
-            raise UserError(
-                f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no integer solution: "
-                f"{global_batch_size} = {micro_batch_size} x {world_size} x "
-                f"{global_batch_size / (micro_batch_size * world_size):.3g}: change the global or the micro batch size"
-            )
-        if not 0 <= rank < world_size:
-            raise UserError(f"rank is {rank}, world_size {world_size}: rank must be in 0..{world_size - 1}")
+        assert min(global_batch_size, micro_batch_size, world_size) >= 1 and 0 <= rank < world_size
+        assert global_batch_size % (micro_batch_size * world_size) == 0, "Config.accumulation checks it"
         self._data = data
         self._global_batch_size = global_batch_size
         self._micro_batch_size = micro_batch_size
@@ -106,8 +91,7 @@ class Loader:
 
     def step(self, consumed: int) -> list[Batch]:
         """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
-        if consumed < 0:
-            raise UserError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
+        assert consumed >= 0
         length = self.sequence_length(consumed)
         return [self._batch(samples, length) for samples in self._micro_batches(consumed)]
 
