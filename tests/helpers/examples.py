@@ -63,3 +63,15 @@ def in_sample(sample: TrainingSample, starts: list[int], eos_id: int) -> list[tu
 def learned(prompt: list[int], answer: list[int]) -> tuple[list[int], list[int]]:
     """An example as `examples` gives it, of a prompt and an answer that is learned to its last token."""
     return [*prompt, *answer[:-1]], [-1] * (len(prompt) - 1) + answer
+
+
+PAIRS = [
+    {"prompt": "The dog jumps over", "answer": " the fox"},
+    {"prompt": "<s> 12 </s>\n\n  and <|end|><unk>", "answer": "</s>\u2581 then "},
+    {"prompt": "é 漢", "answer": "x"},
+]
+
+
+def words(count: int) -> str:
+    """Text of more than `count` tokens of any tokenizer."""
+    return " ".join(str(number) for number in range(count))

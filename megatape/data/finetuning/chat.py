@@ -7,7 +7,8 @@ messages is up to the chat template of the tokenizer (chat_template.py), or to a
 from collections import Counter
 from typing import Any
 
-from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
+from megatape.data.finetuning.chat_renderer import Message
+from megatape.data.finetuning.chat_template import ChatTemplate, ConversationTokens
 from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -21,12 +22,8 @@ class Chat(Format):
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
-        for option, value in (
-            ("max_prompt_tokens", limits.max_prompt),
-            ("max_answer_tokens", limits.max_answer),
-            ("truncation", limits.truncation),
-        ):
-            if value is not None:
+        for option, value in limits.options.items():
+            if option != "sequence_length":
                 raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
         self._template = None
         if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
@@ -76,7 +73,7 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
+def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> ConversationTokens:
     r"""`<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
     ids, answers = list(tokenizer.begin), []
     context = ""
@@ -89,4 +86,4 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
             context = ""
         else:
             context += f"{message['role'].title()}: {message['content']}\n"
-    return Tokens(ids, answers)
+    return ConversationTokens(ids, answers)

@@ -51,26 +51,19 @@ class ExampleSource:
 
     def describe(self) -> dict[str, Any]:
         """What the index records."""
-        limits = {
-            "sequence_length": self.limits.sequence_length,
-            "max_prompt_tokens": self.limits.max_prompt,
-            "max_answer_tokens": self.limits.max_answer,
-            "truncation": self.limits.truncation,
-        }
-        found: dict[str, Any] = {"kind": KIND, "format": self.format, "inputs": list(self.inputs)}
-        if self.validation:
-            found["validation"] = list(self.validation)
-        return found | {name: value for name, value in limits.items() if value is not None}
+        validation = {"validation": list(self.validation)} if self.validation else {}
+        return {"kind": KIND, "format": self.format, "inputs": list(self.inputs)} | validation | self.limits.options
 
 
 @dataclass
 class ExampleCounts(RecordCounts):
-    """What was read so far.
+    """Records and examples so far.
 
     Attributes:
-        cut: by what was cut.
-        dropped: records by why they give no example.
-        first_dropped: the place of the first of each.
+        examples: Number of examples.
+        cut: By the name in Example.counts.
+        dropped: Records by the reason of RecordDropped.
+        first_dropped: File and line of the first record of each reason.
     """
 
     examples: int = 0
@@ -78,9 +71,9 @@ class ExampleCounts(RecordCounts):
     dropped: Counter[str] = field(default_factory=Counter)
     first_dropped: dict[str, str] = field(default_factory=dict)
 
-    def add_dropped(self, place: str, reason: str) -> None:
+    def add_dropped(self, record_location: str, reason: str) -> None:
         self.dropped[reason] += 1
-        self.first_dropped.setdefault(reason, place)
+        self.first_dropped.setdefault(reason, record_location)
 
     def recorded(self) -> dict[str, int]:
         """What the index keeps."""
@@ -122,24 +115,25 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
     files = [(path, None) for path in find_files(source.inputs, "*.jsonl", "*.jsonl.gz")]
     held_out = [(path, "validation") for path in find_files(source.validation, "*.jsonl", "*.jsonl.gz", option="validation")]
     for path, split in [*files, *held_out]:
-        for place, record in read_records(path, source.max_record_bytes, counts):
+        for location, record in read_records(path, source.max_record_bytes, counts):
             try:
                 if not isinstance(record, dict):
                     raise RecordError(f"{record!r:.40} is not an object")
                 example = form.example(record)
             except RecordDropped as reason:
-                counts.add_dropped(place, str(reason))
+                counts.add_dropped(location, str(reason))
             except RecordError as error:
-                counts.add_bad(place, str(error))
+                counts.add_bad(location, str(error))
             except UserError as error:  # not of this record alone
-                raise UserError(f"{place}: {error}") from None
+                raise UserError(f"{location}: {error}") from None
             else:
                 yield split or ("train" if source.validation else split_of(example.prompt, source.validation_share)), example
 
 
 def _nothing(split: str, source: ExampleSource, counts: ExampleCounts) -> str:
     seen = f"{counts.examples} examples, {sum(counts.dropped.values())} records dropped, {counts.bad} bad"
-    places = counts.bad_examples[:1] + [f"{place}: {reason}" for reason, place in counts.first_dropped.items()][:1]
-    told = f"; the first: {'; '.join(places)}" if places else ""
+    first = counts.bad_examples[:1] + [f"{location}: {reason}" for reason, location in counts.first_dropped.items()][:1]
+    if first:
+        seen += f"; the first: {'; '.join(first)}"
     share = "" if source.validation else f", or change --validation-share {source.validation_share}"
-    return f"the {split} split got no example ({seen}{told}): give more or other records{share}"
+    return f"the {split} split got no example ({seen}): give more or other records{share}"
