@@ -80,7 +80,7 @@ def prove(directory: Path) -> Iterator[str]:
         locations = [data.order.locate(place) for place in range(first, consumed)]
         for location in locations:
             try:
-                corpora[location.corpus].take(location.index)
+                corpora[location.corpus].take(location.sample_index)
             except ValueError as error:
                 samples = f"step {step}, samples {first:,} to {consumed - 1:,}"
                 raise UserError(f"{samples}: {location.corpus} {error}") from None

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.shards.document_table import DocumentTables, lengths_by_end
+from megatape.data.shards.document_table import DocumentTables
 from megatape.data.shards.index import SPLITS, Index, Tally, load_index
 from megatape.data.shards.ledger import check_ledger
-from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
@@ -67,7 +66,7 @@ def read_contents(directory: Path) -> Contents:
     index = load_index(directory)
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]
-    lengths = {name: histogram(_lengths(directory, index, name)) for name in names}
+    lengths = {name: histogram(StoredSplit(directory, name).document_lengths()) for name in names}
     samples = [sample for name in names for sample in _samples(directory, index, name)]
     return Contents(directory, index, index.ledger, total, lengths, samples)
 
@@ -83,15 +82,6 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
     if not filled.size:
         return []
     return [Bin(2**k, 2 ** (k + 1) - 1, int(documents[k]), int(tokens[k])) for k in range(filled[0], filled[-1] + 1)]
-
-
-def _lengths(directory: Path, index: Index, split: str) -> Iterator[np.ndarray]:
-    """The tokens of each document, in parts."""
-    if split in index.document_tables:
-        yield from DocumentTables(directory, index, split).lengths()
-        return
-    reader = SplitReader(directory, index, split)
-    yield from lengths_by_end(map(reader.member, range(len(reader))), index.tokenizer.eos_id)
 
 
 def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:

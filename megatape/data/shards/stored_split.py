@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
+from megatape.data.shards.document_table import DocumentTables, lengths_by_end
 from megatape.data.shards.folder import open_folder
 from megatape.data.shards.index import INDEX_FILE, SPLITS
 from megatape.data.shards.reader import SplitReader
@@ -27,7 +28,7 @@ class StoredSplit:
         cache: See SplitReader.
 
     Attributes:
-        directory: As given.
+        directory, split: As given.
         name: Of split and directory, for errors.
         shards: Entries of the index.
         shard_ends: Tokens up to the end of each shard, int64 [shards].
@@ -45,7 +46,7 @@ class StoredSplit:
     def __init__(self, directory: str | Path, split: str, cache: CacheFolder | None = None) -> None:
         if split not in SPLITS:
             raise UserError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
-        self.directory, self.name = str(directory), f"split {split} of {directory}"
+        self.directory, self.split, self.name = str(directory), split, f"split {split} of {directory}"
         self._folder = open_folder(directory, cache)
         index = self._folder.index()
         content, entry = index.splits[split], index.tokenizer
@@ -79,6 +80,14 @@ class StoredSplit:
     def expect(self, shards: Sequence[int]) -> None:
         """Announce the shards that are read next, by number: those at a URL are copied ahead."""
         self._reader.expect(shards)
+
+    def document_lengths(self) -> Iterator[np.ndarray]:
+        """The tokens of each document in order, int64, some at a time: from the folder's tables, or by reading the split."""
+        index = self._folder.index()
+        if tables := index.document_tables.get(self.split):
+            self._folder.fetch(*(table.file for table in tables))
+            return DocumentTables(self._folder.directory, index, self.split).lengths()
+        return lengths_by_end(map(self._reader.member, range(len(self._reader))), self.eos_id)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the data.

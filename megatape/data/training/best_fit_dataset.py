@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
-from megatape.data.shards.document_table import DocumentTables, lengths_by_end
 from megatape.data.training.packing import PackedDataset, pack
 from megatape.errors import UserError
 
@@ -29,21 +28,21 @@ class BestFitDataset(PackedDataset):
         super().__init__(directory, split, sequence_length, cache, window)
         if self.num_tokens == 0:
             raise UserError(f"{self.name} has no documents: prepare more text")
-        self._arrange(self._packed_shards(split))
+        self._arrange(self._packed_shards())
         if self.num_samples == 0:
             raise UserError(f"{self.name} has no document with more than its end: prepare more text")
 
-    def _packed_shards(self, split: str) -> Iterator[tuple[np.ndarray, np.ndarray, list[list[int]]]]:
-        for first, documents in zip(np.r_[0, self.shard_ends], self._documents(split), strict=False):
+    def _packed_shards(self) -> Iterator[tuple[np.ndarray, np.ndarray, list[list[int]]]]:
+        for first, documents in zip(np.r_[0, self.shard_ends], self._documents(), strict=False):
             begins, inputs = _spans(first, documents, self.sequence_length)
             yield begins, inputs, pack(inputs, self.sequence_length)
 
-    def _documents(self, split: str) -> Iterator[np.ndarray]:
+    def _documents(self) -> Iterator[np.ndarray]:
         """For each shard the tokens of its documents, and of the parts of documents that it has, int64."""
         shard_ends = self.shard_ends.tolist()
         ends = np.empty(0, np.int64)  # of documents that end in this shard or later
         begin = last = 0  # of the shard, and of all documents so far
-        for lengths in self._lengths(split):
+        for lengths in self.document_lengths():
             ends = np.concatenate([ends, last + np.cumsum(lengths)])
             last += int(lengths.sum())
             while shard_ends and shard_ends[0] <= last:
@@ -54,15 +53,6 @@ class BestFitDataset(PackedDataset):
             raise UserError(
                 f"the documents of {self.name} have {last:,} tokens, the split {self.num_tokens:,}: prepare the data again"
             )
-
-    def _lengths(self, split: str) -> Iterator[np.ndarray]:
-        """The tokens of each document in order, int64, some at a time."""
-        index = self._folder.index()
-        if tables := index.document_tables.get(split):
-            self._folder.fetch(*(table.file for table in tables))
-            yield from DocumentTables(self._folder.directory, index, split).lengths()
-            return
-        yield from lengths_by_end(map(self._reader.member, range(len(self._reader))), self.eos_id)
 
 
 def _spans(first: int, documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

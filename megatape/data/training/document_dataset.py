@@ -13,8 +13,6 @@ from megatape.targets import IGNORE_INDEX
 class DocumentDataset(PackedDataset):
     """Sample i is document i, `<s> text </s>` (without `<s>` if the tokenizer has none), and padding.
 
-    Opening reads the whole split once to find its documents.
-
     Args:
         prompt_end: Text of one token; only what follows its first occurrence in a document is a target. None: the whole
             document.
@@ -38,17 +36,14 @@ class DocumentDataset(PackedDataset):
         self._prompt_end = prompt_end
         if prompt_end is not None:
             self._prompt_end_id = self._single_token(prompt_end)
-        members = (self._reader.member(number) for number in range(len(self._reader)))
-        ends = [np.flatnonzero(ids == self.eos_id) + start + 1 for ids, start in zip(members, self._starts, strict=True)]
-        boundaries = np.concatenate([[0], *ends])  # of documents, in the stream
-        lengths = np.diff(boundaries)
+        lengths = np.concatenate([np.empty(0, np.int64), *self.document_lengths()])
         if lengths.size == 0 or lengths.max() > sequence_length + 1:
             found = f"the longest of its {lengths.size} has {lengths.max()} tokens" if lengths.size else "it has none"
             raise UserError(
                 f"sequence length is {sequence_length}, so a document of {self.name} may have one token more, but {found}: "
                 f"raise data.sequence_length, or set data.samples to packed"
             )
-        self._arrange([(boundaries[:-1], lengths - 1, alone(lengths.size))])
+        self._arrange([(np.cumsum(lengths) - lengths, lengths - 1, alone(lengths.size))])
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         if self._prompt_end is None:

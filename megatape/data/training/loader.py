@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ class Batch:
         def changed(tensor: Tensor) -> Tensor:
             return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
 
-        return Batch(**{name: tensor if tensor is None else changed(tensor) for name, tensor in self.tensors().items()})
+        tensors: dict[str, Any] = {name: tensor if tensor is None else changed(tensor) for name, tensor in vars(self).items()}
+        return Batch(**tensors)
 
 
 class Loader:

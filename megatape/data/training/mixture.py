@@ -72,7 +72,7 @@ class Mixture:
         if self._windows.get(location.corpus) != location.window:
             self._windows[location.corpus] = location.window
             corpus.expect(self.order.upcoming_shards(location))
-        return corpus.sample(location.index)
+        return corpus.sample(location.sample_index)
 
     def check_epochs(self, steps: int, step_samples: int) -> None:
         """Raise UserError if a run of `steps` steps, of `step_samples` samples each, would exceed a corpus's max_epochs."""

@@ -14,7 +14,7 @@ class SampleLocation(NamedTuple):
     """A sample of a corpus, and the number of its window over all epochs, 0 in an order without windows."""
 
     corpus: str
-    index: int
+    sample_index: int
     window: int = 0
 
 
@@ -61,7 +61,7 @@ def samples_digest(samples: Iterable[SampleLocation]) -> int:
     It is the sum of a hash of each, of 32 bits, so that the ranks of a step can add theirs up, exactly even as float64 for two
     million samples.
     """
-    return sum(int.from_bytes(_digest(f"{sample.corpus} {sample.index}", 4), "little") for sample in samples)
+    return sum(int.from_bytes(_digest(f"{sample.corpus} {sample.sample_index}", 4), "little") for sample in samples)
 
 
 def permuted(index: int, size: int, name: str) -> int:

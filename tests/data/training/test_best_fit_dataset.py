@@ -77,7 +77,7 @@ def test_every_document_is_in_an_epoch_once(
     shards = {piece: number for number, ids in parts for piece in cut(ids) if found[piece] == 1}
     order, mixture = [], mixture_of(windows)
     for place in range(windows.num_samples):
-        index = mixture.order.locate(place).index
+        index = mixture.order.locate(place).sample_index
         assert np.array_equal(mixture.sample(place).tokens, dataset.sample(index).tokens)
         order += [shards[piece] for piece in pieces(dataset, index) if piece in shards]
     assert len([number for number, _ in groupby(order)]) == len(set(order)) == parts[-1][0] + 1, "one shard after the other"

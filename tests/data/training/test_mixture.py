@@ -11,7 +11,8 @@ from megatape.config.data import DataConfig
 from megatape.data.shards.index import TokenizerEntry, load_index, save_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import Mixture
+from megatape.data.training.mixture import Mixture, named
+from megatape.data.training.order import sample_index
 from tests.data.conftest import Documents, MakeDirectory
 from tests.helpers.batches import interleaved, mixture_of, rows
 
@@ -104,3 +105,13 @@ def test_other_tokenizers_are_refused(corpora: dict[str, TokenDataset], tmp_path
         ValueError, match=r"books \(books\) and code \(code\) have different tokenizers \(sha256 0000.* and 1111"
     ):
         mixture(corpora | {"code": other})
+
+
+def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) -> None:
+    """Its order and fingerprint are its own, as runs and checkpoints of data.path have always had them, and reports of corpora
+    do not list it."""
+    alone, size = mixture_of(corpora["web"], SEED), corpora["web"].num_samples
+    for consumed in range(2 * size):
+        assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
+    assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})
+    assert alone.order.counts(7) == {"": 7} and named(alone.order.counts(7)) == {} and alone.describe(7) == ""

@@ -18,19 +18,19 @@ def test_an_epoch_uses_every_sample_once_window_by_window(window: int) -> None:
     for epoch in range(4):
         places = range(epoch * total, (epoch + 1) * total)
         found = [order.locate(place) for place in places]
-        assert sorted(location.index for location in found) == list(range(total))
+        assert sorted(location.sample_index for location in found) == list(range(total))
         numbers = [location.window for location in found]
         assert numbers == sorted(numbers) and {number // order.num_windows for number in numbers} == {epoch}
         for number in set(numbers):
             shards = order.shards(number)
             assert 1 <= len(shards) <= window
-            read = {int(shard_of[location.index]) for location in found if location.window == number}
+            read = {int(shard_of[location.sample_index]) for location in found if location.window == number}
             assert read == {shard for shard in shards if samples[shard]}
-        epochs.append([location.index for location in found])
+        epochs.append([location.sample_index for location in found])
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
 def test_the_order_is_pinned() -> None:
     """A resumed run needs the order it started with, so the function must never change."""
     order = WindowOrder("", np.array([5, 0, 3, 8, 2, 5]), 2, seed=1234)
-    assert [order.locate(place).index for place in range(23)] == PINNED
+    assert [order.locate(place).sample_index for place in range(23)] == PINNED
