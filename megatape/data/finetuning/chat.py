@@ -1,7 +1,7 @@
 """Conversations, of which every message of the assistant is learned.
 
-A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. What stands around the
-messages is up to the chat template of the tokenizer (chat_template.py), or to a plain one where it has none.
+A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The chat template of
+the tokenizer (chat_template.py) writes the text around the messages, or a plain one if it has none.
 """
 
 from collections import Counter

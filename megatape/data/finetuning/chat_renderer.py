@@ -107,7 +107,7 @@ def _serve(pipe: "Connection[Any, Any]") -> None:
             answer = NotJinja(f"line {error.lineno}: {error}")
         except ValueError as error:
             answer = RecordError(str(error))
-        except Exception as error:  # noqa: BLE001 (whatever a template raises)
+        except Exception as error:  # noqa: BLE001 (a template may raise any)
             answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
         pipe.send(answer)
 

@@ -86,10 +86,20 @@ class ExampleCounts(RecordCounts):
 def prepare_examples(
     source: ExampleSource, output: Path, tokenizer: Tokenizer, progress: Callable[[ExampleCounts, int], None]
 ) -> tuple[Index, ExampleCounts, list[str]]:
-    """Writes the examples of `source` as the data directory `output`. Returns its index, the counts and the format's notes.
+    """Write a data directory of examples, or nothing if an error is raised.
 
-    Calls `progress` with the counts and the number of tokens so far. Raises UserError, FileNotFoundError, or FileExistsError
-    if `output` exists; then nothing is left.
+    Args:
+        source: Of the records.
+        output: The data directory.
+        tokenizer: Of the model.
+        progress: Called with the counts and the number of tokens so far.
+
+    Returns:
+        The index, the counts, and the notes of the format.
+
+    Raises:
+        UserError, FileNotFoundError: The records or the format do not fit.
+        FileExistsError: `output` exists.
     """
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0

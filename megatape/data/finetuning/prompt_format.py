@@ -1,4 +1,4 @@
-"""Examples of a prompt and an answer, with tokens of their own, and what is cut from those that are too long."""
+"""Examples of a prompt and an answer, which are tokenized separately and cut to the limits."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -16,13 +16,13 @@ class PromptFormat(Format):
     are made without it.
 
     Answers are cut at their end to `max_answer`. Prompts are cut to `max_prompt` and to the room that the answer leaves, where
-    truncation says; the middle is what lies between the first and the last tokens, which are half of the room each unless
-    `instruction` says how many are the last.
+    truncation says; `middle` keeps the first and the last tokens, half of the room each, or as last ones those of
+    `instruction`.
     """
 
     truncation: ClassVar[Truncation] = "middle"
     max_answer: ClassVar[int | None] = None
-    instruction: ClassVar[str] = ""  # what every prompt ends with
+    instruction: ClassVar[str] = ""  # end of every prompt
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)

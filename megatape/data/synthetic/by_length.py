@@ -1,7 +1,6 @@
-"""A string and what follows from it, by the length of the string (Kazemnejad et al. 2023).
+"""A string and a function of it, by the length of the string (Kazemnejad et al. 2023).
 
-A text such as `cab>bac`: letters, `>`, and an output that ends with the end token. Half of what a subclass asks for is where
-to stop.
+A text such as `cab>bac`: letters, `>`, and an output that ends with the end token, so a model must know where to stop.
 
 Source: Kazemnejad et al., "The Impact of Positional Encoding on Length Generalization in Transformers",
 https://arxiv.org/abs/2305.19466, section 3 and appendix D.1: lengths are drawn uniformly from 1 to L for training and from 1
@@ -21,7 +20,7 @@ FEW = 3
 
 
 class ByLength(SyntheticTask):
-    """Write what follows from a string. Key: its length.
+    """Write a function of a string. Key: the string's length.
 
     Attributes:
         letters: Of the strings.
@@ -37,7 +36,7 @@ class ByLength(SyntheticTask):
 
     @abstractmethod
     def output(self, given: str) -> str:
-        """What follows from a string."""
+        """The function."""
 
     def make_splits(self, size: Size) -> dict[str, Split]:
         longest, letters = self.longest[size], len(self.letters)

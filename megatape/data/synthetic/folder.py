@@ -19,7 +19,11 @@ KIND = "synthetic"
 
 
 class Encoder:
-    """Samples of a task to examples, one token for each character. tokenizer: that of the task's alphabet."""
+    """Samples of a task to examples, one token for each character.
+
+    Attributes:
+        tokenizer: Of the task's alphabet.
+    """
 
     def __init__(self, task: SyntheticTask) -> None:
         self.tokenizer: Tokenizer = character_tokenizer(task.alphabet)
@@ -36,9 +40,15 @@ class Encoder:
 
 
 def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Index:
-    """Write the data directory `output`, all or nothing, and return its index.
+    """Write a data directory, all or nothing, and return its index.
 
-    counts: samples of `train` and of `validation`. Raises FileExistsError if `output` exists.
+    Args:
+        task: Whose samples are written.
+        counts: Samples of `train` and of `validation`.
+        output: The data directory.
+
+    Raises:
+        FileExistsError: `output` exists.
     """
     encoder = Encoder(task)
     with new_folder(output) as directory:
@@ -50,7 +60,7 @@ def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Ind
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
-    """What the index of a task's data directory records as its source."""
+    """The source that the index of a task's data directory records."""
     return {"kind": KIND, "task": task.name, "size": task.size, "definition": task.definition, "samples": counts}
 
 

@@ -1,4 +1,4 @@
-"""What a synthetic task is: samples drawn from a seed, for training and for tests that differ from it in a known way."""
+"""The interface of synthetic tasks: samples drawn from a seed, for training and for tests that differ from it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The ids of a tokenizer, several times as fast, by the library gigatoken where it is installed and gives the same.
+"""The ids of a tokenizer, several times as fast, by the library gigatoken if it is installed.
 
 Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS when it is loaded, then on documents chosen by their hash. Texts
 with written out special tokens, which are text to MegaTAPE and tokens to gigatoken, are left to the tokenizer.
@@ -76,7 +76,11 @@ class FastTokenizer:
             raise UserError(str(difference)) from None
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        """As Tokenizer.encode_documents. Raises IdsDiffer, after which nothing that was encoded should be relied on."""
+        """`<s> text </s>` of each text, int32 [tokens].
+
+        Raises:
+            IdsDiffer: The ids of one text are wrong, so those of all texts are to be discarded.
+        """
         documents = []
         for number, text in enumerate(texts):
             if any(hint in text for hint in self._hints) and any(mark in text for mark in self._special):
@@ -111,7 +115,12 @@ class FastTokenizer:
 
 
 def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | None:
-    """None where gigatoken is not installed or does not do what the tokenizer does. warn: print why not."""
+    """The fast form of a tokenizer, None if gigatoken is not installed or gives other ids.
+
+    Args:
+        tokenizer: Whose ids it must give.
+        warn: Log the reason if it gives others.
+    """
     try:
         return FastTokenizer(tokenizer)
     except ModuleNotFoundError:
@@ -123,7 +132,7 @@ def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | N
 
 
 def _content(tokenizer: Tokenizer) -> tuple[str | bytes, list[str]]:
-    """The tokenizer.json that gigatoken reads, and the texts that mean something to it and nothing to us."""
+    """The tokenizer.json that gigatoken reads, and the texts that are tokens to it and text to MegaTAPE."""
     if isinstance(tokenizer, JsonTokenizer):
         return tokenizer.files[JSON_FILE], tokenizer.special_texts
     assert isinstance(tokenizer, SentencePieceTokenizer)

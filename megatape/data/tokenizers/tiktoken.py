@@ -89,9 +89,10 @@ ENCODINGS = {
 
 @path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
-    """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
+    """The tokenizer of a file of ranks, compared with tiktoken on DIVERGENT_INPUTS if that is installed.
 
-    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding.
+    Raises:
+        UserError, FileNotFoundError: The file is missing or corrupted, or does not fit the encoding.
     """
     from tokenizers import normalizers, processors
     from transformers.convert_slow_tokenizer import TikTokenConverter

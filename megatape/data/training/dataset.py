@@ -13,7 +13,7 @@ from megatape.targets import IGNORE_INDEX
 
 
 class TrainingSample(NamedTuple):
-    """N tokens and what a model learns from them.
+    """N tokens and their targets.
 
     Attributes:
         tokens: int64 [N].

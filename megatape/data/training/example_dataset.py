@@ -70,9 +70,19 @@ class ExampleDataset(PackedDataset):
 
 
 def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
-    """The answers of a split of `num_tokens` tokens: example, first token and end, int64 [answers, 3].
+    """Read the file of a split's answers.
 
-    Raises FileNotFoundError, OSError, or UserError for a file that is not the one of the index, or was never right.
+    Args:
+        path: The file.
+        entry: Of the index.
+        num_tokens: Of the split.
+
+    Returns:
+        Example, first token and end of each answer, int64 [answers, 3].
+
+    Raises:
+        UserError, FileNotFoundError: The file is missing, is not the one of the index, or does not fit the split.
+        OSError: It cannot be read.
     """
     if not path.is_file():
         raise MissingPath(f"{path}: not found, the index lists it: copy it again or re-run the preparation")

@@ -133,10 +133,16 @@ def evaluation_batches(
     positions: Positions = FROM_ZERO,
     seed: int = 0,
 ) -> Iterator[Batch]:
-    """This rank's share of the first `max_samples` samples (None: all) in storage order, at their evaluation positions.
+    """This rank's share of a dataset's first samples, in storage order.
 
-    Every rank gets the same number of batches of `batch_size` samples, so that collectives stay matched; samples of
-    padding have no targets.
+    Every rank gets the same number of batches, so that collectives stay matched; samples of padding have no targets.
+
+    Args:
+        dataset: A validation split.
+        batch_size: Samples of a batch.
+        max_samples: Of all ranks; None: all samples.
+        rank, world_size: Among the data-parallel ranks.
+        positions, seed: Positions of the tokens.
     """
     total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
     stride = batch_size * world_size
