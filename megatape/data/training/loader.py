@@ -141,8 +141,10 @@ def evaluation_batches(
         dataset: A validation split.
         batch_size: Samples of a batch.
         max_samples: Of all ranks; None: all samples.
-        rank, world_size: Among the data-parallel ranks.
-        positions, seed: Positions of the tokens.
+        rank: Among the data-parallel ranks.
+        world_size: Number of them.
+        positions: Of the tokens of a sample.
+        seed: Of positions that are drawn.
     """
     total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
     stride = batch_size * world_size

@@ -11,7 +11,13 @@ MASK = (1 << 64) - 1
 
 
 class SampleLocation(NamedTuple):
-    """A sample of a corpus, and the number of its window over all epochs, 0 in an order without windows."""
+    """A sample of a corpus.
+
+    Attributes:
+        corpus: Its name.
+        sample_index: In the corpus.
+        window: Number of its window over all epochs, 0 in an order without windows.
+    """
 
     corpus: str
     sample_index: int
@@ -19,19 +25,19 @@ class SampleLocation(NamedTuple):
 
 
 class SampleOrder(ABC):
-    """Which sample training takes after how many others, over all epochs."""
+    """The sample that training takes after any number of others, over all epochs."""
 
     @abstractmethod
     def locate(self, consumed: int) -> SampleLocation:
         """The sample after `consumed` others."""
 
     def upcoming_shards(self, location: SampleLocation) -> list[int]:
-        """Shards of the location's corpus that hold its window and the next one; none if shards have no order."""
+        """Shards of the location's corpus with its window and the next one; none without windows."""
         return []
 
-    def digest(self, samples: Iterable[int]) -> int:
-        """`samples_digest` of the samples after so many others each."""
-        return samples_digest(map(self.locate, samples))
+    def digest(self, consumed: Iterable[int]) -> int:
+        """`samples_digest` of samples, given by the number of others before each."""
+        return samples_digest(map(self.locate, consumed))
 
 
 class ShuffledOrder(SampleOrder):
