@@ -27,7 +27,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TokenPreview:
     """The beginning of a document. place, url: where it is from; empty if the directory does not tell."""
 
     split: str
@@ -54,7 +54,7 @@ class Contents:
     ledger: dict[str, DocumentCounts]
     total: DocumentCounts | None
     lengths: dict[str, list[Bin]]
-    samples: list[Sample]
+    samples: list[TokenPreview]
 
 
 @path_errors()
@@ -93,7 +93,7 @@ def _lengths(directory: Path, index: Index, split: str) -> Iterator[np.ndarray]:
     yield from lengths_by_end(map(reader.member, range(len(reader))), index.tokenizer.eos_id)
 
 
-def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
+def _samples(directory: Path, index: Index, split: str) -> Iterator[TokenPreview]:
     """Documents at equal distances in the split."""
     dataset = TokenDataset(directory, split, 1)
     tokenizer, size = dataset.tokenizer(), dataset.num_tokens
@@ -105,4 +105,4 @@ def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
         if first not in seen:
             seen.add(first)
             text = tokenizer.decode(dataset.stream(first, first + min(tokens, SAMPLE_TOKENS)))
-            yield Sample(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)
+            yield TokenPreview(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)
