@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatape.config import load_config
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Start

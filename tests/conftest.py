@@ -22,7 +22,7 @@ import pytest
 from megatape import imports, registry
 from megatape.commands.main import main
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.runtime.logs import show_lines
 

@@ -19,10 +19,10 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
 from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.partial import PartialFolder
-from megatape.data.prepare.summary import Summary
-from megatape.data.prepare.unit_lease import Patience
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.unit import Summary
+from megatape.data.prepare.unit_lease import LeaseTimeouts
 from megatape.data.shards.index import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
@@ -169,7 +169,7 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(PartialFolder, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(Corpus(Source("jsonl", (str(source),)), 0.5, tokenizer, 0), tmp_path / "out")
-    partial = PartialFolder(tmp_path / "out", Patience())
+    partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
     check(Malformed(partial.path / "plan.json", partial.plan))
     unit = partial.unit_folder(0)
     check(Malformed(unit / "summary.json", lambda: Summary.load(unit), ("splits", "tables")))  # as an index has them

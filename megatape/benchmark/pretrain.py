@@ -21,7 +21,7 @@ from megatape.benchmark.journal import Result
 from megatape.benchmark.shapes import shapes
 from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass

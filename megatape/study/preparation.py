@@ -11,13 +11,15 @@ from pathlib import Path
 import torch
 from isal import igzip
 
-from megatape.data.prepare.documents import batches
-from megatape.data.prepare.partial import PartialFolder
-from megatape.data.prepare.unit_lease import USUAL
-from megatape.data.prepare.worker import Corpus, Preparation
+from megatape.data.prepare.command import fast_tokenizers
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit import batches
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Document, Source, Unit
+from megatape.data.sources.source import CorpusCounts, Document, Source, read_documents
+from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -88,11 +90,10 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
 
 def _prepare(corpus: Corpus, units: list[Unit], output: Path, with_gigatoken: bool) -> Index:
     """A data directory, by this process alone."""
-    preparation = Preparation(corpus, PartialFolder(output, USUAL), units)
+    preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), units)
     plan = preparation.begin()
-    if with_gigatoken:
-        preparation.hasten(corpus.tokenizers)
-    preparation.work(corpus.tokenizers, lambda *_: None)
+    fast = fast_tokenizers(corpus.tokenizers) if with_gigatoken else {}
+    preparation.work(corpus.tokenizers, fast, lambda *_: None)
     return preparation.finish(plan)[0]
 
 

@@ -17,9 +17,9 @@ from megatape.data.shards import cache
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import Shard, load_index
 from megatape.data.training.dataset import TokenDataset
-from tests.data.conftest import Documents, MakeDirectory
-from tests.data.web import Fault, Web, served
 from tests.helpers.batches import mixture_of
+from tests.helpers.data_directory import Documents, MakeDirectory
+from tests.helpers.web import Fault, Web, served
 
 LENGTH, WINDOW = 16, 2
 

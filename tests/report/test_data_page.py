@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.contents import Bin, histogram, read_contents
 from megatape.data.shards.document_table import lengths_by_end
 from megatape.data.shards.index import load_index, save_index

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.data.training.splits import open_data
 from megatape.hf.adopt.importing import import_model

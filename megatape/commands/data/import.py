@@ -36,16 +36,16 @@ def run(options: Options) -> int:
     )
     tokenizer = read_tokenizer(options.tokenizer)
     with token_bar("imported") as progress:
-        index, found = import_data(foreign, options.output, tokenizer, progress)
+        index, counts = import_data(foreign, options.output, tokenizer, progress)
     for name, split in index.splits.items():
         print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
-    if found.empty:
-        print(f"skipped {found.empty:,} empty documents")
-    if found.unfinished:
-        print(f"{found.unfinished:,} inputs end within a document, to which the end token was added")
-    if found.begun < found.documents:
+    if counts.empty:
+        print(f"skipped {counts.empty:,} empty documents")
+    if counts.unfinished:
+        print(f"{counts.unfinished:,} inputs end within a document, to which the end token was added")
+    if counts.begun < counts.written:
         print(
-            f"note: {found.documents - found.begun:,} of {found.documents:,} documents do not begin with token "
+            f"note: {counts.written - counts.begun:,} of {counts.written:,} documents do not begin with token "
             f"{tokenizer.bos_id}, with which this tokenizer begins prompts"
         )
     print(f"wrote {options.output}")

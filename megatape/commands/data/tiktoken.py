@@ -20,7 +20,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> int:
     """Write the folder."""
-    from megatape.data.prepare.documents import store_tokenizer
+    from megatape.data.shards.index import store_tokenizer
     from megatape.data.tokenizers.tiktoken import ENCODINGS, Encoding, convert
     from megatape.files import new_folder
 

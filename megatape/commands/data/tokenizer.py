@@ -18,8 +18,7 @@ class Options(SourceOptions):
 @path_errors()
 def run(options: Options) -> int:
     """Train the tokenizer and write its file."""
-    from megatape.data.sources.reading import read_documents
-    from megatape.data.sources.source import CorpusCounts
+    from megatape.data.sources.source import CorpusCounts, read_documents
     from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 
     if options.output.exists():

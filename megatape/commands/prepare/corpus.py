@@ -12,7 +12,7 @@ from megatape.options import Count, option
 from megatape.registry import RULES
 
 if TYPE_CHECKING:
-    from megatape.data.cleaning.cleaning import Cleaning
+    from megatape.data.cleaning.decisions import Cleaning
     from megatape.data.sources.source import Source
 
 NUM_INPUTS = 20  # of which is said what became of their documents
@@ -58,15 +58,16 @@ def run(options: Options) -> int:
     """Write the data directory, or show what would become of documents."""
     from tqdm import tqdm
 
-    from megatape.data.cleaning.cleaning import parse_rules
+    from megatape.data.cleaning.decisions import Cleaning
+    from megatape.data.cleaning.rule import parse_rules
     from megatape.data.prepare.command import Progress, prepare
-    from megatape.data.prepare.worker import Corpus
+    from megatape.data.prepare.corpus import Corpus
     from megatape.data.shards.index import load_index
 
     source = options.read_source(max_documents=options.max_documents, validation=options.validation_input)
-    cleaning = parse_rules(options.rule)
+    cleaning = Cleaning(parse_rules(options.rule), drop_duplicates=not options.keep_duplicates)
     if options.dry_run is not None:
-        return _dry_run(source, cleaning, not options.keep_duplicates, options.dry_run)
+        return _dry_run(source, cleaning, options.dry_run)
     if options.output is None:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
     tokenizers = [read_tokenizer(path) for path in options.tokenizer]
@@ -74,10 +75,8 @@ def run(options: Options) -> int:
     corpus = Corpus(
         source=source,
         validation_share=options.validation_share,
-        tokenizer=None,
+        tokenizer=several,
         vocab_size=options.vocab_size,
-        drop_duplicates=not options.keep_duplicates,
-        several=several,
         cleaning=cleaning,
     )
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
@@ -85,7 +84,7 @@ def run(options: Options) -> int:
         def show(done: Progress) -> None:
             seconds = max(bar.format_dict["elapsed"], 1e-3)
             rates = f"{done.text_bytes / seconds / 1e6:.1f} MB/s of text, {done.tokens / seconds:,.0f} tokens/s"
-            bar.set_postfix_str(f"{done.documents:,} documents, {done.tokens:,} tokens, {rates}", refresh=False)
+            bar.set_postfix_str(f"{done.written:,} documents, {done.tokens:,} tokens, {rates}", refresh=False)
             bar.total = done.total_bytes or None
             bar.update(done.read_bytes - bar.n)
 
@@ -94,9 +93,9 @@ def run(options: Options) -> int:
         for split, content in load_index(options.output / name).splits.items():
             print(f"{name and name + ' '}{split}: {content.documents:,} documents, {content.tokens:,} tokens, ", end="")
             print(f"{len(content.shards)} shards")
-    for name, tally in islice(index.ledger.items(), NUM_INPUTS):
-        dropped = "".join(f", {count:,} {reason}" for reason, count in tally.dropped.items())
-        print(f"{name}: {tally.read:,} documents read, {tally.written:,} written{dropped}")
+    for name, documents in islice(index.ledger.items(), NUM_INPUTS):
+        dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
+        print(f"{name}: {documents.read:,} documents read, {documents.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
         print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {options.output}` shows them")
     if counts is not None:
@@ -127,10 +126,10 @@ def _names(tokenizers: Sequence[Path]) -> list[str]:
     return list(names)
 
 
-def _dry_run(source: "Source", cleaning: "Cleaning", drop_duplicates: bool, num_documents: int) -> int:
+def _dry_run(source: "Source", cleaning: "Cleaning", num_documents: int) -> int:
     from megatape.data.prepare.dry_run import dry_run
 
-    effects, read = dry_run(source, cleaning, drop_duplicates, num_documents)
+    effects, read = dry_run(source, cleaning, num_documents)
     print(f"of the first {read:,} documents {read - sum(effect.dropped for effect in effects.values()):,} stay")
     for name, effect in effects.items():
         print(f"{name}: {effect.dropped:,} left out, {effect.changed:,} changed")

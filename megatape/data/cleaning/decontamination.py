@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from megatape.data.cleaning.rule import Dropped, TextRule
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.cleaning.word_runs import WORD, hash_runs
 from megatape.data.io.records import RecordCounts, read_records
 from megatape.errors import MissingPath, UserError
@@ -57,7 +57,7 @@ class Decontaminate(TextRule):
         for name, runs in self._runs:
             place = np.searchsorted(runs, hashes)
             if (runs[np.minimum(place, runs.size - 1)] == hashes).any():
-                raise Dropped(f"shares {self.words} words with {name}")
+                raise DocumentDropped(f"shares {self.words} words with {name}")
         return text
 
 

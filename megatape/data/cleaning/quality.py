@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from megatape.data.cleaning.rule import Dropped, TextRule
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
 
 if TYPE_CHECKING:
     from datatrove.pipeline.filters.base_filter import BaseFilter
@@ -37,7 +37,7 @@ class DatatroveRule(TextRule):
         verdict = self._filter.filter(document)
         kept, reason = verdict if isinstance(verdict, tuple) else (verdict, "dropped")
         if not kept:
-            raise Dropped(reason)
+            raise DocumentDropped(reason)
         return document.text
 
 

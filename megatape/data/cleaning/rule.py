@@ -1,29 +1,36 @@
-"""What a cleaning rule is.
+"""Cleaning rules, and how the command line names them.
 
 A new rule is a file with a subclass of TextRule and a line in RULES (megatape/registry.py). Its fields are its options.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from megatape.errors import UserError, path_errors
+from megatape.registry import RULES
 
 
-class Dropped(Exception):
-    """Why a document is left out. The message is the same for all documents of its kind, of which there are few."""
+class DocumentDropped(Exception):
+    """A rule drops a document. The message is the reason, one of few."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule with its options.
 
-    packages: that do the work, and whose versions therefore decide the result.
+    Attributes:
+        packages: Packages that do the work, so that their versions decide the result.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
 
     def describe(self) -> dict[str, Any]:
-        """What decides the rule's result, as JSON has it. Raises ModuleNotFoundError if a package is missing."""
+        """Everything that decides the rule's result, as JSON. Raises ModuleNotFoundError if a package is missing."""
         options = {option.name: getattr(self, option.name) for option in fields(self)}
         described: dict[str, Any] = {"options": {name: _plain(value) for name, value in options.items()}}
         if self.packages:
@@ -36,13 +43,69 @@ class Rule:
 
 
 class TextRule(Rule, ABC):
-    """A rule that judges each text by itself. edits: whether it may change one."""
+    """A rule that decides about each text on its own.
+
+    Attributes:
+        edits: Whether it may change a text.
+    """
 
     edits: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, text: str) -> str:
-        """What is left of a text, which is a function of the text and the options. Raises Dropped if nothing is."""
+        """The text that is left, a function of `text` and the options alone. Raises DocumentDropped."""
+
+
+@path_errors()
+def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
+    """Rules by their names, of several `NAME:option=value,option=value`.
+
+    After a comma, text without a name continues the value before it.
+
+    Raises UserError for unknown names, options and values, ModuleNotFoundError or FileNotFoundError for what a rule needs.
+    """
+    rules: dict[str, Rule] = {}
+    for text in texts:
+        name, _, options = text.partition(":")
+        if name not in RULES:
+            raise UserError(f"rule {name!r} is unknown: choose one of {', '.join(RULES)}")
+        if name in rules:
+            raise UserError(f"rule {name} is given twice: give it once, with all of its options")
+        rules[name] = _parse(name, options)
+    return rules
+
+
+def _parse(name: str, text: str) -> Rule:
+    kind: type[Rule] = RULES[name].load()
+    types = get_type_hints(kind)
+    options = [option.name for option in fields(kind)]
+    known = ", ".join(options) or "none"
+    values: dict[str, list[str]] = {}
+    last = ""
+    for part in text.split(",") if text else []:
+        option, equals, value = part.partition("=")
+        if equals:
+            last = option
+            if option in values:
+                raise UserError(f"rule {name}: {option} is given twice: give it once")
+        elif not values:
+            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {known}")
+        values.setdefault(last, []).append(value if equals else part)
+    given: dict[str, Any] = {}
+    for option, parts in values.items():
+        if option not in options:
+            raise UserError(f"rule {name} has no option {option!r}; its options: {known}")
+        given[option] = parts if get_origin(types[option]) is tuple else ",".join(parts)
+    try:
+        rule: Rule = TypeAdapter(kind).validate_python(given)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        option = str(error["loc"][0]) if error["loc"] else ""
+        if error["type"] == "missing":
+            raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
+        raise UserError(f"rule {name}: {option} is {error['input']!r}: {error['msg']}") from None
+    rule.describe()  # a missing package or file ends the command before it reads anything
+    return rule
 
 
 def _plain(value: Any) -> Any:

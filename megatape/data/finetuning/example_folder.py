@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatape.data.finetuning.format import Example
-from megatape.data.prepare.documents import store_tokenizer
-from megatape.data.shards.index import SPLITS, Answers, Index, Split, save_index, token_dtype
+from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
 from megatape.data.shards.writer import SplitWriter, entropy
 from megatape.data.tokenizers.tokenizer import Tokenizer
 
@@ -39,17 +38,15 @@ class ExampleFolder:
             counts: What preparation skipped, cut and dropped.
         """
         written = {split: writer.close() for split, writer in self._writers.items()}
-        index = Index(
-            tokenizer=store_tokenizer(self._tokenizer, self._directory),
-            dtype=token_dtype(self._tokenizer.vocab_size).name,
+        return build_index(
+            self._directory,
+            self._tokenizer,
             source=source,
             validation_share=validation_share,
             splits={split: content for split, (content, _) in written.items()},
             answers={split: answers for split, (_, answers) in written.items()},
             counts=dict(counts or {}),
         )
-        save_index(index, self._directory)
-        return index
 
 
 class _ExampleWriter:

@@ -10,8 +10,8 @@ from megatape.data.finetuning.example_folder import ExampleFolder
 from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.io.records import RecordCounts, check_max_record_bytes, read_records
 from megatape.data.io.remote import find_files
-from megatape.data.prepare.documents import check_share, split_of
 from megatape.data.shards.index import Index
+from megatape.data.shards.writer import check_share, split_of
 from megatape.data.sources.limits import MAX_RECORD_BYTES
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors

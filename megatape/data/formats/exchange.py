@@ -1,6 +1,5 @@
 """Prepared data from and to the files of other systems: token ids and where documents end, bit for bit."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from megatape.data.formats.format import TokenFormat
-from megatape.data.prepare.documents import check_share, store_tokenizer
-from megatape.data.shards.index import SPLITS, Index, load_index, save_index, token_dtype
+from megatape.data.shards.index import SPLITS, Index, build_index, load_index, store_tokenizer, token_dtype
 from megatape.data.shards.reader import SplitReader
-from megatape.data.shards.writer import SplitWriter
+from megatape.data.shards.writer import SplitWriter, check_share, split_of
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
@@ -57,14 +55,17 @@ class Foreign:
 
 
 @dataclass
-class Found:
-    """What an import has seen.
+class ImportCounts:
+    """Documents of an import.
 
-    begun: documents that begin as the tokenizer's do. empty: documents without tokens, which are left out. unfinished: inputs
-    whose last document had no end token, which was added.
+    Attributes:
+        written: Number of documents written.
+        begun: Number of those that begin as the tokenizer's do.
+        empty: Number of documents without tokens, which are dropped.
+        unfinished: Number of inputs whose last document had no end token, which was added.
     """
 
-    documents: int = 0
+    written: int = 0
     begun: int = 0
     empty: int = 0
     unfinished: int = 0
@@ -73,17 +74,17 @@ class Found:
 @path_errors()
 def import_data(
     foreign: Foreign, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
-) -> tuple[Index, Found]:
-    """Write the data directory `output`. Returns its index, and what was found.
+) -> tuple[Index, ImportCounts]:
+    """Write the data directory `output`. Returns its index and the counts.
 
     Raises FileNotFoundError, or UserError if files are corrupted, of another format or of another tokenizer; FileExistsError
     if `output` exists. Then nothing is left.
     """
-    found = Found()
+    counts = ImportCounts()
     with new_folder(output) as directory:
         writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
         num_tokens = 0
-        for number, (split, ids) in enumerate(_documents(foreign, tokenizer, found)):
+        for number, (split, ids) in enumerate(_documents(foreign, tokenizer, counts)):
             writers[split].add(ids, text_bytes=0)
             num_tokens += ids.size
             if number % 1000 == 0:
@@ -92,22 +93,21 @@ def import_data(
         for split, content in splits.items():
             if not content.tokens:
                 raise UserError(
-                    f"the {split} split got none of the {found.documents:,} documents: "
+                    f"the {split} split got none of the {counts.written:,} documents: "
                     + ("its files are empty" if foreign.validation else "change `validation_share`, or give `validation`")
                 )
         source: dict[str, Any] = {"kind": KIND, "format": foreign.format, "inputs": [str(path) for path in foreign.inputs]}
         if foreign.validation:
             source["validation"] = [str(path) for path in foreign.validation]
-        index = Index(
-            tokenizer=store_tokenizer(tokenizer, directory),
-            dtype=token_dtype(tokenizer.vocab_size).name,
+        index = build_index(
+            directory,
+            tokenizer,
             source=source,
             validation_share=0.0 if foreign.validation else foreign.validation_share,
             splits=splits,
-            counts={"empty documents": found.empty} if found.empty else {},
+            counts={"empty documents": counts.empty} if counts.empty else {},
         )
-        save_index(index, directory)
-    return index, found
+    return index, counts
 
 
 @path_errors()
@@ -131,7 +131,7 @@ def export_data(directory: Path, name: str, output: Path, progress: Report = lam
     return index
 
 
-def _documents(foreign: Foreign, tokenizer: Tokenizer, found: Found) -> Iterator[tuple[str, np.ndarray]]:
+def _documents(foreign: Foreign, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[tuple[str, np.ndarray]]:
     """Split and ids of every document."""
     dtype, eos_id = token_dtype(tokenizer.vocab_size), tokenizer.eos_id
     given = [(path, "train") for path in foreign.inputs] + [(path, "validation") for path in foreign.validation]
@@ -141,27 +141,27 @@ def _documents(foreign: Foreign, tokenizer: Tokenizer, found: Found) -> Iterator
             pieces = (np.append(ids, eos_id) if ids.size and ids[-1] != eos_id else ids for ids in pieces)
         if foreign.reader.piece == "document":
             pieces = _ended(pieces, tokenizer, path)
-        for ids in divided(_filled(pieces, found), eos_id, path):
+        for ids in divided(_filled(pieces, counts), eos_id, path):
             if not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
                 raise UserError(
                     f"{path}: token ids {ids.min()}..{ids.max()}, but {tokenizer.origin} has {tokenizer.vocab_size:,} ids: "
                     "give the tokenizer that made them"
                 )
             if ids[-1] != eos_id:
-                found.unfinished += 1
+                counts.unfinished += 1
                 ids = np.append(ids, eos_id)  # else it would go on with the next input
-            found.documents += 1
-            found.begun += [int(ids[0])] == tokenizer.begin or not tokenizer.begin
-            yield split if foreign.validation else _split_of(ids, foreign.validation_share), ids
+            counts.written += 1
+            counts.begun += [int(ids[0])] == tokenizer.begin or not tokenizer.begin
+            yield split if foreign.validation else split_of(ids.astype("<u4").tobytes(), foreign.validation_share), ids
 
 
-def _filled(pieces: Iterator[np.ndarray], found: Found) -> Iterator[np.ndarray]:
+def _filled(pieces: Iterator[np.ndarray], counts: ImportCounts) -> Iterator[np.ndarray]:
     """Those that are not empty."""
     for ids in pieces:
         if ids.size:
             yield ids
         else:
-            found.empty += 1
+            counts.empty += 1
 
 
 def _ended(documents: Iterator[np.ndarray], tokenizer: Tokenizer, path: Path) -> Iterator[np.ndarray]:
@@ -215,9 +215,3 @@ def _members(directory: Path, index: Index, split: str, progress: Report) -> Ite
         num_tokens += ids.size
         progress(num_tokens)
         yield ids
-
-
-def _split_of(ids: np.ndarray, validation_share: float) -> str:
-    """The split of a document, by its ids alone."""
-    digest = hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=8).digest()
-    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"

@@ -1,4 +1,4 @@
-"""Lines of JSON: where they are found, what is skipped and counted. Memory holds no more than one line."""
+"""Lines of JSON: read one at a time, with counts of those skipped. Memory holds no more than one line."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ else:
 
 NUM_BAD_EXAMPLES = 5
 LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
-FEW_BAD = 10  # records are never too many, so that no small source is refused for one of them
+FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CORRUPTED: tuple[type[Exception], ...] = (EOFError, BadGzipFile, cast(Any, isal_zlib.error), ZstdError)  # of compressed files
@@ -27,13 +27,14 @@ CORRUPTED: tuple[type[Exception], ...] = (EOFError, BadGzipFile, cast(Any, isal_
 
 @dataclass
 class RecordCounts:
-    """What a pass over records has skipped so far.
+    """Records that a pass has skipped so far.
 
     Attributes:
-        too_long: records beyond the limit.
-        first_too_long: the place of the first.
-        bad_examples: `place: reason` of the first few bad records.
-        read_bytes: of the files, as they are stored.
+        read_bytes: Number of bytes read of the files as they are stored.
+        too_long: Number of records beyond the limit.
+        first_too_long: Place of the first one.
+        bad: Number of malformed records.
+        bad_examples: `place: reason` of the first few.
     """
 
     read_bytes: int = 0
@@ -44,8 +45,16 @@ class RecordCounts:
 
     @property
     def skipped(self) -> int:
-        """Records that gave no document."""
+        """Number of records that gave no document."""
         return self.bad + self.too_long
+
+    def add(self, other: "RecordCounts") -> None:
+        """Add the counts of later records."""
+        self.read_bytes += other.read_bytes
+        self.too_long += other.too_long
+        self.first_too_long = self.first_too_long or other.first_too_long
+        self.bad += other.bad
+        self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
 
     def add_bad(self, place: str, reason: str, count: int = 1) -> None:
         self.bad += count
@@ -58,7 +67,7 @@ class RecordCounts:
 
 
 def printable(name: str) -> str:
-    """A name of unknown origin as it can be shown and stored: names of files may hold anything."""
+    """Escape unprintable characters of an untrusted name."""
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from megatape.data.prepare.documents import write_documents
-from megatape.data.shards.index import Index, load_index
+from megatape.data.shards.index import SPLITS, Index, build_index, load_index
+from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
@@ -24,6 +24,7 @@ EQUALS = "="
 ALPHABET = f"0123456789+{EQUALS}"
 HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
 TEST_PROBLEMS = 100  # at most, for each pair of lengths
+BATCH = 100_000  # problems that are tokenized at a time
 ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
 
 BOUNDS = {"digits": (1, 1000), "per_cell": (1, 10**9), "seed": (0, 2**63 - 1)}
@@ -149,13 +150,27 @@ def prepare_addition(task: AdditionTask, output: Path, progress: Callable[[int],
 
     Raises UserError like AdditionTask, and FileExistsError if `output` exists.
     """
+    tokenizer = character_tokenizer(ALPHABET)
+    documents = itertools.chain(
+        (("validation", problem) for problem in task.validation_problems()),
+        (("train", problem) for problem in task.training_problems()),
+    )
     with new_folder(output) as directory:
-        documents = itertools.chain(
-            (("validation", problem) for problem in task.validation_problems()),
-            (("train", problem) for problem in task.training_problems()),
+        writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
+        num_tokens = 0
+        while batch := [(split, problem.prompt + problem.answer) for split, problem in itertools.islice(documents, BATCH)]:
+            encoded = tokenizer.encode_documents([text for _, text in batch])
+            for (split, text), ids in zip(batch, encoded, strict=True):
+                writers[split].add(ids, len(text))
+                num_tokens += ids.size
+            progress(num_tokens)
+        return build_index(
+            directory,
+            tokenizer,
+            source=task.describe(),
+            validation_share=HELD_OUT_SHARE,
+            splits={split: writer.close() for split, writer in writers.items()},
         )
-        texts = ((split, problem.prompt + problem.answer) for split, problem in documents)
-        return write_documents(directory, texts, character_tokenizer(ALPHABET), task.describe(), HELD_OUT_SHARE, progress)
 
 
 def _bounds(digits: int) -> tuple[int, int]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.shards.document_table import DocumentTables
-from megatape.data.shards.index import SPLITS, Index, Tally, load_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.index import SPLITS, DocumentCounts, Index, check_ledger, load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
@@ -27,7 +26,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TokenPreview:
     """The beginning of a document. place, url: where it is from; empty if the directory does not tell."""
 
     split: str
@@ -51,10 +50,10 @@ class Contents:
 
     directory: Path
     index: Index
-    ledger: dict[str, Tally]
-    total: Tally | None
+    ledger: dict[str, DocumentCounts]
+    total: DocumentCounts | None
     lengths: dict[str, list[Bin]]
-    samples: list[Sample]
+    samples: list[TokenPreview]
 
 
 @path_errors()
@@ -84,7 +83,7 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
     return [Bin(2**k, 2 ** (k + 1) - 1, int(documents[k]), int(tokens[k])) for k in range(filled[0], filled[-1] + 1)]
 
 
-def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
+def _samples(directory: Path, index: Index, split: str) -> Iterator[TokenPreview]:
     """Documents at equal distances in the split."""
     stored = StoredSplit(directory, split)
     tokenizer, size = stored.tokenizer(), stored.num_tokens
@@ -96,4 +95,4 @@ def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
         if first not in seen:
             seen.add(first)
             text = tokenizer.decode(stored.stream(first, first + min(tokens, SAMPLE_TOKENS)))
-            yield Sample(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)
+            yield TokenPreview(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)

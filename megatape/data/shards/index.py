@@ -1,13 +1,18 @@
-"""`index.json`: the content of a data directory, down to the byte offset, token count and hash of every shard member."""
+"""`index.json`: the content of a data directory, down to the byte offset, token count and hash of every shard member.
 
+`build_index` completes a data directory, `load_index` opens it, and `check_ledger` compares what was read, dropped and written.
+"""
+
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field
 
+from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.files import as_type, is_file_name, read_json, write_atomically
 
@@ -66,6 +71,12 @@ class TokenizerEntry:
     eos_id: Count
     companions: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self:
+        """The entry of a tokenizer."""
+        companions = {name: sha256 for name, sha256 in tokenizer.hashes.items() if name != tokenizer.file}
+        return cls(tokenizer.file, tokenizer.sha256, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id, companions)
+
     @property
     def files(self) -> dict[str, str]:
         """Name -> sha256 of all its files."""
@@ -106,10 +117,15 @@ class DocumentTable:
 
 
 @dataclass
-class Tally:
-    """What became of the documents of one --input: those read are those written and those dropped, by reason.
+class DocumentCounts:
+    """Documents of one input, or of all.
 
-    tokens, text_bytes: of the documents written, control tokens included.
+    Attributes:
+        read: Number of documents and of records that gave none.
+        written: Number of those that a split got.
+        tokens: Number of tokens of the documents written, control tokens included.
+        text_bytes: Size of their texts in UTF-8.
+        dropped: Number of the others by reason.
     """
 
     read: Count = 0
@@ -118,8 +134,13 @@ class Tally:
     text_bytes: Count = 0
     dropped: dict[str, Count] = field(default_factory=dict)
 
-    def add(self, other: "Tally") -> None:
-        """Add what became of further documents."""
+    @property
+    def kept(self) -> int:
+        """Number of documents that were read and not dropped."""
+        return self.read - sum(self.dropped.values())
+
+    def add(self, other: "DocumentCounts") -> None:
+        """Add the counts of other documents."""
         self.read += other.read
         self.written += other.written
         self.tokens += other.tokens
@@ -135,7 +156,7 @@ class Index:
     answers          by split; empty if whole documents are learned
     counts           what preparation skipped, cut and dropped
     document_tables  by split, in order; empty in folders without
-    ledger           by --input (by the kind of a source without inputs); empty in folders without. See ledger.py
+    ledger           by --input (by the kind of a source without inputs); empty in folders without
     rules            by which the source was cleaned, in order, with their options and the versions of what applied them
     """
 
@@ -147,13 +168,56 @@ class Index:
     answers: dict[str, Answers] = field(default_factory=dict)
     counts: dict[str, Count] = field(default_factory=dict)
     document_tables: dict[str, list[DocumentTable]] = field(default_factory=dict)
-    ledger: dict[str, Tally] = field(default_factory=dict)
+    ledger: dict[str, DocumentCounts] = field(default_factory=dict)
     rules: list[dict[str, Any]] = field(default_factory=list)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest type that holds every id below `vocab_size`, little-endian on every machine."""
     return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
+
+
+def build_index(
+    directory: Path,
+    tokenizer: Tokenizer,
+    *,
+    source: dict[str, Any],
+    validation_share: float,
+    splits: dict[str, Split],
+    **parts: Any,
+) -> Index:
+    """Complete a data directory: write the tokenizer's files and `index.json` beside its shards.
+
+    Args:
+        directory: Folder of the shards.
+        tokenizer: Tokenizer of the token ids.
+        source: Record of where the documents are from.
+        validation_share: Share of the documents in the validation split; 0 if it has its own source.
+        splits: Content of the splits by name.
+        parts: Further fields of Index, empty by default.
+
+    Raises:
+        UserError: A document is missing in the ledger or counted twice.
+    """
+    store_tokenizer(tokenizer, directory)
+    dtype = token_dtype(tokenizer.vocab_size).name
+    index = Index(TokenizerEntry.of(tokenizer), dtype, source, validation_share, splits, **parts)
+    if index.ledger:
+        check_ledger(index)
+    save_index(index, directory)
+    return index
+
+
+def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Write the files of a tokenizer into a folder."""
+    for name, content in tokenizer.files.items():
+        (directory / name).write_bytes(content)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_index(index: Index, directory: Path) -> None:
@@ -219,3 +283,37 @@ def _check(index: Index) -> None:
         tokens = sum(member.tokens for shard in split.shards for member in shard.members)
         if tokens != split.tokens:
             raise UserError(f"{name}: tokens is {split.tokens}, its members hold {tokens}")
+
+
+def check_ledger(index: Index) -> DocumentCounts:
+    """Compare the ledger of a data directory with the counts of reasons, splits and tables.
+
+    Reading, dropping and writing are counted where they happen, so this finds what was counted twice or never.
+
+    Returns:
+        The sum of the ledger.
+
+    Raises:
+        UserError: A document is missing or counted twice.
+    """
+    total = DocumentCounts()
+    for name, counts in index.ledger.items():
+        total.add(counts)
+        _check_equal(f"documents of {name}", counts.read, counts.written + sum(counts.dropped.values()))
+    splits = index.splits.values()
+    tables = [table for tables in index.document_tables.values() for table in tables]
+    _check_equal("documents in the tables", sum(table.documents for table in tables), total.written)
+    _check_equal("tokens in the tables", sum(table.tokens for table in tables), total.tokens)
+    _check_equal("tokens in the splits", sum(split.tokens for split in splits), total.tokens)
+    _check_equal("bytes of text in the splits", sum(split.text_bytes for split in splits), total.text_bytes)
+    for reason in {**total.dropped, **index.counts}:
+        _check_equal(f"counts: {reason}", index.counts.get(reason, 0), total.dropped.get(reason, 0))
+    return total
+
+
+def _check_equal(name: str, count: int, ledger_count: int) -> None:
+    if count != ledger_count:
+        raise UserError(
+            f"{name}: {count:,}, but the ledger accounts for {ledger_count:,}: index.json was changed, or this is a bug of "
+            "MegaTAPE; please report it"
+        )

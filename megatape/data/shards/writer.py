@@ -1,17 +1,45 @@
-"""Writes one split as WebDataset tar shards, whose members are flat runs of token ids, across document boundaries."""
+"""Writes splits: tar shards of token ids, and tables of their documents.
+
+A shard is a WebDataset tar, whose members are flat runs of token ids, across document boundaries. A table is a Parquet file
+beside the shards, compressed by zstd, with a row for each document in the order of the split's tokens:
+
+    tokens  int64   of the document, control tokens included: those before it are the tokens of all rows before
+    bytes   int64   of its text, in UTF-8
+    place   string  in the source, such as `file:line`
+    url     string  where the source found it, or empty
+
+Equal documents give equal bytes, by one version of pyarrow.
+"""
 
 import hashlib
 import io
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from megatape.data.shards.index import Member, Shard, Split, token_dtype
+from megatape.data.shards.index import DocumentTable, Member, Shard, Split, file_sha256, token_dtype
 from megatape.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
 
 MEMBER_TOKENS = 524_288
 MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
+ROWS = 2**14  # of a table in a group, which is what a writer holds in memory
+
+
+def check_share(validation_share: float) -> None:
+    """Raise UserError if the fraction leaves a split without documents."""
+    if not 0 < validation_share < 1:
+        raise UserError(f"validation_share is {validation_share}: give a share between 0 and 1, such as 0.02")
+
+
+def split_of(content: str | bytes, validation_share: float) -> str:
+    """The split of a document, by its content alone: duplicates land in the same split, in any order and from any source."""
+    digest = hashlib.blake2b(content.encode() if isinstance(content, str) else content, digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "little") < validation_share * 2**64 else "train"
 
 
 class SplitWriter:
@@ -113,6 +141,48 @@ class SplitWriter:
         ]
         self._shards.append(Shard(path.name, size, members))
         self._pending = []
+
+
+class TableWriter:
+    """Writes the table `{name}-documents.parquet` into `directory`, unless there are no documents.
+
+    name: of the split, or of a part of it that no other part has.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._path = directory / f"{name}-documents.parquet"
+        self._rows: list[tuple[int, int, str, str]] = []
+        self._writer: ParquetWriter | None = None
+        self._num_documents = self._num_tokens = 0
+
+    def add(self, tokens: int, text_bytes: int, place: str, url: str) -> None:
+        """Append a document."""
+        self._rows.append((tokens, text_bytes, place, url))
+        self._num_documents += 1
+        self._num_tokens += tokens
+        if len(self._rows) == ROWS:
+            self._write()
+
+    def close(self) -> list[DocumentTable]:
+        """Write the rest. Returns the table's part of the index: none without documents."""
+        if self._rows:
+            self._write()
+        if self._writer is None:
+            return []
+        self._writer.close()
+        return [DocumentTable(self._path.name, file_sha256(self._path), self._num_documents, self._num_tokens)]
+
+    def _write(self) -> None:
+        import pyarrow  # takes a third of a second to import, and only this needs it
+        from pyarrow.parquet import ParquetWriter
+
+        integer, string = pyarrow.int64(), pyarrow.string()
+        schema = pyarrow.schema([("tokens", integer), ("bytes", integer), ("place", string), ("url", string)])
+        if self._writer is None:
+            self._writer = ParquetWriter(self._path, schema, compression="zstd", use_dictionary=False, write_statistics=False)
+        columns = [list(column) for column in zip(*self._rows, strict=True)]
+        self._writer.write_table(pyarrow.table(columns, schema))
+        self._rows.clear()
 
 
 def _npy(ids: np.ndarray) -> bytes:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from megatape.data.io.remote import find_files, relative
-from megatape.data.sources.source import Source, Unit, grouped
+from megatape.data.sources.source import Source
 from megatape.data.sources.text_files import TextFiles
+from megatape.data.sources.units import Unit, grouped
 
 # Without .json and .ipynb, which are mostly data.
 EXTENSIONS = """
@@ -23,7 +24,7 @@ build dist target out _build cmake-build-debug cmake-build-release
 
 
 class Code(TextFiles):
-    """Files that are named like code, in folders that are not a tool's or somebody else's. Links are not followed."""
+    """Files that are named like code, skipping vendored and tool-generated folders. Links are not followed."""
 
     skips_binary = True
 

@@ -1,10 +1,11 @@
 """A data set of the Hugging Face hub, streamed by `datasets`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of
+from megatape.data.io.records import RecordCounts
+from megatape.data.sources.source import Document, Reader, Source, document_of
+from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 
@@ -16,19 +17,25 @@ class Hub(Reader):
     has_fields = True
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        with _explained(source, CorpusCounts()):
+        try:
             num_files = _stream(source).num_shards
+        except Exception as error:
+            raise _failure(source, 0, error) from error
         return [Unit(inputs, 0, file, file + 1) for file in range(num_files)] if num_files > 1 else [Unit(inputs, 0)]
 
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
-        with _explained(source, counts):
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
+        num_documents = 0
+        try:
             stream, part = _stream(source), unit.inputs[0]
             if unit.end is not None:
                 stream, part = stream.shard(stream.num_shards, unit.begin), f"{part} file {unit.begin}"
             for number, record in enumerate(stream, start=1):
                 document = document_of(record, f"{part} record {number}", source, counts)
                 if document is not None:
+                    num_documents += 1
                     yield document
+        except Exception as error:
+            raise _failure(source, num_documents, error) from error
 
 
 def _stream(source: Source) -> Any:
@@ -39,16 +46,12 @@ def _stream(source: Source) -> Any:
     return stream.select_columns(wanted) if source.text_field in wanted else stream
 
 
-@contextmanager
-def _explained(source: Source, counts: CorpusCounts) -> Iterator[None]:
-    """Make one UserError of all that `datasets` lets through of its parsers, cache and network client."""
-    try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {counts.documents} "
-            f"documents: {type(error).__name__}: {reason}. Streaming needs the network, and files without malformed lines that "
-            "all have the same fields; otherwise download the files and use `source` c4, jsonl or parquet, which count bad "
-            "records and continue"
-        ) from error
+def _failure(source: Source, num_documents: int, error: Exception) -> UserError:
+    """One error for all that `datasets` lets through of its parsers, cache and network client."""
+    reason = " ".join(str(error).split())[:300]
+    return UserError(
+        f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "
+        f"documents: {type(error).__name__}: {reason}. Streaming needs the network, and files without malformed lines that "
+        "all have the same fields; otherwise download the files and use `source` c4, jsonl or parquet, which count bad "
+        "records and continue"
+    )

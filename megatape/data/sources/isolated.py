@@ -6,29 +6,32 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
-from copy import copy
+from copy import deepcopy
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit
+from megatape.data.io.records import RecordCounts
+from megatape.data.sources.source import Document, Reader, Source
+from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 PART_CHARACTERS = 2**20  # sent at a time
-Read = tuple[Document | None, CorpusCounts | None]  # a document, and what was counted since the one before, if anything was
-NOTHING = CorpusCounts()
+Read = tuple[Document | None, RecordCounts | None]  # a document, and the counts since the one before, if anything was counted
+NOTHING = RecordCounts()
 
 
 class IsolatedReader(Reader):
     """A kind of source whose library ends the process where a file has certain faults.
 
-    A file that does is named, since its library runs in a child, which reads many files.
+    The library runs in a child process, which reads many files, so that the error names the file. A
+    process pool of the standard library has no generators and hides the signal that ended a child.
     """
 
     @abstractmethod
-    def read_here(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read_here(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         """The documents of a unit, in this process. See Reader.read."""
 
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         child = _idle.pop() if _idle else _Child()
         try:
             for document, counted in child.documents(self, source, unit):
@@ -101,7 +104,7 @@ def _serve(connection: Connection) -> None:
 
 def _answers(reader: IsolatedReader, source: Source, unit: Unit) -> Iterator[list[Read] | Exception]:
     """What is sent of a unit: its documents in parts, and either no more, or why there are no more."""
-    counts, part, size = CorpusCounts(), list[Read](), 0
+    counts, part, size = RecordCounts(), list[Read](), 0
     try:
         for document in reader.read_here(source, unit, counts):
             part.append((document, _take(counts)))
@@ -117,10 +120,10 @@ def _answers(reader: IsolatedReader, source: Source, unit: Unit) -> Iterator[lis
         yield error
 
 
-def _take(counts: CorpusCounts) -> CorpusCounts | None:
-    """The counts, which begin again; None if nothing was counted."""
+def _take(counts: RecordCounts) -> RecordCounts | None:
+    """Move the counts out of `counts`, which restart at zero; None if nothing was counted."""
     if counts == NOTHING:
         return None
-    taken = copy(counts)
-    vars(counts).update(vars(CorpusCounts()))
+    taken = deepcopy(counts)
+    vars(counts).update(vars(RecordCounts()))
     return taken

@@ -4,10 +4,12 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.records import RecordCounts
+from megatape.data.io.remote import open_file
 from megatape.data.io.remote_file import RemoteError
 from megatape.data.sources.isolated import IsolatedReader
-from megatape.data.sources.source import CorpusCounts, Document, Source, Unit, grouped
+from megatape.data.sources.source import Document, Source
+from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
@@ -20,12 +22,11 @@ class Parquet(IsolatedReader):
     where a footer contradicts itself.
     """
 
+    patterns = ("*.parquet",)
+    divides = True
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.parquet", option=option), divided=True)
-
-    def read_here(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read_here(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         import pyarrow as pa  # takes a third of a second
 
         for name in unit.inputs:
@@ -38,7 +39,7 @@ class Parquet(IsolatedReader):
                 raise UserError(f"{name}: corrupted Parquet file ({error}): download or copy it again") from error
 
 
-def _rows(name: str, file: Any, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
     from pyarrow import parquet
 
     content = parquet.ParquetFile(file, page_checksum_verification=True, buffer_size=2**20, pre_buffer=False)
@@ -73,7 +74,7 @@ def _is_text(schema: Any, column: str) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _documents(batch: Any, place: str, first: int, source: Source, counts: CorpusCounts) -> Iterator[Document]:
+def _documents(batch: Any, place: str, first: int, source: Source, counts: RecordCounts) -> Iterator[Document]:
     """Of some rows, the first of which has the number `first`."""
     texts = _encoded(batch, source.text_field)
     urls = _encoded(batch, "url") if "url" in batch.schema.names else [b""] * len(texts)

@@ -1,69 +1,33 @@
-"""What a source of documents is, in which units it is read, and what is counted on the way.
+"""A source of documents: how it is read, what becomes of each document, and what is counted on the way.
 
 A new kind of source is a file with a subclass of Reader and a line in SOURCES (megatape/registry.py).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from megatape.data.io.records import NUM_BAD_EXAMPLES, RecordCounts, check_max_record_bytes, is_packed
-from megatape.data.io.remote import file_states, relative
-from megatape.data.shards.index import Tally
+from megatape.data.io.records import FEW_BAD, RecordCounts, check_max_record_bytes, printable
+from megatape.data.io.remote import find_files, relative
+from megatape.data.shards.index import DocumentCounts
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError
 from megatape.registry import SOURCES
 
-UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
-MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
-
-
-@dataclass
-class CorpusCounts(RecordCounts):
-    """What a pass over a source has read so far, and what it skipped. documents: to be written; text_bytes: of these, in UTF-8.
-
-    dropped: documents that were left out, by reason. inputs: the same for each --input. What is written of them is counted by
-    who writes it.
-    """
-
-    documents: int = 0
-    text_bytes: int = 0
-    empty: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    inputs: dict[str, Tally] = field(default_factory=dict)
-
-    def add(self, other: "CorpusCounts") -> None:
-        """Add what a pass over later documents has counted."""
-        self.documents += other.documents
-        self.text_bytes += other.text_bytes
-        self.empty += other.empty
-        for reason, count in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
-        self.bad += other.bad
-        self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
-        self.too_long += other.too_long
-        self.first_too_long = self.first_too_long or other.first_too_long
-        self.read_bytes += other.read_bytes
-        for name, tally in other.inputs.items():
-            self.inputs.setdefault(name, Tally()).add(tally)
-
-    def recorded(self) -> dict[str, int]:
-        """What the index keeps: documents read are those written and those skipped for one of the reasons."""
-        skipped = {
-            "empty documents": self.empty,
-            **dict(sorted(self.dropped.items())),
-            "bad records": self.bad,
-            "records too long to read": self.too_long,
-        }
-        return {name: count for name, count in skipped.items() if count}
+BAD, TOO_LONG = "bad records", "records too long to read"  # reasons in the ledger, as EMPTY
 
 
 class Document(NamedTuple):
     """A document of a source.
 
-    place: where in the source it is, such as `file:line`, the same on every machine that gives the same inputs. url: where the
-    source says that it was found; empty if it does not say. input: which of Source.inputs it belongs to, as `read_unit` says
+    Attributes:
+        text: Its text.
+        place: Place in the source such as `file:line`, the same on every machine with the same inputs.
+        url: Address at which the source found it; empty if unknown.
+        input: The one of `Source.inputs` that has it, filled in by `read_unit`.
     """
 
     text: str
@@ -72,76 +36,100 @@ class Document(NamedTuple):
     input: str = ""
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A part of a source that one process reads in one go. All documents of a source are those of its units, in order.
+class Decision(NamedTuple):
+    """What becomes of a document: it is kept if it has a text, and otherwise dropped.
 
-    inputs      what to read, in order
-    num_bytes   of input, which measures progress; 0 if unknown
-    begin, end  which bytes of the only input: a line or row group belongs to the unit in which it begins. None: to the end.
-                Of a hub data set, which of its files
-    split       of all its documents; empty: their text decides
-    versions    of the inputs when the source was divided, as remote.FileState has them; empty: unknown
+    Attributes:
+        text: Text to write; None: the document is dropped.
+        rule: Name of the rule that drops it.
+        reason: The rule's reason, one of few; empty for a rule with a single one.
+        edits: Name of each rule that changed the text, and the text that it left.
     """
 
-    inputs: tuple[str, ...]
-    num_bytes: int
-    begin: int = 0
-    end: int | None = None
-    split: str = ""
-    versions: tuple[str, ...] = ()
+    text: str | None
+    rule: str = ""
+    reason: str = ""
+    edits: tuple[tuple[str, str], ...] = ()
 
-    def __str__(self) -> str:
-        more = f" and {len(self.inputs) - 1:,} more" if len(self.inputs) > 1 else ""
-        return f"{self.inputs[0]}{more}{f', from byte {self.begin:,} on' if self.begin else ''}"
+    @property
+    def label(self) -> str:
+        """The reason by which dropped documents are counted."""
+        return f"{self.rule}: {self.reason}" if self.reason else self.rule
 
-    def difference(self, other: "Unit") -> str:
-        """The first thing in which another unit differs, with both values."""
-        if self.inputs == other.inputs:
-            for name, mine, its in zip(self.inputs, self.versions, other.versions, strict=False):
-                if mine != its:
-                    return f"{name} of version {mine}, now {its}"
-        return f"{self!r}, now {other!r}"
 
-    def check_unchanged(self) -> None:
-        """Raise UserError if a file is another than when the source was divided into units, by its version."""
-        if not self.versions:
-            return
-        now = replace(self, versions=tuple(state.version for state in file_states(self.inputs)))
-        if now != self:
-            raise UserError(
-                f"an input has changed while it was prepared: {self.difference(now)}. Give the same command again when it no "
-                "longer changes"
-            )
+EMPTY = Decision(None, "empty documents")
+Decide = Callable[[str], Decision]  # called with the texts of all documents of a unit that are not empty, in order
+
+
+@dataclass
+class CorpusCounts(RecordCounts):
+    """What a pass over a source has read and skipped so far.
+
+    Attributes:
+        text_bytes: Size of the kept texts in UTF-8.
+        inputs: Counts of each `--input`. Who writes the documents counts those written.
+    """
+
+    text_bytes: int = 0
+    inputs: dict[str, DocumentCounts] = field(default_factory=dict)
+
+    def add(self, other: RecordCounts) -> None:
+        """Add the counts of later documents."""
+        super().add(other)
+        if isinstance(other, CorpusCounts):
+            self.text_bytes += other.text_bytes
+            for name, counts in other.inputs.items():
+                self.inputs.setdefault(name, DocumentCounts()).add(counts)
+
+    @property
+    def total(self) -> DocumentCounts:
+        """Counts of all inputs, reasons in a fixed order."""
+        total = DocumentCounts()
+        for counts in self.inputs.values():
+            total.add(counts)
+        total.dropped = ordered(total.dropped)
+        return total
+
+
+def ordered(dropped: dict[str, int]) -> dict[str, int]:
+    """The reasons as the index lists them: empty documents, rules by name, skipped records."""
+    rules = sorted(dropped.keys() - {EMPTY.label, BAD, TOO_LONG})
+    return {reason: dropped[reason] for reason in (EMPTY.label, *rules, BAD, TOO_LONG) if dropped.get(reason)}
 
 
 class Reader(ABC):
     """One kind of source.
 
-    takes: what `input` names: paths, the name of a data set, or nothing. has_subsets: whether `subset` and `split` apply.
-    has_fields: whether `text_field` applies.
+    Attributes:
+        takes: Meaning of `input`: paths, the name of a data set, or nothing.
+        patterns: Names of its files in folders.
+        divides: Whether a large file that is not compressed gives several units.
+        has_subsets: Whether `subset` and `split` apply.
+        has_fields: Whether `text_field` applies.
     """
 
     takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
+    patterns: ClassVar[tuple[str, ...]] = ()
+    divides: ClassVar[bool] = False
     has_subsets: ClassVar[bool] = False
     has_fields: ClassVar[bool] = False
 
-    @abstractmethod
     def units(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        """The units of these inputs of a source, the same on every machine. option: which one gave the inputs.
+        """The units of these inputs of a source, the same on every machine. option: the option that gave the inputs.
 
         Raises UserError, or MissingPath, if inputs are missing.
         """
+        return grouped(find_files(inputs, *self.patterns, option=option), self.divides)
 
     @abstractmethod
-    def read(self, source: "Source", unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
-        """The documents of a unit, empty ones included. Counts what it skips. `read_unit` asks for one of its inputs at a time.
+    def read(self, source: "Source", unit: Unit, counts: RecordCounts) -> Iterator[Document]:
+        """The documents of a unit with one input, empty ones included. Counts the records that it skips.
 
         Raises FileNotFoundError, or UserError for a corrupted file.
         """
 
     def describe(self) -> dict[str, str]:
-        """What decides the documents beside `inputs`, for the index."""
+        """Further facts that decide the documents, for the index."""
         return {}
 
 
@@ -149,15 +137,16 @@ class Reader(ABC):
 class Source:
     """The source of documents.
 
-    kind              one of SOURCES
-    inputs            paths and URLs, one data set name (hub), nothing (python)
-    subset            configuration of a hub data set, such as `en`
-    max_documents     stop after this many documents; None reads all
-    max_record_bytes  skip longer lines, files and texts
-    text_field        of records, which has the text
-    split             of a hub data set
-    validation        paths and URLs of the validation split, which come first; empty: a share of the documents is that split
-    max_bad_fraction  of the records of a unit, and of all: more that are bad or too long are an error. FEW_BAD never are
+    Attributes:
+        kind: Name in SOURCES.
+        inputs: Paths and URLs, one data set name (hub), nothing (python).
+        subset: Configuration of a hub data set, such as `en`.
+        max_documents: Number of kept documents after which reading stops; None reads all.
+        max_record_bytes: Longer lines, files and texts are skipped.
+        text_field: Field of records that has the text.
+        split: Split of a hub data set.
+        validation: Paths and URLs of the validation split, which come first; empty: it is a share of the documents.
+        max_bad_fraction: Fraction of the records of a unit, and of all, that may be bad or too long. FEW_BAD always may.
     """
 
     kind: str
@@ -198,14 +187,14 @@ class Source:
 
     @property
     def reader(self) -> Reader:
-        """What reads this kind."""
+        """The reader of this kind."""
         reader: Reader = SOURCES[self.kind].load()()
         return reader
 
     def units(self) -> list[Unit]:
-        """See Reader.units. With max_documents there is one unit, since only a pass in order knows where to stop.
+        """The units of all inputs. With max_documents there is one, since only a pass in order knows where to stop.
 
-        Those of the validation split come first, so that of equal documents it has the one that stays.
+        Those of the validation split come first, so that of equal documents it has the one that is kept.
         """
         units = self.reader.units(self, self.inputs)
         if self.validation:
@@ -225,26 +214,16 @@ class Source:
         return next((given for given in inputs if relative(name, given) is not None), self.kind)
 
     def describe(self) -> dict[str, Any]:
-        """What the index records about the source."""
-        description: dict[str, Any] = {"kind": self.kind}
-        if self.inputs:
-            description["inputs"] = list(self.inputs)
-        if self.subset is not None:
-            description["subset"] = self.subset
-        if self.max_documents is not None:
-            description["max_documents"] = self.max_documents
-        if self.max_record_bytes != MAX_RECORD_BYTES:
-            description["max_record_bytes"] = self.max_record_bytes
-        if self.text_field != "text":
-            description["text_field"] = self.text_field
-        if self.split != "train":
-            description["split"] = self.split
-        if self.validation:
-            description["validation"] = list(self.validation)
-        return description | self.reader.describe()
+        """The record of the source in the index: the fields that decide its documents and differ from their defaults."""
+        described: dict[str, Any] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value != option.default and option.name != "max_bad_fraction":
+                described[option.name] = list(value) if isinstance(value, tuple) else value
+        return described | self.reader.describe()
 
 
-def document_of(record: Any, place: str, source: Source, counts: CorpusCounts) -> Document | None:
+def document_of(record: Any, place: str, source: Source, counts: RecordCounts) -> Document | None:
     """The document of a record, whose field `url` may say where it was found.
 
     None: it has no text, or too long a one, and was counted.
@@ -260,35 +239,75 @@ def document_of(record: Any, place: str, source: Source, counts: CorpusCounts) -
     return Document(text, place, url if isinstance(url, str) else "")
 
 
-def grouped(files: Iterable[str], divided: bool = False) -> list[Unit]:
-    """Units of whole files, a few small ones in one, up to UNIT_BYTES. divided: larger files, of lines, give several units."""
-    units: list[Unit] = []
-    group: list[tuple[str, str]] = []  # files and versions
-    size = 0
+def read_unit(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = Decision) -> Iterator[Document]:
+    """The documents of a unit that are kept, in a fixed order.
 
-    def close() -> None:
-        nonlocal size
-        if group:
-            names, versions = zip(*group, strict=True)
-            units.append(Unit(names, size, versions=versions))
-        group.clear()
-        size = 0
+    Args:
+        source: The source.
+        unit: One of its units.
+        counts: Counts to update. Bad and too long records and dropped documents are counted, not fatal.
+        decide: Decides about each document that is not empty, in order; by default all are kept.
 
-    files = list(files)
-    for file, (file_bytes, version) in zip(files, file_states(files), strict=True):
-        if size + file_bytes > UNIT_BYTES:
-            close()
-        if divided and file_bytes > UNIT_BYTES and not is_packed(file):
-            if len(units) + file_bytes // UNIT_BYTES > MAX_UNITS:
-                raise UserError(
-                    f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {UNIT_BYTES:,}: "
-                    "check the length that the file system or the server announces, and prepare a larger source in parts"
-                )
-            for start in range(0, file_bytes, UNIT_BYTES):
-                end = min(start + UNIT_BYTES, file_bytes)
-                units.append(Unit((file,), end - start, start, end, versions=(version,)))
-            continue
-        group.append((file, version))
-        size += file_bytes
-    close()
-    return units
+    Raises:
+        FileNotFoundError: A path does not exist.
+        UserError: A file is corrupted, or too many records are bad.
+    """
+    num_kept = 0
+    for name in unit.inputs:
+        given, num_read, dropped = source.input_of(name), 0, Counter[str]()
+        num_bad, num_too_long = counts.bad, counts.too_long
+        try:
+            for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
+                num_read += 1
+                text = document.text
+                decision = EMPTY if not text or text.isspace() else decide(text)
+                if decision.text is None:
+                    dropped[decision.label] += 1
+                    continue
+                num_kept += 1
+                counts.text_bytes += len(decision.text.encode())
+                yield Document(decision.text, printable(document.place), document.url, given)
+                if num_kept == source.max_documents:
+                    return
+        finally:
+            dropped += Counter({BAD: counts.bad - num_bad, TOO_LONG: counts.too_long - num_too_long})
+            num_read += dropped[BAD] + dropped[TOO_LONG]
+            counts.inputs.setdefault(given, DocumentCounts()).add(DocumentCounts(num_read, dropped=ordered(dropped)))
+    check_bad(source, counts)
+
+
+def read_documents(source: Source, counts: CorpusCounts, decide: Decide = Decision) -> Iterator[Document]:
+    """The same for all units but those of a separate validation split.
+
+    Raises:
+        UserError: No file matches, or the source has no documents.
+    """
+    for unit in source.units():
+        if unit.split != "validation":
+            yield from read_unit(source, unit, counts, decide)
+    check_found(source, counts)
+
+
+def check_bad(source: Source, counts: CorpusCounts) -> None:
+    """Raise UserError if too many of the records of a pass gave no document."""
+    read = counts.total.read
+    if counts.skipped > max(FEW_BAD, source.max_bad_fraction * read):
+        first = counts.bad_examples[0] if counts.bad else f"{counts.first_too_long}: too long"
+        raise UserError(
+            f"of {read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
+            f"`max_bad_fraction` {source.max_bad_fraction:g}; the first: {first}. What is finished stays: correct the input or "
+            "the options, or raise `max_bad_fraction`, and give the same command again"
+        )
+
+
+def check_found(source: Source, counts: CorpusCounts) -> None:
+    """Raise UserError if a pass over all of a source has found no document."""
+    total = counts.total
+    if total.kept == 0:
+        empty = total.dropped.get(EMPTY.label, 0)
+        dropped = sum(total.dropped.values()) - empty - counts.skipped
+        raise UserError(
+            f"source {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
+            f"longer than `max_record_bytes` {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"
+            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check `source` and `input`"
+        )

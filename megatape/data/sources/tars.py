@@ -6,10 +6,11 @@ from typing import BinaryIO
 
 import orjson
 
-from megatape.data.io.records import CORRUPTED, corrupted, unpacked
-from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.records import CORRUPTED, RecordCounts, corrupted, unpacked
+from megatape.data.io.remote import open_file
 from megatape.data.io.tar import TarError, read_members
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, document_of, grouped
+from megatape.data.sources.source import Document, Reader, Source, document_of
+from megatape.data.sources.units import Unit
 
 TEXT, RECORD = "txt", "json"
 FAULTS: tuple[type[Exception], ...] = (TarError, *CORRUPTED)
@@ -21,12 +22,10 @@ class Tars(Reader):
     Its text is the member `.txt`, or else a field of the member `.json`. Other members are ignored.
     """
 
+    patterns = ("*.tar", "*.tar.gz", "*.tar.zst")
     has_fields = True
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.tar", "*.tar.gz", "*.tar.zst", option=option))
-
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         for name in unit.inputs:
             try:
                 with open_file(name) as stored:
@@ -40,7 +39,7 @@ class Tars(Reader):
                 raise corrupted(name, "tar", error) from error
 
 
-def _samples(file: BinaryIO, archive: str, source: Source, counts: CorpusCounts) -> Iterator[dict[str, tuple[str, bytes]]]:
+def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[dict[str, tuple[str, bytes]]]:
     """Name and content of `.txt` and `.json` of each sample. Counts members that cannot be used."""
     key, sample = "", dict[str, tuple[str, bytes]]()
     names: set[bytes] = set()  # hashed, of which a million take 100 MB
@@ -74,7 +73,7 @@ def _parts(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{stem}", extension.lower()
 
 
-def _document(sample: dict[str, tuple[str, bytes]], archive: str, source: Source, counts: CorpusCounts) -> Document | None:
+def _document(sample: dict[str, tuple[str, bytes]], archive: str, source: Source, counts: RecordCounts) -> Document | None:
     """None if the sample has no text; it is counted."""
     name, content = sample.get(TEXT) or sample[RECORD]
     place = f"{archive}:{name}"

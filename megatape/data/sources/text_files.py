@@ -6,8 +6,10 @@ from pathlib import Path
 from platform import python_version
 from typing import ClassVar
 
-from megatape.data.io.remote import find_files, open_file, relative
-from megatape.data.sources.source import CorpusCounts, Document, Reader, Source, Unit, grouped
+from megatape.data.io.records import RecordCounts
+from megatape.data.io.remote import open_file, relative
+from megatape.data.sources.source import Document, Reader, Source
+from megatape.data.sources.units import Unit, grouped
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
@@ -21,12 +23,10 @@ class TextFiles(Reader):
     skips_binary: whether files with zero bytes are bad records.
     """
 
+    patterns = ("*.txt",)
     skips_binary: ClassVar[bool] = False
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.txt", option=option))
-
-    def read(self, source: Source, unit: Unit, counts: CorpusCounts) -> Iterator[Document]:
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         inputs = source.inputs + source.validation
         for name in unit.inputs:
             if Path(name).is_symlink() and any(relative(name, given) for given in inputs):  # in one of the folders

@@ -1,4 +1,4 @@
-"""Verdicts that one pass makes, and those of two passes over several units, against their definition."""
+"""Decisions of one pass, and those of two passes over several units, against their definition."""
 
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.cleaning import Cleaning
-from megatape.data.cleaning.decisions import FirstPass, Judge, SecondPass, compare, judge_at_once
+from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, SecondPass
+from megatape.data.cleaning.duplicates import compare
 from megatape.data.cleaning.near_duplicates import NearDuplicates
-from megatape.data.cleaning.rule import Dropped, TextRule
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
+from megatape.data.sources.source import Decide
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,13 @@ class NoNine(TextRule):
 
     def apply(self, text: str) -> str:
         if "9" in text:
-            raise Dropped("a nine")
+            raise DocumentDropped("a nine")
         return text.removesuffix("!")
 
 
-def outcomes(judge: Judge, texts: list[str]) -> list[str]:
-    found = []
-    for text in texts:
-        try:
-            found.append(judge(text))
-        except Dropped as reason:
-            found.append(f"dropped by {reason}")
-    return found
+def outcomes(decide: Decide, texts: list[str]) -> list[str]:
+    decisions = [decide(text) for text in texts]
+    return [f"dropped by {decision.label}" if decision.text is None else decision.text for decision in decisions]
 
 
 def defined(texts: list[str], drop_duplicates: bool, near: bool) -> list[str]:
@@ -72,13 +68,13 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     wanted = defined(texts, drop_duplicates, near)
     reasons = {"rule: a nine", *(["duplicates"] * drop_duplicates), *(["near_duplicates"] * near)}
     assert reasons == {outcome[11:] for outcome in wanted if outcome.startswith("dropped by")} and len(set(wanted)) > 10
-    cleaning = Cleaning({"rule": NoNine()} | ({"near_duplicates": Numbers()} if near else {}))
-    assert outcomes(judge_at_once(cleaning, drop_duplicates), texts) == wanted
+    cleaning = Cleaning({"rule": NoNine()} | ({"near_duplicates": Numbers()} if near else {}), drop_duplicates)
+    assert outcomes(OnePass(cleaning).decide, texts) == wanted
     ends = [0, 0, 1, 30, 31, 90]
     units = [texts[begin:end] for begin, end in pairwise(ends)]
     files = [tmp_path / f"{number}.npz" for number in range(len(units))]
     for unit, file in zip(units, files, strict=True):
-        first = FirstPass(cleaning, drop_duplicates)
+        first = FirstPass(cleaning)
         for text in unit:
             first.add(text)
         file.write_bytes(first.content())
@@ -87,7 +83,7 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     compared.write_bytes(compare(files, lambda: beats.append(None)))
     assert len(beats) == len(units) * (drop_duplicates + 3 * near)
     found = [
-        outcomes(SecondPass(cleaning, file, compared, number, "unit").judge, unit)
+        outcomes(SecondPass(cleaning, file, compared, number, "unit").decide, unit)
         for number, (file, unit) in enumerate(zip(files, units, strict=True))
     ]
     assert list(chain(*found)) == wanted

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from megatape.data.cleaning.cleaning import parse_rules
-from megatape.data.cleaning.decisions import judge_at_once
+from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.near_duplicates import NearDuplicates
-from megatape.data.cleaning.rule import Dropped
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.cleaning.rule import parse_rules
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 
 PIECE_WORDS, PIECES, THRESHOLD = 200, 500, 0.8
 EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -61,19 +59,14 @@ def similarities(texts: list[str]) -> np.ndarray:
 def test_recall_and_precision() -> None:
     """Found as often as the bands promise, by similarity, and nearly nothing else."""
     rule = f"near_duplicates:threshold={THRESHOLD}"
-    cleaning = parse_rules([rule])
+    cleaning = Cleaning(parse_rules([rule]), drop_duplicates=False)
     near = cleaning.near_duplicates
     assert isinstance(near, NearDuplicates)
     bands, rows = near.shape
     texts = planted(seed=0)
     similarity = similarities(texts)
-    judge = judge_at_once(cleaning, drop_duplicates=False)
-    dropped = np.zeros(len(texts), bool)
-    for number, text in enumerate(texts):
-        try:
-            judge(text)
-        except Dropped:
-            dropped[number] = True
+    decider = OnePass(cleaning)
+    dropped = np.array([decider.decide(text).text is None for text in texts])
     promised = 1 - (1 - similarity**rows) ** bands
     print(f"\n{rule}, {len(texts):,} documents: {bands} bands of {rows} rows")
     for low, high in pairwise(EDGES):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from megatape.data.prepare.documents import split_of
 from megatape.data.shards.index import load_index
+from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.conftest import Command
 from tests.helpers.examples import PAIRS, Prepare, examples, words, write_lines

@@ -13,7 +13,7 @@ from megatape.commands.main import EXTRAS
 from megatape.data.io.remote import copy_file, file_states, find_files, is_url, open_file, relative
 from megatape.data.io.remote_file import Retries
 from megatape.errors import UserError
-from tests.data.web import Fault, Web, served
+from tests.helpers.web import Fault, Web, served
 
 QUICK = Retries(count=3, wait=0.01, timeout=0.5)
 CONTENT = random.Random(0).randbytes(3_000_000)

@@ -2,22 +2,19 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from megatape.data.prepare.command import Progress, prepare
-from megatape.data.prepare.documents import split_of
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.index import Index, load_index
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.shards.writer import split_of
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import TokenDataset
 from tests.conftest import Command
+from tests.helpers.data_directory import texts_of
 
 ROOT = Path(__file__).parents[3]
 REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
@@ -45,16 +42,6 @@ def run(
     return index, counts
 
 
-def texts_of(directory: Path, split: str) -> list[str]:
-    """Documents of a split, decoded from its tokens."""
-    tokens = load_index(directory).splits[split].tokens
-    dataset = TokenDataset(directory, split, tokens - 1)
-    tokenizer = dataset.tokenizer()
-    ids = dataset.tokens(0)
-    assert ids[0] == dataset.bos_id and ids[-1] == dataset.eos_id
-    return [tokenizer.decode(document) for document in np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]]
-
-
 def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
     index, counts = run(Source("c4", (str(c4),)), tmp_path / "out")
     wanted = [words(number) for number in range(300)]
@@ -63,7 +50,7 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
         assert texts_of(tmp_path / "out", split) == expected
         assert index.splits[split].documents == len(expected)
         assert index.splits[split].text_bytes == sum(map(len, expected))
-    assert counts.documents == 300
+    assert counts.total.written == 300
     assert load_index(tmp_path / "out") == index
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c4", "out"]
 
@@ -71,20 +58,12 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
 def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
-    monkeypatch.setattr(
-        "megatape.data.prepare.documents.BATCH_CHARACTERS", 1000
-    )  # the batching of documents does not matter either
+    monkeypatch.setattr("megatape.data.prepare.unit.BATCH_CHARACTERS", 1000)  # the batching of documents does not matter either
     run(Source("c4", (str(c4),)), second)
     names = sorted(path.name for path in first.iterdir())
     tables = ["train-documents.parquet", "validation-documents.parquet"]
     assert names == sorted(["index.json", "tokenizer.model", "train-000000.tar", "validation-000000.tar", *tables])
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
-
-
-def test_the_split_depends_on_the_text_alone() -> None:
-    splits = [split_of(words(number), 0.1) for number in range(5000)]
-    assert 400 < splits.count("validation") < 600
-    assert all(split_of(words(number), 0.2) == "validation" for number in range(5000) if splits[number] == "validation")
 
 
 def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -95,11 +74,11 @@ def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenize
 
 
 def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.prepare.documents.BATCH_CHARACTERS", 5000)
+    monkeypatch.setattr("megatape.data.prepare.unit.BATCH_CHARACTERS", 5000)
     seen: list[Progress] = []
     corpus = Corpus(Source("c4", (str(c4),)), 0.1, tokenizer, 0)
-    index, _ = prepare(corpus, tmp_path / "out", progress=lambda done: seen.append(replace(done)))
-    so_far = [(done.read_bytes, done.documents, done.tokens) for done in seen]
+    index, _ = prepare(corpus, tmp_path / "out", progress=lambda done: seen.append(done))
+    so_far = [(done.read_bytes, done.written, done.tokens) for done in seen]
     assert len(seen) > 3 and so_far == sorted(so_far)
     total = sum(path.stat().st_size for path in c4.iterdir())
     assert so_far[-1] == (total, 300, sum(split.tokens for split in index.splits.values()))

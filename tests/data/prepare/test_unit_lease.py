@@ -13,24 +13,24 @@ import psutil
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.partial import PartialFolder
-from megatape.data.prepare.unit_lease import Claim, Patience
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.unit_lease import LeaseTimeouts, UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.files import write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, this_process
 from tests.workers import ROOT
 
-PATIENCE = Patience(period=10.0, silence=120.0, poll=1.0)
-QUICK = Patience(period=0.1, silence=0.6, poll=0.05)
+TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
+QUICK = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, poll_interval=0.05)
 ELSEWHERE = replace(this_process(), machine="another", host="n7")
 HOLDER = """
 import sys, time
 from pathlib import Path
-from megatape.data.prepare.unit_lease import Claim, USUAL
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS, UnitLease
 from megatape.runtime.holder import HeartbeatMonitor
-assert Claim(Path(sys.argv[1]), USUAL, HeartbeatMonitor()).take()
+assert UnitLease(Path(sys.argv[1]), DEFAULT_TIMEOUTS, HeartbeatMonitor()).acquire()
 print("held", flush=True)
 time.sleep(60)
 """
@@ -50,18 +50,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def claim(path: Path) -> Claim:
-    return Claim(path, PATIENCE, HeartbeatMonitor())
+def lease(path: Path) -> UnitLease:
+    return UnitLease(path, TIMEOUTS, HeartbeatMonitor())
 
 
 def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
     path = tmp_path / "00003.claim"
-    first, second = claim(path), claim(path)
-    assert first.take() and not second.take()
+    first, second = lease(path), lease(path)
+    assert first.acquire() and not second.acquire()
     first.release()
-    assert second.take()
+    assert second.acquire()
     write_atomically(path, replace(this_process(), pid=2**22 + 1).content())
-    assert first.take()  # of a process of this machine that has ended: at once
+    assert first.acquire()  # of a process of this machine that has ended: at once
 
 
 @pytest.mark.parametrize("beat", [0.0, 4e9], ids=["past", "future"])
@@ -69,23 +69,23 @@ def test_silence_is_what_this_process_sees(tmp_path: Path, clock: Clock, beat: f
     """A process of another machine keeps its claim by new heartbeats, whatever time its clock gives them."""
     path = tmp_path / "00003.claim"
     write_atomically(path, ELSEWHERE.content())
-    other = claim(path)
+    other = lease(path)
     for number in range(3):
         os.utime(path, (beat + number, beat + number))
-        assert not other.take()
-        clock.now += PATIENCE.silence - 1
-        assert not other.take()
+        assert not other.acquire()
+        clock.now += TIMEOUTS.expiry - 1
+        assert not other.acquire()
     clock.now += 1
-    assert other.take()
+    assert other.acquire()
 
 
 def test_nobody_gives_heartbeats_to_an_empty_claim(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "00003.claim"
     path.touch()
-    other = claim(path)
-    assert not other.take()
-    clock.now += PATIENCE.period
-    assert other.take()
+    other = lease(path)
+    assert not other.acquire()
+    clock.now += TIMEOUTS.heartbeat_interval
+    assert other.acquire()
 
 
 def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, clock: Clock) -> None:
@@ -95,17 +95,17 @@ def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, cl
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stdout and process.stdout.readline() == b"held\n"
-            other = claim(path)
-            assert not other.take()
-            clock.now += 2 * PATIENCE.silence
-            assert not other.take()
+            other = lease(path)
+            assert not other.acquire()
+            clock.now += 2 * TIMEOUTS.expiry
+            assert not other.acquire()
             os.utime(path)
-            assert not other.take()
+            assert not other.acquire()
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-            assert not other.take()
-            clock.now += PATIENCE.silence
-            assert other.take()
+            assert not other.acquire()
+            clock.now += TIMEOUTS.expiry
+            assert other.acquire()
         finally:
             process.kill()
 
@@ -113,7 +113,7 @@ def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, cl
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> Corpus:
     """Some units."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 4000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 4000)
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(6):
@@ -128,7 +128,7 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
     path = folder.path / "00001.claim"
     path.write_bytes(ELSEWHERE.content())
     os.utime(path, (4e9, 4e9))
-    thread = threading.Thread(target=prepare, args=[corpus, tmp_path / "out"], kwargs={"patience": QUICK}, daemon=True)
+    thread = threading.Thread(target=prepare, args=[corpus, tmp_path / "out"], kwargs={"timeouts": QUICK}, daemon=True)
     thread.start()
     thread.join(30)
     assert not thread.is_alive(), "prepare waits without end for a claim with a heartbeat in the future"
@@ -139,14 +139,14 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
 
 DRIVER = """
 import inspect, os, signal, sys
-import megatape.data.sources.source as source
-from megatape.data.prepare.unit_lease import Patience
-from megatape.data.prepare.worker import Preparation
+import megatape.data.sources.units as units
+from megatape.data.prepare.unit_lease import LeaseTimeouts
+from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.command import prepare
 from megatape.commands.main import main
 
-source.UNIT_BYTES = 4000
-inspect.unwrap(prepare).__kwdefaults__["patience"] = Patience(period=0.1, silence=2.0, poll=0.05)
+units.UNIT_BYTES = 4000
+inspect.unwrap(prepare).__kwdefaults__["timeouts"] = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
 stopped, *words = sys.argv[1:]
 write = Preparation._write
 

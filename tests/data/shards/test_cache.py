@@ -13,7 +13,7 @@ from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
-from tests.data.conftest import Documents, MakeDirectory
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 
 def read_all(directory: Path, root: Path | None) -> np.ndarray:

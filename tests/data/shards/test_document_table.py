@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.documents import split_of
-from megatape.data.prepare.worker import Corpus
-from megatape.data.shards import document_table
-from megatape.data.shards.document_table import DocumentTables, TableWriter
-from megatape.data.shards.index import Tally, load_index, save_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.shards.document_table import DocumentTables
+from megatape.data.shards.index import DocumentCounts, check_ledger, load_index, save_index
+from megatape.data.shards.writer import TableWriter, split_of
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
@@ -23,7 +21,7 @@ from tests.conftest import Command
 @pytest.fixture
 def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A folder of two files and a file, which are three units."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 3000)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
     (tmp_path / "web").mkdir()
     files = [tmp_path / "web" / "0.jsonl", tmp_path / "web" / "1.jsonl", tmp_path / "books.jsonl"]
     for number, file in enumerate(files):
@@ -66,7 +64,7 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_row_groups_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_table, "ROWS", 7)
+    monkeypatch.setattr("megatape.data.shards.writer.ROWS", 7)
     writer = TableWriter(tmp_path, "train")
     lengths = [3 + number % 5 for number in range(30)]
     for number, length in enumerate(lengths):
@@ -119,8 +117,16 @@ def test_the_ledger_of_each_input(folder: Path, inputs: list[Path]) -> None:
     assert index.ledger[web].text_bytes > index.ledger[books].text_bytes > 27 * 10
 
 
-@pytest.mark.parametrize("change", [Tally(read=1), Tally(read=1, written=1), Tally(tokens=1), Tally(read=1, dropped={"x": 1})])
-def test_a_document_that_is_missing_in_the_ledger(folder: Path, inputs: list[Path], change: Tally) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        DocumentCounts(read=1),
+        DocumentCounts(read=1, written=1),
+        DocumentCounts(tokens=1),
+        DocumentCounts(read=1, dropped={"x": 1}),
+    ],
+)
+def test_a_document_that_is_missing_in_the_ledger(folder: Path, inputs: list[Path], change: DocumentCounts) -> None:
     index = load_index(folder)
     index.ledger[str(inputs[0])].add(change)
     with pytest.raises(ValueError, match="but the ledger accounts for"):

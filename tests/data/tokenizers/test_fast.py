@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.worker import Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer, fast_tokenizer
 from megatape.data.tokenizers.files import load_tokenizer
@@ -86,7 +86,7 @@ def test_a_difference_found_on_the_way(
     (tmp_path / "texts").mkdir()
     for number in range(30):
         (tmp_path / f"texts/{number:02}.txt").write_text(f"{'wolf' if number in (13, 14, 15) else 'dog'} {number}" * 9)
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", 600)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 600)
     monkeypatch.setattr("megatape.data.tokenizers.fast.COMPARED", 2)
     corpus = Corpus(Source("text", (str(tmp_path / "texts"),)), 0.2, tokenizer, 0)
     break_gigatoken("wolf")
@@ -94,7 +94,7 @@ def test_a_difference_found_on_the_way(
     errors = capsys.readouterr().err
     assert "texts/13.txt: gigatoken gives other ids" in errors and errors.count("Its unit is tokenized again") == 1
     used = Faulty.loaded
-    monkeypatch.setattr("megatape.data.prepare.worker.fast_tokenizer", lambda *_: None)
+    monkeypatch.setattr("megatape.data.prepare.command.fast_tokenizer", lambda *_: None)
     assert prepare(corpus, tmp_path / "slow")[0] == index and Faulty.loaded == used > 0
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from megatape.data.shards.document_table import TableWriter
 from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.writer import TableWriter
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.targets import IGNORE_INDEX
-from tests.data.conftest import EOS, Documents, MakeDirectory
 from tests.helpers.batches import interleaved, make_loader, mixture_of
+from tests.helpers.data_directory import EOS, Documents, MakeDirectory
 
 LENGTH = 24
 

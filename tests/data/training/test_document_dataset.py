@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.prepare.documents import write_documents
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.targets import IGNORE_INDEX
-from tests.data.conftest import Documents, MakeDirectory
+from tests.helpers.data_directory import Documents, MakeDirectory, write_documents
 
 
 @pytest.mark.parametrize("length", [40, 41, 64, 130])
@@ -39,7 +38,7 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
     """Only the tokens after the first prompt end are targets: the answer and the end token."""
     tokenizer = SentencePieceTokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = ["a=b", "abab=", "=a=b"]
-    write_documents(tmp_path, [("train", text) for text in texts], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
+    write_documents(tmp_path, texts, tokenizer)
     dataset = DocumentDataset(tmp_path, "train", 7, "=")
     answers = [[*tokenizer.encode(text.split("=", 1)[1]), tokenizer.eos_id] for text in texts]
     for index, answer in enumerate(answers):
@@ -53,7 +52,7 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
     assert (other.sample(0).targets != IGNORE_INDEX).sum() == 1
     with_digit = tmp_path / "other"
     with_digit.mkdir()
-    write_documents(with_digit, [("train", "aa")], tokenizer, {"kind": "test"}, 0.0, lambda tokens: None)
+    write_documents(with_digit, ["aa"], tokenizer)
     dataset = DocumentDataset(with_digit, "train", 7, "=")
     with pytest.raises(ValueError, match="a document of split train of .* has no '='"):
         dataset.sample(0)

@@ -10,8 +10,8 @@ from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.targets import IGNORE_INDEX
-from tests.data.conftest import Documents, MakeDirectory
 from tests.helpers.batches import interleaved, make_loader, rows
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 LENGTH = 16
 

@@ -13,8 +13,8 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture, named
 from megatape.data.training.order import sample_index
-from tests.data.conftest import Documents, MakeDirectory
 from tests.helpers.batches import interleaved, mixture_of, rows
+from tests.helpers.data_directory import Documents, MakeDirectory
 
 LENGTH = 16
 SEED = 3

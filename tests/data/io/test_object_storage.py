@@ -10,8 +10,7 @@ from pyarrow import parquet
 
 from megatape.data.io.remote import copy_file, open_file
 from megatape.data.io.remote_file import Retries
-from megatape.data.sources.reading import read_documents
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
 
 pytestmark = pytest.mark.slow
 TEXTS = [f"Document {number}" for number in range(300)]

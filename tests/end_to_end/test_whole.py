@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from megatape.data.shards.document_table import DocumentTables
-from megatape.data.shards.index import load_index
-from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.index import check_ledger, load_index
 from megatape.run_folder import RunFolder, read_metrics
 from tests.conftest import Command
-from tests.data.prepare.test_worker import DRIVER, content
-from tests.data.web import Fault, Web, served
+from tests.helpers.data_directory import hashes_of
+from tests.helpers.preparation import DRIVER
+from tests.helpers.web import Fault, Web, served
 from tests.workers import Workers
 
 VOCAB_SIZE = 400
@@ -88,7 +88,7 @@ def prepare_web(web: Web, command: Command, folder: Path) -> None:
             check=False,
         )
         assert run.returncode == 0, run.stderr
-    assert content(folder / "web") == content(folder / "whole")
+    assert hashes_of(folder / "web") == hashes_of(folder / "whole")
     total = check_ledger(load_index(folder / "web"))
     assert total.read == sum(len(gzip.decompress(file).splitlines()) for file in web.files.values())
 

@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import hashlib
 import json
 import os
 import random
@@ -17,20 +16,25 @@ from typing import Any
 import psutil
 import pytest
 
-from megatape.data.cleaning.cleaning import parse_rules
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.partial import PartialFolder
-from megatape.data.prepare.unit_lease import Claim
-from megatape.data.prepare.worker import Corpus, Preparation
-from megatape.data.sources.reading import read_unit
-from megatape.data.sources.source import CorpusCounts, Source, Unit
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.adopted import write_llama2
 from tests.conftest import Command
+from tests.helpers.data_directory import hashes_of
+from tests.helpers.preparation import DRIVER, UNIT_BYTES
 
-NUM_FILES, UNIT_BYTES = 6, 4000
+NUM_FILES = 6
+
+
 RULES = ["length:minimum=20", "near_duplicates"]
 
 
@@ -41,7 +45,7 @@ def text_of(number: int) -> str:
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", UNIT_BYTES)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
     folder = tmp_path / "texts"
     folder.mkdir()
     for file in range(NUM_FILES):
@@ -57,39 +61,16 @@ def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
     return Corpus(source, 0.1, tokenizer, 0)
 
 
-def content(directory: Path) -> dict[str, str]:
-    """Name -> hash of every file."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
-
-
-def test_every_line_belongs_to_one_unit(source: Source) -> None:
-    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
-    whole = [unit for unit in source.units() if unit.end is None]
-    divided = [unit for unit in source.units() if unit.end is not None]
-    assert not whole and len(divided) > NUM_FILES
-    counts = CorpusCounts()
-    texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
-    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
-    assert texts == [text_of(number) for number in numbers]
-    assert (counts.empty, counts.bad) == (2, 4)
-    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
-    path = Path(divided[0].inputs[0])
-    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
-        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
-        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
-
-
 @pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
 def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents read are those written and those skipped, to the document, with one unit and with many."""
-    monkeypatch.setattr("megatape.data.sources.source.UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", unit_bytes)
     index, counts = prepare(corpus, tmp_path / "out")
     skipped = {"empty documents": 2, "duplicates": NUM_FILES, "bad records": 4}
     assert counts is not None and index.counts == skipped
     assert sum(split.documents for split in index.splits.values()) + sum(skipped.values()) == 30 * NUM_FILES
     assert [path.name for path in tmp_path.glob("*.partial")] == []
-    kept, _ = prepare(replace(corpus, drop_duplicates=False), tmp_path / "kept")
+    kept, _ = prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "kept")
     assert kept.counts == {"empty documents": 2, "bad records": 4}
     assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
 
@@ -100,11 +81,11 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     prepared: list[int] = []
     write = Preparation._write
 
-    def fail_at_five(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+    def fail_at_five(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
         prepared.append(number)
         if number == 5 and prepared.count(5) == 1:
             raise OSError("the disk is full")
-        write(self, number, claim, **rest)
+        write(self, number, lease, **rest)
 
     monkeypatch.setattr(Preparation, "_write", fail_at_five)
     with pytest.raises(OSError, match="the disk is full"):
@@ -121,7 +102,7 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     (first.parent / "kept").replace(first)
     prepare(corpus, tmp_path / "out")
     assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +137,10 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
                 Path, "rename", lambda self, to: stop() if "final" in to.parts and "00003" in to.name else rename(self, to)
             )
         elif step == "write the index":
-            patch.setattr("megatape.data.prepare.partial.save_index", stop)
+            patch.setattr("megatape.data.prepare.folder.build_index", stop)
         elif step == "remove the units":
             patch.setattr(
-                "megatape.data.prepare.partial.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
+                "megatape.data.prepare.folder.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
             )
         else:
             patch.setattr(Path, "rename", lambda self, to: stop() if self.name == "final" else rename(self, to))
@@ -167,7 +148,7 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
             prepare(corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     prepare(corpus, tmp_path / "out")
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +166,8 @@ def test_the_second_pass_reads_other_documents(
     path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
 
-    def compare_and_change(self: Preparation, number: int, claim: Claim) -> None:
-        compare(self, number, claim)
+    def compare_and_change(self: Preparation, number: int, lease: UnitLease) -> None:
+        compare(self, number, lease)
         before, content = path.stat(), path.read_text()
         path.write_text(change(content))
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -203,13 +184,14 @@ def test_a_file_of_the_same_size_is_another_file(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
 ) -> None:
     """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
-    corpus, write, judge = replace(corpus, drop_duplicates=drop_duplicates), Preparation._write, Preparation._judge
+    corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=drop_duplicates))
+    write, decide = Preparation._write, Preparation._decide
     first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
 
-    def fail(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
+    def fail(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
         if number == 3:
             raise OSError("the disk is full")
-        (judge if drop_duplicates else write)(self, number, claim, **rest)
+        (decide if drop_duplicates else write)(self, number, lease, **rest)
 
     def change(path: Path) -> tuple[str, int]:
         before = path.stat().st_mtime_ns
@@ -218,7 +200,7 @@ def test_a_file_of_the_same_size_is_another_file(
         return str(path), before
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_judge" if drop_duplicates else "_write", fail)
+        patch.setattr(Preparation, "_decide" if drop_duplicates else "_write", fail)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
     change(last)
@@ -235,14 +217,14 @@ def test_a_file_that_changes_between_its_units(corpus: Corpus, tmp_path: Path, m
     """One pass over a file in several units: they are of one state of the file."""
     path, write = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._write
 
-    def change(self: Preparation, number: int, claim: Claim, **rest: Any) -> None:
-        write(self, number, claim, **rest)
+    def change(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+        write(self, number, lease, **rest)
         if number == 0:
             path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
 
     monkeypatch.setattr(Preparation, "_write", change)
     with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
-        prepare(replace(corpus, drop_duplicates=False), tmp_path / "out")
+        prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -261,7 +243,7 @@ def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Pat
     assert hashed == len(corpus.source.units()) - 1 or workers == "2"
     path.write_bytes(good)
     assert command(*words)[0] == 0
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def test_several_tokenizers_from_one_read(
@@ -288,8 +270,8 @@ def test_several_tokenizers_from_one_read(
     assert status == 0 and read == [0, 1, 2, *range(2, len(corpus.source.units()))]
     assert "tok train: " in output and "llama2 validation: " in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["llama2", "tok"]
-    assert content(tmp_path / "out/tok") == content(tmp_path / "tok")
-    assert content(tmp_path / "out/llama2") == content(tmp_path / "alone")
+    assert hashes_of(tmp_path / "out/tok") == hashes_of(tmp_path / "tok")
+    assert hashes_of(tmp_path / "out/llama2") == hashes_of(tmp_path / "alone")
     status, _, errors = command(*words, str(llama2 / "tokenizer.json"))
     assert status == 2 and "llama2/tokenizer.json are both called 'llama2'" in errors
 
@@ -305,41 +287,10 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
     return ["prepare", "corpus", *source, "--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
 
 
-DRIVER = f"""
-import os, random, signal, sys, time
-import megatape.data.prepare.worker as preparation
-import megatape.data.sources.source as source
-import datasketch, webdataset  # before the forks, which would all import them
-from megatape.commands.main import main
-
-source.UNIT_BYTES = {UNIT_BYTES}
-read_unit = preparation.read_unit
-
-def slowly(*arguments):
-    for document in read_unit(*arguments):
-        time.sleep(0.003)
-        yield document
-
-if __name__ == "__main__":
-    seed, kills, *words = sys.argv[1:]
-    preparation.read_unit = slowly
-    draw = random.Random(int(seed))
-    for _ in range(int(kills)):
-        child = os.fork()
-        if not child:
-            os._exit(main(words))
-        time.sleep(draw.uniform(0.0, 0.4))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    preparation.read_unit = read_unit
-    sys.exit(main(words))
-"""
-
-
 @pytest.mark.slow
 def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
     """Twenty times the command begins, or goes on, and is killed."""
-    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "driver.py").write_text(DRIVER)
     seed = str(random.randrange(2**32))
@@ -348,16 +299,16 @@ def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
         [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, f"seed {seed}: {run.stderr}"
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
 @pytest.mark.slow
 def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> None:
     """Its workers end, and two further commands, at the same time, finish what it began."""
-    prepare(replace(corpus, cleaning=parse_rules(RULES)), tmp_path / "whole")
+    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
-    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    preparation.read_unit = slowly\n    seed"))
+    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    unit.read_unit = slowly\n    seed"))
     words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES)]
     command = [sys.executable, str(tmp_path / "driver.py"), "0", "0", *words, "--workers", "2"]
     first = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -371,7 +322,7 @@ def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> N
     # One may start when all is done.
     late = [other for other, error in zip(others, errors, strict=True) if "out exists: remove it" in error]
     assert len(late) < 2 and all(other.returncode == 0 for other in others if other not in late), errors
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

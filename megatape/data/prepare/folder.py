@@ -1,0 +1,231 @@
+"""The folder of an unfinished preparation, OUTPUT.partial: safe to share and to kill.
+
+    plan.json              the plan: sources, units, tokenizers, rules
+    tokenizers/            the tokenizer's files; one folder for each of several, here and below
+    verdicts/              decisions of the first pass about the documents of each unit, and the result of comparing them
+    units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs
+    00003.claim            lease of the process that works on it
+    final/                 the result, while it is assembled
+
+A unit is written under another name and renamed when its files are on disk, so it exists completely or not at all, and the plan
+decides every byte of it. Two processes that work on the same unit only waste time: the second rename fails.
+"""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from megatape.data.prepare.corpus import Plan
+from megatape.data.prepare.unit import SUMMARY, Summary
+from megatape.data.prepare.unit_lease import LeaseTimeouts, UnitLease
+from megatape.data.shards.index import INDEX_FILE, SPLITS, Index, Split, build_index, load_index
+from megatape.data.shards.writer import entropy
+from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+from megatape.files import as_type, check_absent, read_json, sync, write_atomically
+from megatape.runtime.holder import HeartbeatMonitor, read_holder
+
+PLAN = "plan.json"
+
+
+class PartialFolder:
+    """The folder of the preparation of `output`.
+
+    Args:
+        output: Folder of the result.
+        timeouts: Timeouts of leases.
+        names: Names of the data directories in `output`; the empty name is `output` itself.
+    """
+
+    def __init__(self, output: Path, timeouts: LeaseTimeouts, names: Sequence[str] = ("",)) -> None:
+        self.output, self.path, self.timeouts, self.names = output, output.with_name(f"{output.name}.partial"), timeouts, names
+        self._units, self._final, self._decisions, self._tokenizers = (
+            self.path / name for name in ("units", "final", "verdicts", "tokenizers")
+        )
+        self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)  # of leases by name
+
+    def create(self) -> bool:
+        """Create the folder. Returns False if it already exists."""
+        created = not self._units.is_dir()
+        self._units.mkdir(parents=True, exist_ok=True)
+        self._decisions.mkdir(exist_ok=True)
+        return created
+
+    @contextmanager
+    def lease(self, name: str) -> Iterator[UnitLease | None]:
+        """Hold the lease of a unit, by its `unit_name`, or of another step; None if another process has it."""
+        lease = UnitLease(self._lease_path(name), self.timeouts, self._monitors[name])
+        if not lease.acquire():
+            yield None
+            return
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    def holder(self, name: str) -> str:
+        """The holder of a lease, for messages."""
+        path = self._lease_path(name)
+        with suppress(OSError):
+            return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
+        return str(path)
+
+    def is_leased(self) -> bool:
+        """Whether any process has a lease."""
+        return any(self.path.glob("*.claim"))
+
+    def _lease_path(self, name: str) -> Path:
+        return self.path / f"{name}.claim"
+
+    def begin(self, plan: Plan, tokenizers: dict[str, Tokenizer]) -> None:
+        """Store plan and tokenizers."""
+        for name, tokenizer in tokenizers.items():
+            folder = self._tokenizers / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, content in tokenizer.files.items():
+                write_atomically(folder / file, content)
+        write_atomically(self.path / PLAN, json.dumps(asdict(plan), indent=1).encode())
+
+    def plan(self) -> Plan | None:
+        """The plan, if one is stored. Raises UserError if it cannot be read."""
+        path = self.path / PLAN
+        if not path.exists():
+            return None
+        try:
+            return as_type(read_json(path), Plan)
+        except ValueError as error:
+            raise UserError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
+
+    def tokenizers(self, plan: Plan) -> dict[str, Tokenizer]:
+        """The stored tokenizers. Raises FileNotFoundError or UserError if their files have changed."""
+        return {name: stored_tokenizer(self._tokenizers / name, entry.files) for name, entry in plan.tokenizers.items()}
+
+    def first_pass(self, number: int) -> Path:
+        """File with the decisions of FirstPass about a unit."""
+        return self._decisions / f"{unit_name(number)}.npz"
+
+    def compared(self) -> Path:
+        """File with the result of comparing all units."""
+        return self._decisions / "compared.npz"
+
+    def unit_folder(self, number: int) -> Path:
+        """Folder of a finished unit."""
+        return self._units / unit_name(number)
+
+    def is_finished(self, number: int) -> bool:
+        """Whether a unit is finished, or all of them are in the result already."""
+        return all((self.unit_folder(number) / name / SUMMARY).exists() for name in self.names) or self._is_final()
+
+    def commit(self, written: Path, number: int) -> None:
+        """Rename the folder `written`, beside `unit_folder`, to the finished unit."""
+        for file in written.rglob("*"):
+            sync(file)
+        sync(written)
+        try:
+            written.rename(self.unit_folder(number))
+        except OSError:
+            if not self.is_finished(number):  # otherwise another process was faster, and has written the same
+                raise
+        sync(self._units)
+
+    def finish(self, source: Source, plan: Plan) -> tuple[Index, CorpusCounts | None]:
+        """Make `output` of all units, which must be finished. Resumes where an earlier attempt was interrupted.
+
+        Returns:
+            The index of the first data directory, and the sum of the units' counts, or None if an earlier attempt has summed
+            them up.
+
+        Raises:
+            UserError: Too many records are bad. Or the source has no documents or a split no tokens, which removes the folder.
+        """
+        counts = None
+        if not self._is_final():
+            for name, tokenizer in self.tokenizers(plan).items():
+                counts = self._assemble(name, tokenizer, source, plan)
+        index = load_index(self._final / self.names[0])
+        shutil.rmtree(self._units, ignore_errors=True)  # first, so that no later preparation takes emptied units for finished
+        check_absent(self.output)
+        self._final.rename(self.output)
+        self.remove()
+        return index, counts
+
+    def _assemble(self, name: str, tokenizer: Tokenizer, source: Source, plan: Plan) -> CorpusCounts:
+        """Assemble one data directory of the units."""
+        folders = [self.unit_folder(number) / name for number in range(len(plan.units))]
+        loaded = [Summary.load(folder) for folder in folders]
+        summaries = [summary for summary, _ in loaded]
+        counts = CorpusCounts()
+        for summary in summaries:
+            counts.add(summary.counts)
+        check_bad(source, counts)
+        try:
+            check_found(source, counts)
+            splits = {
+                split: _joined([summary.splits[split] for summary in summaries], [tokens[split] for _, tokens in loaded])
+                for split in SPLITS
+            }
+            _check_filled(splits, counts, plan.validation_share)
+        except UserError:
+            self.remove()
+            raise
+        final = self._final / name
+        final.mkdir(parents=True, exist_ok=True)
+        for folder, summary in zip(folders, summaries, strict=True):
+            for file in summary.files:
+                if not (final / file).exists():  # an earlier attempt may have moved it
+                    (folder / file).rename(final / file)
+        build_index(
+            final,
+            tokenizer,
+            source=plan.source,
+            validation_share=plan.validation_share,
+            splits=splits,
+            counts=counts.total.dropped,
+            document_tables={split: [table for summary in summaries for table in summary.tables[split]] for split in SPLITS},
+            ledger=counts.inputs,
+            rules=plan.rules,
+        )
+        return counts
+
+    def _is_final(self) -> bool:
+        return all((self._final / name / INDEX_FILE).exists() for name in self.names)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def unit_name(number: int) -> str:
+    """Name of a unit's folder and lease."""
+    return f"{number:05d}"
+
+
+def _joined(parts: Sequence[Split], token_counts: Sequence[np.ndarray]) -> Split:
+    """The split of these parts, in order. token_counts: how often each token occurs in them, int64 [vocab_size]."""
+    return Split(
+        documents=sum(part.documents for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        text_bytes=sum(part.text_bytes for part in parts),
+        unigram_entropy=entropy(np.sum(token_counts, axis=0)),
+        shards=[shard for part in parts for shard in part.shards],
+    )
+
+
+def _check_filled(splits: Mapping[str, Split], counts: CorpusCounts, validation_share: float) -> None:
+    """Raise UserError if a split has no tokens."""
+    for name, split in splits.items():
+        if split.tokens == 0:
+            raise UserError(
+                f"the {name} split got none of the {counts.total.written} documents at `validation_share` {validation_share}: "
+                "change the share or give more documents"
+                if validation_share
+                else f"the {name} split got no documents of its own: give other `input` or `validation_input`"
+            )

@@ -1,0 +1,200 @@
+"""One unit of a preparation: its documents are read, decided about, divided into splits, tokenized and written."""
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+
+from megatape.data.cleaning.decisions import FirstPass, OnePass, SecondPass
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split
+from megatape.data.shards.writer import SplitWriter, TableWriter, split_of
+from megatape.data.sources.source import CorpusCounts, Document, read_unit
+from megatape.data.sources.units import Unit
+from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+from megatape.files import as_type, read_json
+
+SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
+BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
+REPORT_INTERVAL = 1000  # documents between reports of the first pass
+
+
+class Progress(NamedTuple):
+    """Work done so far, in a pass over a unit or in a whole preparation.
+
+    Attributes:
+        read_bytes: Number of bytes read of the files as they are stored.
+        written: Number of documents written.
+        text_bytes: Size of their texts in UTF-8.
+        tokens: Number of tokens written.
+        total_bytes: Number of bytes to read in all; 0 if unknown.
+    """
+
+    read_bytes: int
+    written: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+    total_bytes: int = 0
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Content of summary.json: the part of a unit in a data directory.
+
+    Attributes:
+        splits: Splits by name.
+        tables: Tables of documents by the split's name.
+        counts: Counts of all that was read.
+    """
+
+    splits: dict[str, Split]
+    tables: dict[str, list[DocumentTable]]
+    counts: CorpusCounts
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that the unit has written."""
+        shards = [shard.file for split in self.splits.values() for shard in split.shards]
+        return shards + [table.file for tables in self.tables.values() for table in tables]
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple["Summary", dict[str, np.ndarray]]:
+        """The summary of a finished unit, and how often each token occurs in each split, int64 [vocab_size].
+
+        Raises OSError, or UserError if it cannot be read.
+        """
+        try:
+            summary = as_type(read_json(folder / SUMMARY), cls)
+            with np.load(folder / TOKEN_COUNTS, allow_pickle=False) as content:
+                token_counts = {split: content[split] for split in summary.splits}
+            if not set(SPLITS) == summary.splits.keys() == summary.tables.keys():
+                raise UserError(f"its splits are not {', '.join(SPLITS)}")
+            return summary, token_counts
+        except (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
+            raise UserError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
+
+
+class UnitWriter:
+    """Writes a unit's documents with one tokenizer into a new folder: shards, tables of documents, and a summary.
+
+    Args:
+        folder: The folder.
+        part: Part of the names of its files that no other unit has.
+        tokenizer: Tokenizer.
+        fast: A faster one with the same ids; None if there is none.
+    """
+
+    def __init__(self, folder: Path, part: str, tokenizer: Tokenizer, fast: FastTokenizer | None) -> None:
+        folder.mkdir(parents=True)
+        self._folder, self._encode = folder, (fast or tokenizer).encode_documents
+        names = {split: f"{split}{part}" for split in SPLITS}
+        self._shards = {
+            split: SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.eos_id) for split, name in names.items()
+        }
+        self._tables = {split: TableWriter(folder, name) for split, name in names.items()}
+        self._inputs: defaultdict[str, DocumentCounts] = defaultdict(DocumentCounts)
+
+    @property
+    def counts(self) -> CorpusCounts:
+        """Counts of the documents written so far."""
+        return CorpusCounts(inputs=dict(self._inputs))
+
+    def add(self, batch: list[tuple[str, Document]]) -> None:
+        """Append documents, each with its split. Raises IdsDiffer, which names the place of the document."""
+        try:
+            encoded = self._encode([document.text for _, document in batch])
+        except IdsDiffer as difference:
+            place = batch[difference.number][1].place
+            raise IdsDiffer(difference.number, f"{place}: {difference}") from difference
+        for (split, document), ids in zip(batch, encoded, strict=True):
+            text_bytes = len(document.text.encode())
+            self._shards[split].add(ids, text_bytes)
+            self._tables[split].add(ids.size, text_bytes, document.place, document.url)
+            counts = self._inputs[document.input]
+            counts.written += 1
+            counts.tokens += ids.size
+            counts.text_bytes += text_bytes
+
+    def close(self, counts: CorpusCounts) -> None:
+        """Write the rest and the summary. counts: of all that was read."""
+        splits = {split: writer.close() for split, writer in self._shards.items()}
+        tables = {split: writer.close() for split, writer in self._tables.items()}
+        token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
+        np.savez_compressed(self._folder / TOKEN_COUNTS, **token_counts)
+        everything = deepcopy(counts)
+        everything.add(self.counts)
+        summary = Summary(splits, tables, everything)
+        (self._folder / SUMMARY).write_text(json.dumps(asdict(summary)), encoding="utf-8")
+
+
+def decide_unit(corpus: Corpus, unit: Unit, beat: Callable[[], None], report: Report) -> bytes:
+    """The first pass over a unit: the content of FirstPass. beat: called for each document. report: called now and then."""
+    counts, decisions = CorpusCounts(), FirstPass(corpus.cleaning)
+    for number, document in enumerate(read_unit(corpus.source, unit, counts)):
+        decisions.add(document.text)
+        beat()
+        if number % REPORT_INTERVAL == 0:
+            report(Progress(counts.read_bytes))
+    unit.check_unchanged()
+    report(Progress(counts.read_bytes))
+    return decisions.content()
+
+
+def write_unit(
+    corpus: Corpus, unit: Unit, decider: OnePass | SecondPass, writers: Sequence[UnitWriter], report: Report
+) -> None:
+    """Read a unit once, and write its documents by each of the writers.
+
+    Args:
+        corpus: The corpus.
+        unit: One of its units.
+        decider: Decides about the unit's documents.
+        writers: A new one for each tokenizer.
+        report: Called again and again.
+
+    Raises:
+        IdsDiffer: A fast tokenizer gives other ids than its tokenizer.
+    """
+    counts = CorpusCounts()
+    read = read_unit(corpus.source, unit, counts, decider.decide)
+    for batch in batches((unit.split or split_of(document.text, corpus.validation_share), document) for document in read):
+        for writer in writers:
+            writer.add(batch)
+        report(_progress(counts, writers))
+    if isinstance(decider, SecondPass):
+        decider.close()
+    unit.check_unchanged()
+    for writer in writers:
+        writer.close(counts)
+    report(_progress(counts, writers))
+
+
+def _progress(counts: CorpusCounts, writers: Sequence[UnitWriter]) -> Progress:
+    totals = [writer.counts.total for writer in writers]
+    return Progress(counts.read_bytes, totals[0].written, totals[0].text_bytes, sum(total.tokens for total in totals))
+
+
+def batches(documents: Iterable[tuple[str, Document]]) -> Iterator[list[tuple[str, Document]]]:
+    """Documents and their splits in lists of about BATCH_CHARACTERS."""
+    batch: list[tuple[str, Document]] = []
+    num_characters = 0
+    for split, document in documents:
+        batch.append((split, document))
+        num_characters += len(document.text)
+        if num_characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch

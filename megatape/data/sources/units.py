@@ -1,0 +1,83 @@
+"""Units of work: the parts into which a source is divided, the same on every machine."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from megatape.data.io.records import is_packed
+from megatape.data.io.remote import file_states
+from megatape.errors import UserError
+
+UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
+MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of a source that one process reads in one go.
+
+    Attributes:
+        inputs: Files, URLs or the name of a data set, in order.
+        num_bytes: Size of the inputs, which measures progress; 0 if unknown.
+        begin: First byte to read of the only input. A line or row group belongs to the unit in which it begins. Of a hub data
+            set, the number of the file.
+        end: End of these bytes or files; None: the end of the input.
+        split: Split of all its documents; empty: their texts decide.
+        versions: `FileState.version` of the inputs when the source was divided; empty: unknown.
+    """
+
+    inputs: tuple[str, ...]
+    num_bytes: int
+    begin: int = 0
+    end: int | None = None
+    split: str = ""
+    versions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        more = f" and {len(self.inputs) - 1:,} more" if len(self.inputs) > 1 else ""
+        return f"{self.inputs[0]}{more}{f', from byte {self.begin:,} on' if self.begin else ''}"
+
+    def difference(self, other: "Unit") -> str:
+        """The first thing in which another unit differs, with both values."""
+        if self.inputs == other.inputs:
+            for name, mine, its in zip(self.inputs, self.versions, other.versions, strict=False):
+                if mine != its:
+                    return f"{name} of version {mine}, now {its}"
+        return f"{self!r}, now {other!r}"
+
+    def check_unchanged(self) -> None:
+        """Raise UserError if a file is another than when the source was divided into units, by its version."""
+        if not self.versions:
+            return
+        now = replace(self, versions=tuple(state.version for state in file_states(self.inputs)))
+        if now != self:
+            raise UserError(
+                f"an input has changed while it was prepared: {self.difference(now)}. Give the same command again when it no "
+                "longer changes"
+            )
+
+
+def grouped(files: Iterable[str], divided: bool = False) -> list[Unit]:
+    """Units of whole files, several small ones in one, up to UNIT_BYTES. divided: a larger file gives several units."""
+    units: list[Unit] = []
+    names: list[str] = []  # of the next unit
+    versions: list[str] = []
+    num_bytes = 0
+    files = list(files)
+    for file, (file_bytes, version) in zip(files, file_states(files), strict=True):
+        if names and num_bytes + file_bytes > UNIT_BYTES:
+            units.append(Unit(tuple(names), num_bytes, versions=tuple(versions)))
+            names, versions, num_bytes = [], [], 0
+        if divided and file_bytes > UNIT_BYTES and not is_packed(file):
+            if len(units) + file_bytes // UNIT_BYTES > MAX_UNITS:
+                raise UserError(
+                    f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {UNIT_BYTES:,}: "
+                    "check the length that the file system or the server announces, and prepare a larger source in parts"
+                )
+            for begin in range(0, file_bytes, UNIT_BYTES):
+                end = min(begin + UNIT_BYTES, file_bytes)
+                units.append(Unit((file,), end - begin, begin, end, versions=(version,)))
+            continue
+        names.append(file)
+        versions.append(version)
+        num_bytes += file_bytes
+    return [*units, Unit(tuple(names), num_bytes, versions=tuple(versions))] if names else units

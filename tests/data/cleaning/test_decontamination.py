@@ -1,0 +1,31 @@
+"""Documents that hold a part of an evaluation."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.cleaning.rule import parse_rules
+from tests.helpers.rules import PROSE, verdict
+
+
+def test_decontamination(tmp_path: Path) -> None:
+    """Thirteen words in a row of any string of a record, whatever their case and punctuation; not twelve."""
+    words = [f"word{number}" for number in range(40)]
+    line = {"question": " ".join(words[:20]), "choices": ["short", {"text": " ".join(words[20:])}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "b.txt").write_text(PROSE)
+    rule = f"decontaminate:files={tmp_path / 'a.jsonl'},{tmp_path / 'b.txt'}"
+    shares = "dropped by decontaminate: shares 13 words with {}"
+    assert verdict(rule, "Before, " + ", ".join(words[3:16]).upper() + "; after") == shares.format(tmp_path / "a.jsonl")
+    assert verdict(rule, " ".join(words[25:38])) == shares.format(tmp_path / "a.jsonl")
+    assert verdict(rule, f"x {PROSE[40:200]} y") == shares.format(tmp_path / "b.txt")
+    for clean in (" ".join(words[3:15]), " ".join(words[14:26]), " ".join(reversed(words)), "none of its words"):
+        assert verdict(rule, clean) == clean
+    described = Cleaning(parse_rules([rule])).describe()
+    (tmp_path / "b.txt").write_text(PROSE + " More.")
+    assert Cleaning(parse_rules([rule])).describe() != described  # another file of this name is another rule
+    (tmp_path / "b.txt").write_text("only a few words")
+    with pytest.raises(ValueError, match="b.txt has no text of 13 words or more"):
+        verdict(rule, "any")

@@ -1,0 +1,65 @@
+"""index.json, and every way it can be damaged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.data.shards.index import load_index
+from tests.helpers.data_directory import Documents, MakeDirectory, edit_index
+
+ANSWERS = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
+
+
+def test_no_index(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="index.json: not found: .* make one with `megatape prepare corpus`"):
+        load_index(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (
+            lambda content: content.update(version=4),
+            r"format and version are \('megatape-shards', 4\), .* \('megatape-shards', 3\)",
+        ),
+        (lambda content: content.update(format="other"), r"format and version are \('other', 1\)"),
+        (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
+        (lambda content: content["tokenizer"].update(companions={"../x": ""}), "'../x' is not a plain file name"),
+        (lambda content: content["splits"].pop("validation"), "corrupted .*validation"),
+        (lambda content: content.update(answers={"train": ANSWERS}), "answers has train, not every split"),
+        (
+            lambda content: content.update(answers=dict.fromkeys(("train", "validation"), ANSWERS | {"file": "/x"})),
+            "'/x' is not a plain file name",
+        ),
+        (lambda content: content.update(dtype="uint32"), "dtype is uint32, vocab_size 100 needs uint16"),
+        (lambda content: content["splits"]["train"].update(tokens=1), "tokens is 1, its members hold"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(file=".."), "'..' is not a plain file name"),
+        (lambda content: content["tokenizer"].update(file=".."), "'..' is not a plain file name"),
+        (lambda content: content["splits"]["train"]["shards"][0].update(bytes=10**30), r"splits.train.shards.0.bytes: .* less"),
+        (lambda content: content["tokenizer"].update(vocab_size=-1), "tokenizer.vocab_size: .* greater"),
+        (lambda content: content.update(answers=""), "answers: .* dictionary"),
+        (
+            lambda content: content["splits"]["train"]["shards"][0]["members"][1].update(offset=10**9),
+            "does not fit its shard",
+        ),
+        (lambda content: content["splits"]["train"]["shards"][0]["members"][1].pop("sha256"), "corrupted .*sha256"),
+    ],
+)
+def test_damaged_index(
+    make_directory: MakeDirectory, documents: Documents, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    directory = make_directory(documents)
+    edit_index(directory, edit)
+    with pytest.raises(ValueError, match=f"index.json: .*{message}"):
+        load_index(directory)
+
+
+def test_index_is_not_json(make_directory: MakeDirectory, documents: Documents) -> None:
+    directory = make_directory(documents)
+    path = directory / "index.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="index.json: not JSON"):
+        load_index(directory)

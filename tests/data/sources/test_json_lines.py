@@ -1,0 +1,80 @@
+"""Lines of JSON, plain and compressed, as C4 and of any other name."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from megatape.errors import UserError
+from tests.helpers.sources import json_lines, read
+
+
+def test_c4_directory_gives_its_training_documents_in_order(c4: Path) -> None:
+    texts, counts = read("c4", c4)
+    assert texts == ["one", "two\nlines", "three ✓"]
+    assert (counts.total.kept, counts.text_bytes, counts.total.dropped) == (3, 3 + 9 + 9, {})
+
+
+def test_c4_single_file(c4: Path) -> None:
+    assert read("c4", c4 / "c4-train.00001-of-00002.json.gz")[0] == ["three ✓"]
+
+
+def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines("plain"))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(json_lines("compressed")))
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(json_lines("as C4")))
+    (tmp_path / "d.json").write_bytes(json_lines("of any name"))
+    assert read("jsonl", tmp_path)[0] == ["plain", "compressed", "as C4"]
+    assert read("jsonl", tmp_path / "d.json")[0] == ["of any name"]
+
+
+def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        json_lines("good")
+        + b'{"text": "cut\n'
+        + b'{"url": "u"}\n'
+        + b'{"text": 3}\n'
+        + b'"text"\n'
+        + b'{"text": "\xff"}\n\n'
+        + b'{"text": "\\ud800"}\n'
+        + b'{"text": '
+        + b"[" * 100_000
+        + b"]" * 100_000
+        + b"}\n"
+        + json_lines("", " \n\t", "also good")
+    )
+    texts, counts = read("jsonl", path)
+    assert texts == ["good", "also good"]
+    assert counts.total.dropped == {"empty documents": 2, "bad records": 7}
+    assert [example.split(": ")[0] for example in counts.bad_examples] == [f"{path}:{line}" for line in range(2, 7)]
+    assert "malformed JSON" in counts.bad_examples[0] and "`text` is missing" in counts.bad_examples[1]
+
+
+@pytest.mark.parametrize("damage", [lambda blob: blob[:-30], lambda blob: blob[:100] + b"\0" * 40 + blob[140:]])
+def test_damaged_gzip_names_the_file(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "c4-train.00000-of-00001.json.gz"
+    path.write_bytes(damage(gzip.compress(json_lines(*map(str, range(500))))))
+    with pytest.raises(ValueError, match=f"{path.name}: corrupted or truncated gzip file .* again"):
+        read("c4", tmp_path)
+
+
+TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
+
+
+def test_zstd(tmp_path: Path) -> None:
+    lines = [json.dumps({"body": text}).encode() + b"\n" for text in TEXTS]
+    frames = [zstd.compress(b"".join(lines[begin : begin + 10])) for begin in range(0, 50, 10)]  # as zstd -T writes them
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(frames))
+    assert read("jsonl", tmp_path, text_field="body")[0] == TEXTS
+
+
+def test_a_zstd_frame_that_needs_two_gigabytes(tmp_path: Path) -> None:
+    """Its window is refused, whatever it holds."""
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
+    (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(b'{"text": "a"}\n') + packer.flush())
+    with pytest.raises(UserError, match="a.jsonl.zst: its zstd frames take more than 128 MiB to unpack: pack it again without"):
+        read("jsonl", tmp_path)

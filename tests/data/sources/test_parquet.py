@@ -1,0 +1,88 @@
+"""Parquet files: row groups, columns of text, and faults."""
+
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from megatape.data.sources.source import CorpusCounts, Source, read_unit
+from megatape.errors import UserError
+from tests.helpers.sources import read, write_parquet
+
+TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
+
+
+def test_row_groups_are_divided_among_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row once and in order, with its number in the file and its URL, whatever the size of a unit."""
+    path = tmp_path / "a.parquet"
+    write_parquet(path, list(TEXTS))
+    for size in (2**20, 500, 100):
+        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
+        source, counts = Source("parquet", (str(tmp_path),)), CorpusCounts()
+        units = source.units()
+        assert len(units) == -(-path.stat().st_size // size)
+        found = [document for unit in units for document in read_unit(source, unit, counts)]
+        assert [document.text for document in found] == TEXTS
+        assert [document.place for document in found] == [f"{path}:row {number}" for number in range(50)]
+        assert found[9].url == "http://host/9"
+        assert 0 < counts.read_bytes <= path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])
+def test_columns_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array(TEXTS).cast(pa.binary()) if kind == pa.binary() else pa.array(TEXTS).cast(kind)
+    write_parquet(tmp_path / "a.parquet", [""] * 50, body=column)
+    assert read("parquet", tmp_path, text_field="body")[0] == TEXTS
+
+
+# Beginnings of the description of a column in a footer of Parquet, whose page statistics are for the former.
+OPTIONAL, REQUIRED = b"%\x02\x18\x04text", b"%\x00\x18\x04text"
+
+
+def test_parquet_files_with_faults(tmp_path: Path) -> None:
+    """Rows without text, or not in UTF-8, and files of another schema are counted; corrupted ones are refused."""
+    path = tmp_path / "a.parquet"
+    write_parquet(path, ["zero", None, "", "three" * 100])
+    texts, counts = read("parquet", path, max_record_bytes=400)
+    assert texts == ["zero"] and (counts.bad, counts.total.dropped["empty documents"], counts.first_too_long) == (
+        1,
+        1,
+        f"{path}:row 3",
+    )
+    assert counts.bad_examples == [f"{path}:row 1: `text` is missing"]
+    write_parquet(path, ["x"] * 2, body=pa.array([b"one", b"\xff"]), labels=pa.array([1, 2]))
+    texts, counts = read("parquet", path, text_field="body")
+    assert texts == ["one"] and counts.bad_examples == [f"{path}:row 1: invalid UTF-8 (invalid start byte at byte 0)"]
+    for field in ("labels", "none"):
+        with pytest.raises(ValueError, match=rf"2 bad, first: {path}:row 0: the file has no column `{field}` of text"):
+            read("parquet", path, text_field=field)
+    parquet.write_table(pa.table({"text": [f"{number:0100}" for number in range(999)]}), path, write_page_checksum=True)
+    good = path.read_bytes()
+    for content in (good[:-50], good[:2000] + b"\xff" + good[2001:], b"PAR1" + good[: len(good) // 2], b"{}\n" * 99):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"a.parquet: corrupted Parquet file \(.*again"):
+            read("parquet", path)
+
+
+def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
+    """pyarrow aborts where a footer contradicts itself: the file is named, and others are read as before and after."""
+    good, bad = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    write_parquet(good, ["good"])
+    parquet.write_table(pa.table({"text": ["bad"]}), bad)
+    content = bad.read_bytes()
+    assert content.count(OPTIONAL) == 1
+    bad.write_bytes(content.replace(OPTIONAL, REQUIRED))
+    for _ in range(2):
+        assert read("parquet", good)[0] == ["good"]
+        with pytest.raises(UserError, match=f"{bad}: cannot be read: the process that did was ended by SIGABRT: a file is"):
+            read("parquet", tmp_path)
+
+
+def test_documents_that_are_not_wanted_end_their_process(tmp_path: Path) -> None:
+    """A source that is left before its end leaves no process that waits to send the rest."""
+    write_parquet(tmp_path / "a.parquet", ["x" * 100_000] * 100)
+    before = psutil.Process().children(recursive=True)
+    assert read("parquet", tmp_path, max_documents=1)[0] == ["x" * 100_000]
+    assert all(child in before for child in psutil.Process().children(recursive=True))

@@ -1,0 +1,67 @@
+"""Sources that are refused: their options, paths and bad records."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import ExampleSource
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.errors import UserError
+from tests.helpers.sources import json_lines, read
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (("c5",), "source 'c5' is unknown: choose one of c4, hub"),
+        (("c4",), "source c4 needs `input`"),
+        (("python", ("x",)), "source python takes no `input`"),
+        (("hub", ("x", "y")), "takes one data set name"),
+        (("c4", ("x",), "en"), "subset 'en' belongs to `source` hub"),
+        (("python", (), None, 0), "max_documents is 0"),
+        (("python", (), None, None, 0), "max_record_bytes is 0"),
+        (("text", ("x",), None, None, 1, "body"), "text_field 'body': the documents of `source` text have no fields"),
+        (("c4", ("x",), None, None, 1, "text", "test"), "split 'test' belongs to `source` hub"),
+        (("hub", ("x",), None, None, 1, "text", "test", ("y",)), "validation_input y: `source` hub has no files"),
+        (("c4", ("x",), None, 5, 1, "text", "train", ("y",)), "max_documents and `validation_input`: give one"),
+        (("c4", ("x",), None, None, 1, "text", "train", (), 1.5), "max_bad_fraction is 1.5"),
+    ],
+)
+def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Source(*source)
+
+
+def test_wrong_path(c4: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="input .*nowhere: no such file or directory"):
+        next(read_documents(Source("c4", (str(c4), str(tmp_path / "nowhere"))), CorpusCounts()))  # before the first document
+
+
+def test_directory_without_matching_files(c4: Path) -> None:
+    with pytest.raises(ValueError, match=r"no file named \*.parquet in this directory"):
+        read("parquet", c4)
+
+
+def test_no_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines("", " ") + b"{\n")
+    with pytest.raises(
+        ValueError, match=r"no documents found \(2 empty, 0 longer than .*, 1 bad, first: .*a.jsonl:3: malformed JSON"
+    ):
+        read("jsonl", tmp_path)
+
+
+def test_only_the_first_bad_records_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{\n" * 100 + json_lines("good"))
+    counts = read("jsonl", tmp_path, max_bad_fraction=0.995)[1]
+    assert (counts.bad, len(counts.bad_examples)) == (100, 5)
+
+
+@pytest.mark.parametrize("size", [0, 2**31, 10**30])
+def test_a_limit_on_records_that_is_none(size: int) -> None:
+    message = rf"max_record_bytes is {size}: give a number between 1 and 2,147,483,647"
+    with pytest.raises(UserError, match=message):
+        Source("python", max_record_bytes=size)
+    with pytest.raises(UserError, match=message):
+        ExampleSource("pairs", ("a.jsonl",), (), Limits(100), max_record_bytes=size)

@@ -1,0 +1,48 @@
+"""Text files, and the standard library of Python."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.sources import read
+
+
+def test_text_file_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"first\r\n\n file ")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.txt").write_text("second")
+    (tmp_path / "c.txt").write_bytes(b"ab\xff")
+    (tmp_path / "d.bin").write_text("not text")
+    texts, counts = read("text", tmp_path)
+    assert texts == ["first\r\n\n file ", "second"]
+    assert counts.bad_examples == [f"{tmp_path / 'c.txt'}: invalid UTF-8 (invalid start byte at byte 2)"]
+    assert read("text", tmp_path / "d.bin")[0] == ["not text"]
+
+
+def test_python_is_the_standard_library_without_tests() -> None:
+    texts, counts = read("python")
+    assert counts.text_bytes > 5_000_000
+    assert Path(json.__file__).read_text() in texts
+    import test.support
+
+    assert Path(test.support.__file__).read_text() not in texts
+    assert Path(pytest.__file__).read_text() not in texts
+    assert texts[:50] == read("python", max_documents=50)[0]
+
+
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    """They lead anywhere: they are named and counted as members of tars are. A link that is given itself is a file."""
+    folder, secret, link = tmp_path / "texts", tmp_path / "secrets" / "secret.txt", tmp_path / "link.txt"
+    for path, content in {folder / "a.txt": "good", secret: "secret"}.items():
+        path.parent.mkdir()
+        path.write_text(content)
+    (folder / "b.txt").symlink_to(secret)
+    (folder / "c").symlink_to(secret.parent)
+    texts, counts = read("text", folder)
+    assert texts == ["good"] and counts.bad_examples == [f"{folder}/b.txt: it is a link, no file"]
+    (folder / "b.txt").rename(folder / "b.py")
+    (folder / "a.txt").rename(folder / "a.py")
+    assert read("code", folder)[0] == ["good"]
+    link.symlink_to(folder / "a.py")
+    assert read("text", link)[0] == ["good"]

@@ -1,0 +1,60 @@
+"""Units: every line belongs to one, and a source has a bounded number of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatape.data.io.remote import FileState
+from megatape.data.sources.source import CorpusCounts, Source, read_unit
+from megatape.data.sources.units import Unit
+from megatape.errors import UserError
+
+NUM_FILES, UNIT_BYTES = 6, 4000
+
+
+def text_of(number: int) -> str:
+    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Six files of lines, some skipped for a reason, most of them two units."""
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for file in range(NUM_FILES):
+        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
+        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
+        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
+        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
+    return Source("jsonl", (str(folder),))
+
+
+def test_every_line_belongs_to_one_unit(source: Source) -> None:
+    """Long files are divided at lines; nothing is lost or read twice, whatever the size of a unit."""
+    whole = [unit for unit in source.units() if unit.end is None]
+    divided = [unit for unit in source.units() if unit.end is not None]
+    assert not whole and len(divided) > NUM_FILES
+    counts = CorpusCounts()
+    texts = [document.text for unit in divided for document in read_unit(source, unit, counts)]
+    numbers = [5 if number == 9 else 100 * file + number for file in range(NUM_FILES) for number in range(30) if number != 7]
+    assert texts == [text_of(number) for number in numbers]
+    assert counts.total.dropped == {"empty documents": 2, "bad records": 4}
+    assert counts.read_bytes >= sum(unit.num_bytes for unit in divided)
+    path = Path(divided[0].inputs[0])
+    for size in (1, 2, 117, 118, 119, 5000):  # around the length of a line
+        ends = [*range(size, path.stat().st_size, size), path.stat().st_size]
+        units = [Unit((str(path),), 0, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        assert sum(len(list(read_unit(source, unit, CorpusCounts()))) for unit in units) == 29
+
+
+def test_a_length_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server announces does not decide how much memory the list of units takes."""
+    state = FileState(10**14, "")
+    monkeypatch.setattr("megatape.data.sources.units.file_states", lambda names: [state for _ in names])
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"a.jsonl: with its 100,000,000,000,000 bytes the source has more than 1,048,576 units"
+    ):
+        Source("jsonl", (str(tmp_path),)).units()

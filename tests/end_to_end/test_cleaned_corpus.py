@@ -1,0 +1,143 @@
+"""Cleaning of a corpus: nothing depends on how a source is divided."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.cleaning.rule import parse_rules
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.shards.index import check_ledger, load_index
+from megatape.data.sources.source import Source
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.conftest import Command
+from tests.helpers.data_directory import hashes_of, small_tokenizer, texts_of
+
+RULES_OF_CORPUS = ["length:minimum=10", "personal_data", "near_duplicates"]
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return small_tokenizer()
+
+
+def words_of(number: int, changed: int = 0) -> str:
+    """A text of 120 words, the first `changed` of which differ from its own."""
+    words = np.random.default_rng(number).integers(0, 5000, 120).tolist()
+    return " ".join(f"w{number * 7 + word if place < changed else word}" for place, word in enumerate(words))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    """Two folders of texts: equal, similar and short ones, some in the same file, some in others."""
+    texts = [[words_of(10 * file + line) for line in range(10)] for file in range(4)]
+    texts[1][2] = texts[0][3]  # equal to an earlier one
+    texts[1][3] = words_of(4, changed=1) + " a@b.org"  # similar to one of another file
+    texts[1][5] = words_of(14, changed=1)  # similar to the one before
+    texts[3][5] = words_of(4, changed=1) + " c@d.org"  # equal to one that goes because it is similar, once it is masked
+    texts[2][5] = words_of(8) + " e@f.org"  # similar to one in the other folder
+    texts[2][6] = texts[3][7] = "short"
+    texts[2][7] = " "
+    texts[3][8] += " g@h.org"
+    for file, lines in enumerate(texts):
+        folder = tmp_path / "ab"[file // 2]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines))
+    return Source("jsonl", (str(tmp_path / "a"), str(tmp_path / "b")))
+
+
+@pytest.fixture
+def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
+    return Corpus(source, 0.3, tokenizer, 0, cleaning=Cleaning(parse_rules(RULES_OF_CORPUS)))
+
+
+def test_as_many_units_as_you_like(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same documents are written and counted, whether one unit is judged as it is read or many are compared."""
+    written, ledgers = [], []
+    for size in (2**20, 3000):
+        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
+        index, _ = prepare(corpus, tmp_path / str(size))
+        written.append({split: texts_of(tmp_path / str(size), split) for split in index.splits})
+        ledgers.append((index.ledger, index.counts))
+        check_ledger(index)
+        assert index.rules == corpus.cleaning.describe() == load_index(tmp_path / str(size)).rules
+        assert (size == 2**20) == (len(corpus.source.units()) == 1)
+    assert written[0] == written[1] and ledgers[0] == ledgers[1]
+    short = {"empty documents": 1, "length: shorter than 10 characters": 2}
+    (_, a), (_, b) = ledgers[0][0].items()
+    assert (a.read, a.dropped) == (20, {"duplicates": 1, "near_duplicates": 2})
+    assert (b.read, b.dropped) == (20, {**short, "duplicates": 1, "near_duplicates": 1})
+    texts = [text for split in written[0].values() for text in split]
+    assert words_of(4) in texts and not any("@" in text and "example.com" not in text for text in texts)
+
+
+def test_keeping_duplicates_keeps_rules(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal texts resemble each other, too; without both rules one pass is enough."""
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
+    index, _ = prepare(replace(corpus, cleaning=replace(corpus.cleaning, drop_duplicates=False)), tmp_path / "near")
+    assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2, "near_duplicates": 5}
+    passes: list[Any] = []
+    monkeypatch.setattr(Preparation, "_decide", lambda *arguments, **rest: passes.append(arguments))
+    alone = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=10"]), drop_duplicates=False))
+    index, _ = prepare(alone, tmp_path / "alone")
+    assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2} and not passes
+
+
+def test_other_rules_do_not_go_on(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
+    write = Preparation._write
+
+    def fail_at_two(self: Preparation, number: int, *arguments: Any, **rest: Any) -> None:
+        if number == 2:
+            raise OSError("the disk is full")
+        write(self, number, *arguments, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "_write", fail_at_two)
+        with pytest.raises(OSError, match="the disk is full"):
+            prepare(corpus, tmp_path / "out")
+    other = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=11", *RULES_OF_CORPUS[1:]])))
+    with pytest.raises(ValueError, match="was begun with other rules: .*'minimum': 10.*, now .*'minimum': 11"):
+        prepare(other, tmp_path / "out")
+    prepare(corpus, tmp_path / "out")
+    prepare(corpus, tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
+
+
+def test_a_file_that_grew_between_the_passes(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 10_000)
+    compare = Preparation._compare
+
+    def grow(self: Preparation, *arguments: Any) -> None:
+        compare(self, *arguments)
+        with open(Path(corpus.source.inputs[1]) / "3.jsonl", "a") as file:
+            file.write(json.dumps({"text": "one more of these documents"}) + "\n")
+
+    monkeypatch.setattr(Preparation, "_compare", grow)
+    with pytest.raises(ValueError, match="3.jsonl: has changed since it was first read: document 11 is another one"):
+        prepare(corpus, tmp_path / "out")
+
+
+def test_dry_run(source: Source, tmp_path: Path, command: Command) -> None:
+    """Counts and places as the preparation would have them; nothing is written."""
+    words = ["--source", "jsonl", "--input", *source.inputs]
+    rules = ["--rule", "length:minimum=10", "--rule", "personal_data", "--rule", "near_duplicates"]
+    before = sorted(tmp_path.rglob("*"))
+    status, printed, errors = command("prepare", "corpus", *words, *rules, "--dry-run")
+    assert (status, errors) == (0, "") and sorted(tmp_path.rglob("*")) == before
+    assert "of the first 39 documents 32 stay" in printed
+    effects = {"length": (2, 0), "personal_data": (0, 4), "near_duplicates": (3, 0), "duplicates": (2, 0)}
+    for name, (dropped, changed) in effects.items():
+        assert f"{name}: {dropped} left out, {changed} changed" in printed
+    (masked,) = (line for line in printed.splitlines() if f"{tmp_path / 'b' / '3.jsonl'}:9: changed: " in line)
+    assert masked.endswith(" g@h.org")
+    assert f"  {tmp_path / 'b' / '2.jsonl'}:7: shorter than 10 characters: short" in printed
+    assert "of the first 5 documents 5 stay" in command("prepare", "corpus", *words, *rules, "--dry-run", "5")[1]
+    status, _, errors = command("prepare", "corpus", *words, *rules)
+    assert status == 2 and "--output is missing" in errors

@@ -1,0 +1,82 @@
+"""Every kind of source by URL, from servers that fail, to a data directory."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.helpers.data_directory import small_tokenizer
+from tests.helpers.sources import read, tar_of, write_parquet
+from tests.helpers.web import Fault, served
+
+TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return small_tokenizer()
+
+
+@pytest.mark.slow
+def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every way: the shards are those of files."""
+    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 20_000)
+    folder = tmp_path / "c4"
+    folder.mkdir()
+    draw = random.Random(0)
+    with served() as web:
+        for number in range(4):
+            texts = [f"{file} " + draw.randbytes(200).hex() for file in range(number * 100, number * 100 + 100)]
+            content = gzip.compress("".join(json.dumps({"text": text}) + "\n" for text in texts).encode())
+            name = f"c4-train.{number:05}-of-00004.json.gz"
+            (folder / name).write_bytes(content)
+            web.files[name] = content
+        kinds = [Fault(status=503), Fault(after=9000, then="reset"), Fault(after=9000, then="end"), Fault(ranges=False)]
+        web.faults = [Fault()] + draw.choices([*kinds, Fault()], k=7)
+        source = Source("c4", (web.address + "/",))
+        prepare(Corpus(source, 0.2, tokenizer, 0), tmp_path / "out")
+        assert not web.faults
+    prepare(Corpus(Source("c4", (str(folder),)), 0.2, tokenizer, 0), tmp_path / "local")
+    shards = sorted(path.name for path in (tmp_path / "local").glob("*.tar"))
+    assert len(shards) == 8 and all(
+        (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in shards
+    )
+
+
+def test_every_kind_gives_the_same_by_url(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """From a server that fails once, which costs a second."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    write_parquet(tmp_path / "a.parquet", list(TEXTS))
+    files = {
+        "a.jsonl": lines,
+        "b.jsonl.zst": zstd.compress(lines),
+        "a.parquet": (tmp_path / "a.parquet").read_bytes(),
+        "a.tar": tar_of(*((f"{number}.txt", text.encode()) for number, text in enumerate(TEXTS))),
+        "a.txt": lines,
+        "a.py": lines,
+    }
+    with served() as web:
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+            web.files[f"c4/{name}"] = content
+        for kind, names in {
+            "jsonl": ["a.jsonl", "b.jsonl.zst"],
+            "parquet": ["a.parquet"],
+            "webdataset": ["a.tar"],
+            "text": ["a.txt"],
+            "code": ["a.py"],
+        }.items():
+            web.faults = [Fault(after=1000, then="end")] if kind == "parquet" else []
+            local = read(kind, *(tmp_path / name for name in names))[0]
+            source = Source(kind, tuple(web.url(f"c4/{name}") for name in names))
+            assert [document.text for document in read_documents(source, CorpusCounts())] == local
+        source = Source("jsonl", (web.url("c4/{a.jsonl,b.jsonl.zst}"),))
+        index, counts = prepare(Corpus(source, 0.2, tokenizer, 0), tmp_path / "out")
+        assert counts is not None and counts.total.dropped == {"duplicates": 50} and list(index.ledger) == list(source.inputs)
