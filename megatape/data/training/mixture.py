@@ -60,7 +60,8 @@ class Mixture:
 
         self.shares = {name: weight / sum(weights[0]) for name, weight in zip(self.corpora, weights[0], strict=True)}
         self.unigram_entropy = sum(self.shares[name] * corpus.unigram_entropy for name, corpus in self.corpora.items())
-        self.filled = sum(self.shares[name] * corpus.filled for name, corpus in self.corpora.items())
+        # By the padding, so that corpora without any are exactly full.
+        self.filled = 1 - sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
         identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
         # Checkpoints of runs on data.path have the fingerprint of its content alone.
         self.fingerprint = content_hash(identity, weights[0]) if data.mixture else one.fingerprint

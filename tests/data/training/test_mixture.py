@@ -86,6 +86,14 @@ def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -
     assert len({one.fingerprint, *(other.fingerprint for other in others)}) == 6
 
 
+def test_how_full_samples_are(corpora: dict[str, TokenDataset]) -> None:
+    """Packed corpora exactly, whatever their shares round to; others by their shares."""
+    weights = {"books": 0.1, "code": 0.2, "web": 0.4}
+    assert mixture(corpora, weights=weights).filled == 1
+    corpora["code"].filled = 0.5
+    assert mixture(corpora, weights=weights).filled == pytest.approx(1 - 0.5 * 2 / 7)
+
+
 def test_epochs_are_counted_ahead(corpora: dict[str, TokenDataset]) -> None:
     available = corpora["code"].num_samples
     allowing = mixture(corpora, max_epochs={"code": 2})
