@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatape.config.data import DataConfig
 from megatape.data.shards.index import load_index
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset
 from megatape.data.training.loader import Loader
+from megatape.data.training.mixture import Mixture
 from megatape.errors import UserError
 from megatape.tables import markdown
 
@@ -73,7 +75,9 @@ def ours(open_dataset: Callable[[], Dataset]) -> Reader:
 
     def batches(consumed: int) -> Iterator[Pair]:
         dataset = open_dataset()
-        loader = Loader(dataset, seed=SEED, global_batch_size=BATCH, micro_batch_size=BATCH, rank=0, world_size=1)
+        settings = DataConfig(path=dataset.directory, sequence_length=dataset.sequence_length)
+        data = Mixture(settings, {"": dataset}, SEED)
+        loader = Loader(data, global_batch_size=BATCH, micro_batch_size=BATCH, rank=0, world_size=1)
         for first in itertools.count(consumed, BATCH):
             (batch,) = loader.step(first)
             yield batch.tokens, batch.targets

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.model import load_model
-from megatape.data.synthetic.task import Answer, Sample, SyntheticTask
+from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.suite.look import Look, look
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     """An answer of one of the samples."""
 
     number: int
-    sample: Sample
+    sample: SyntheticSample
     answer: Answer
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from megatape.attention.rotation import PositionState
 from megatape.data.synthetic.folder import Encoder
-from megatape.data.synthetic.task import Sample, SyntheticTask
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.study.probe import LayerInputs, probabilities, run
@@ -65,7 +65,7 @@ class Look:
 
 
 @torch.no_grad()
-def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length: int, seed: int) -> Look:
+def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample], length: int, seed: int) -> Look:
     """Look at samples with a float32 model on the CPU.
 
     length, seed: of the positions that an encoding draws, those that the suite scores its models with.

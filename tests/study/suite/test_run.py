@@ -13,7 +13,7 @@ from torch import Tensor
 
 from megatape.config import parse_config
 from megatape.data.synthetic.folder import Encoder
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 from megatape.data.training.positions import Positions
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import write_page
@@ -52,10 +52,10 @@ class Capitals(SyntheticTask):
     def make_splits(self, size: Size) -> dict[str, Split]:
         return {"train": Split(4), "test": Split(4), "long": Split(12, "longer")}
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.choices("abc", k=generator.randint(1, split.characters // 2))
         answers = tuple(Answer(2 * place + 1, 2 * place + 2, place) for place in range(len(letters)))
-        return Sample("".join(letter + letter.upper() for letter in letters), answers)
+        return SyntheticSample("".join(letter + letter.upper() for letter in letters), answers)
 
 
 class WholeCapitals(Capitals):

@@ -12,13 +12,13 @@ import torch
 from megatape.config import parse_config
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
-from megatape.data.training.loader import Batch, Loader, evaluation_batches
-from megatape.data.training.packing import pack
+from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.data.training.splits import open_data
 from megatape.targets import IGNORE_INDEX
 from tests.conftest import small_config
-from tests.data.finetuning.conftest import Prepare, examples, in_sample
+from tests.helpers.batches import interleaved, make_loader, rows
+from tests.helpers.examples import Prepare, examples, in_sample
 
 LENGTH = 100
 CHATS = [
@@ -37,17 +37,6 @@ CHATS = [
 def directory(prepare: Prepare) -> Path:
     """60 conversations of one to three exchanges, between 10 tokens and as many as fit."""
     return prepare("chat", CHATS, sequence_length=LENGTH)[0]
-
-
-@pytest.mark.parametrize("capacity", [1, 7, 64, 1000])
-def test_packing(capacity: int) -> None:
-    """Every example once, none beyond the capacity, and little room is left."""
-    lengths = np.random.default_rng(capacity).integers(1, capacity + 1, 2000)
-    sequences = pack(lengths, capacity)
-    assert sorted(example for sequence in sequences for example in sequence) == list(range(2000))
-    assert max(lengths[sequence].sum() for sequence in sequences) <= capacity
-    assert len(sequences) <= 1.06 * lengths.sum() / capacity + 1
-    assert sequences == sorted(sequences)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -84,8 +73,7 @@ def test_the_unigram_entropy_is_that_of_the_targets(directory: Path) -> None:
 def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
     """Positions begin anew with each example, in training and in evaluation, and masks cost no target."""
     dataset = ExampleDataset(directory, "train", LENGTH, mask_documents=True)
-    options: dict[str, Any] = {"seed": 3, "global_batch_size": 8, "micro_batch_size": 8, "rank": 0, "world_size": 1}
-    (trained,) = Loader(dataset, **options, positions=Positions(max_offset=9)).step(0)
+    (trained,) = make_loader(dataset, micro_batch_size=8, positions=Positions(max_offset=9)).step(0)
     evaluated = next(evaluation_batches(dataset, 8, None, 0, 1))
     for batch in (trained, evaluated):
         assert batch.document_starts is not None
@@ -103,18 +91,10 @@ def test_the_same_samples_on_any_ranks(directory: Path, packed: bool) -> None:
     """Every step has the same samples in the same order on 1, 2 and 4 ranks, and an epoch has each of them once."""
     dataset = ExampleDataset(directory, "train", LENGTH, packed)
 
-    def rows(ranks: list[list[Batch]]) -> list[tuple[Any, ...]]:
-        batches = [batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]
-        return [
-            (tuple(batch.tokens[row].tolist()), tuple(batch.targets[row].tolist()))
-            for batch in batches
-            for row in range(len(batch.tokens))
-        ]
-
     def step(consumed: int, world_size: int, batch_size: int = 8) -> list[tuple[Any, ...]]:
         sizes: dict[str, Any] = {"global_batch_size": batch_size, "micro_batch_size": 1 if batch_size == 1 else 2}
-        loaders = [Loader(dataset, seed=3, rank=rank, world_size=world_size, **sizes) for rank in range(world_size)]
-        return rows([loader.step(consumed) for loader in loaders])
+        ranks = [make_loader(dataset, rank, world_size, **sizes).step(consumed) for rank in range(world_size)]
+        return [(tokens, targets) for tokens, targets, _ in rows(interleaved(ranks))]
 
     for consumed in (0, 5 * dataset.num_samples - 3):
         assert step(consumed, 2) == step(consumed, 4) == step(consumed, 1)
@@ -194,5 +174,5 @@ def test_opened_as_configured(directory: Path, tokenizer: Tokenizer) -> None:
         raw["data"] |= {"samples": "examples", "sequence_length": LENGTH, "mask_documents": mask_documents}
         data = open_data(parse_config(raw, "test"))
         assert data.tokenizer.sha256 == tokenizer.sha256
-        found.append(data.train.num_samples)
+        found.append(data.train.corpora[""].num_samples)
     assert found[0] == 60 > found[1]
