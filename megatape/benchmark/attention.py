@@ -18,13 +18,15 @@ from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import attend, backends_by_priority, get_backend
 from megatape.attention.rotation import PositionState, rotate
-from megatape.benchmark.child import Bench
-from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
+from megatape.benchmark.models import compute_dtype
 from megatape.benchmark.shapes import Shape, shapes
+from megatape.benchmark.tables import Results, over_rope, rows_of, titled
+from megatape.benchmark.timing import Timer
+from megatape.benchmark.worker import Bench
 from megatape.model.encodings import encoding_of
 from megatape.registry import BACKENDS
-from megatape.study.efficiency import compute_dtype
+from megatape.units import format_milliseconds
 
 CASES: list[tuple[str, Attends, bool]] = [  # shape, what the encoding asks for, whether documents are masked
     ("155m", "plain", False),
@@ -53,16 +55,16 @@ DOCUMENTS = 5  # in a sequence, where there are several
 
 def attention(bench: Bench) -> None:
     """Measure every backend in every case."""
-    clock = clock_of(bench)
+    timer = bench.timer
     for name, attends, masked in CASES:
         shape = shapes(bench.tiny)[name]
         case = f"{name}{', documents' * masked}/{attends}"
-        ways = [way for way in _ways(clock.device, attends, shape, masked) if not bench.skips(f"{case}/{way.label}")]
+        ways = [way for way in _ways(timer.device, attends, shape, masked) if not bench.skips(f"{case}/{way.label}")]
         if ways:
-            problem = Problem(shape, attends, masked, clock.device)
-            baseline = Problem(shape, "plain", False, clock.device)  # of documents, too: every kernel knows that much
+            problem = Problem(shape, attends, masked, timer.device)
+            baseline = Problem(shape, "plain", False, timer.device)  # of documents, too: every kernel knows that much
         for way in ways:
-            bench.measure(f"{case}/{way.label}", partial(_compared, clock, problem, way, baseline))
+            bench.measure(f"{case}/{way.label}", partial(_compared, timer, problem, way, baseline))
 
 
 class Way(NamedTuple):
@@ -170,16 +172,33 @@ class Problem:
         return [*(torch.cat(parts, 2) for parts in zip(*outputs, strict=True)), *gradients]
 
 
-def _compared(clock: Clock, problem: Problem, way: Way, baseline: Problem) -> Result:
+def _compared(timer: Timer, problem: Problem, way: Way, baseline: Problem) -> Result:
     errors = [_error(*pair) for pair in zip(problem.step(way), problem.exact, strict=True)]
     num_outputs = len(problem.d_outputs)
     result: Result = {"error of outputs": max(errors[:num_outputs]), "error of gradients": max(errors[num_outputs:])}
     for part, method in {"forward": Problem.inference, "step": Problem.step}.items():
-        seconds = clock.times({"own": partial(method, problem, way), "baseline": partial(method, baseline, BASELINE)})
-        result[part] = {"seconds": median(seconds["own"]), "ratio": ratio(seconds["own"], seconds["baseline"])}
+        seconds, ratio = timer.compare(partial(method, problem, way), partial(method, baseline, BASELINE))
+        result[part] = {"seconds": seconds, "ratio": ratio}
     return result
 
 
 def _error(found: Tensor, exact: Tensor) -> float:
     """Largest difference over the largest value."""
     return float((found.detach() - exact).abs().max() / exact.abs().max())
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each case and backend."""
+    cases: dict[str, dict[tuple[str, str], Result]] = {}
+    for (case, attends, way), r in rows_of(results, "attention"):
+        cases.setdefault(case, {})[{"plain": "rope", "moving": "tape"}.get(attends, attends), way] = r
+    rows = []
+    for case, ways in cases.items():
+        forward, step = (over_rope({key: r[part]["ratio"] for key, r in ways.items()}) for part in ("forward", "step"))
+        for key, r in ways.items():
+            if forward:
+                times = [format_milliseconds(r["forward"]["seconds"]), f"{forward[key]:.2f}"]
+                times += [format_milliseconds(r["step"]["seconds"]), f"{step[key]:.2f}"]
+                rows.append([case, *key, *times, f"{r['error of outputs']:.1e}", f"{r['error of gradients']:.1e}"])
+    header = ["shape", "attention", "by", "forward, ms", "over the fastest RoPE", "and backward, ms", "over the fastest RoPE"]
+    yield from titled("Attention with rotation, one layer", [*header, "error of outputs", "of gradients"], rows)

@@ -1,4 +1,4 @@
-"""The parts of `megatape benchmark gpu`, those first that are worth most: ten minutes hold more than half of them."""
+"""The parts of `megatape benchmark gpu` in order of worth: the first ten minutes hold more than half of them."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,26 @@ from dataclasses import dataclass
 class Part:
     """Measurements that share a process.
 
-    name: with which all its keys begin. target: "module:function" that measures, given a Bench (child.py). seconds: that it is
-    expected to take on a GPU; it is stopped after LIMIT times as many.
+    Attributes:
+        name: beginning of all its keys.
+        target: "module:function" that measures, given a Bench (worker.py). The module's function `table` shows the results.
+        seconds: expected time on a GPU. The part is stopped after LIMIT times as many.
     """
 
     name: str
     target: str
     seconds: int
 
+    @property
+    def module(self) -> str:
+        """Name of the file that measures."""
+        return self.target.partition(":")[0].rpartition(".")[2]
+
 
 LIMIT = 3
 PARTS = (
     Part("machine", "megatape.benchmark.machine:machine", 10),
-    Part("ceilings", "megatape.benchmark.ceilings:ceilings", 20),
+    Part("ceilings", "megatape.benchmark.peak_rates:peak_rates", 20),
     Part("attention", "megatape.benchmark.attention:attention", 120),
     Part("step 155m", "megatape.benchmark.steps:at_155m", 165),
     Part("update", "megatape.benchmark.update:update", 20),
@@ -32,3 +39,5 @@ PARTS = (
     Part("serving", "megatape.benchmark.serving:serving", 40),
     Part("precision", "megatape.benchmark.precision:precision", 90),
 )
+# Modules of parts in the order of their tables.
+TABLES = "machine steps attention update peak_rates fp8 pretrain serving precision profile gpu_tests".split()  # noqa: SIM905

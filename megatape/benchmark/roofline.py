@@ -10,9 +10,11 @@ import torch
 
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState, rotate_qk
+from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result, read_results
 from megatape.benchmark.shapes import Shape, shapes
-from megatape.benchmark.tables import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.benchmark.tables import met
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
 from megatape.model.encodings import encoding_of
@@ -23,7 +25,6 @@ from megatape.plan.operations import DeviceTime, Operation, Work, device_times, 
 from megatape.plan.speed import ASSUMPTIONS, optimizer_work
 from megatape.plan.trace import run_pass
 from megatape.plan.work import attention_layer_work, count, on_shapes, step_work
-from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
 from megatape.units import format_bytes
 
@@ -173,12 +174,12 @@ def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: Estimates) -> Iterat
     saved = {way: each.saved for way, each in steps.items() if each.saved is not None}
     least = min(count for way, count in saved.items() if way.encoding == BASELINE)
     way, own = min(((way, count) for way, count in saved.items() if way.encoding == "tape"), key=lambda pair: pair[1])
-    met = _met(own / least <= SAVED_TARGET)
-    yield [f"saved activations at {name}, TAPE over RoPE", f"{own / least:.3f}", _by(way), f"at most {SAVED_TARGET}", met, ""]
+    saved_ratio, label = own / least, f"saved activations at {name}, TAPE over RoPE"
+    yield [label, f"{saved_ratio:.3f}", _by(way), f"at most {SAVED_TARGET}", met(saved_ratio <= SAVED_TARGET), ""]
     if name == MFU_TARGET[0]:
         way = _fastest(steps, "tape")
         share, target = _utilization(shape, "tape", gpu, steps[way]), MFU_TARGET[1]
-        yield [f"MFU of TAPE at {name}", f"{share:.0%}", _by(way), f"at least {target:.0%}", _met(share >= target), ""]
+        yield [f"MFU of TAPE at {name}", f"{share:.0%}", _by(way), f"at least {target:.0%}", met(share >= target), ""]
 
 
 def _target(name: str, estimates: Estimates, target: float) -> list[str]:
@@ -186,7 +187,7 @@ def _target(name: str, estimates: Estimates, target: float) -> list[str]:
     way = _fastest(estimates, "tape")
     own, base = estimates[way].seconds, estimates[_fastest(estimates, BASELINE)].seconds
     floor = min(each.seconds for other, each in estimates.items() if not other.ours)
-    return [name, f"{own / base:.3f}", _by(way), f"at most {target}", _met(own / base <= target), f"{own / floor:.3f}"]
+    return [name, f"{own / base:.3f}", _by(way), f"at most {target}", met(own / base <= target), f"{own / floor:.3f}"]
 
 
 def _fastest(estimates: Estimates, encoding: str) -> Way:
@@ -195,7 +196,3 @@ def _fastest(estimates: Estimates, encoding: str) -> Way:
 
 def _by(way: Way) -> str:
     return f"{way.attention}, {way.mode}"
-
-
-def _met(met: bool) -> str:
-    return "yes" if met else "no"

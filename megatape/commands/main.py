@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 # Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
 FIRST_RANK = 5.0
 
-# The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines the class
+# The module of a command has its name: `benchmark loss` is megatape/commands/benchmark/loss.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which returns the exit status. Slow imports,
 # such as torch, belong inside `run`: --help must not pay for them.
 COMMANDS = {
@@ -58,28 +58,34 @@ COMMANDS = {
     "scores": "score a file of predictions as SCROLLS does",
     "report": "write a page about runs: curves, events, evaluations, position tensors",
     "ledger": "verify which samples a run trained on, and list those that it skipped",
-    "benchmark": "measure a machine",
+    "benchmark": "measure speed, memory and start-up",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
-    "study": "run the paper's studies and this system's benchmarks",
-    "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
+    "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
+    "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
+    "benchmark precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
+    "benchmark loss": "measure the peak memory of the loss, chunked and with all logits at once",
+    "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
+    "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
+    "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
+    "benchmark startup": "measure the time from the command to the first step of tape_tiny",
+    "study": "compare encodings and methods, as the paper does",
     "study shift": "measure how added tokens and shifted position ids change attention",
     "study attention": "plot dot products of the position tensors, and attention",
     "study failures": "look where the models of a suite attend when their answers are wrong",
     "study compare": "train several encodings and seeds, and compare them in a table and a plot",
     "study suite": "compare position encodings on synthetic tasks that separate them",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",
-    "study serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
-    "study precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
-    "study loss": "measure the peak memory of the loss, chunked and with all logits at once",
-    "study loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
-    "study memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "study scaling": "measure step time by layers, sequence length and ranks",
-    "study preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
-    "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
 ALIASES = {"ledger": ["audit"]}
+
+# Former names, for one release: they answer with the present one.
+RENAMED = {
+    f"study {part}": f"benchmark {part}"
+    for part in ("efficiency", "serving", "precision", "loss", "loader", "memory", "preparation", "startup")
+}
 
 # Of pyproject.toml, by the package that needs one.
 EXTRAS = {
@@ -121,6 +127,13 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return root
 
 
+def check_renamed(words: Sequence[str]) -> None:
+    """Raise UserError with the present name of a command that `words` call by a former one."""
+    for old, new in RENAMED.items():
+        if list(words[:2]) == old.split():
+            raise UserError(f"megatape {old} is now megatape {new}: the options are the same")
+
+
 def sentence(description: str) -> str:
     """A description of a command as a sentence."""
     return f"{description[0].upper()}{description[1:]}."
@@ -131,6 +144,7 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     _accept_any_text()
     try:
+        check_renamed(words)
         args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
         show_lines(getattr(args, "verbose", False))
         status: int = args.run(args)

@@ -5,19 +5,18 @@ OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
 OUT/comparison.md, comparison.png
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatape.benchmark.children import interruptible
 from megatape.config import load_config
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
-from megatape.imports import arguments
 from megatape.run_folder import RunFolder
-from megatape.study.children import interruptible, locked
+from megatape.study.children import locked
 from megatape.study.comparison import report
-from megatape.study.measure import check_measurable
+from megatape.study.measure import check_measurable, measure
 from megatape.study.outcome import Outcome
 from megatape.study.runs import Machine, Run, check_all
 from megatape.study.variants import Variant, parse_variants
@@ -85,15 +84,9 @@ def _runs(
             scalings = [variant.scaling for variant in variants if variant.trained == trained]
             for scaling in scalings:
                 check_measurable(config, scaling)
-            measure = {folder.outcome(scaling): _measuring(folder, scaling) for scaling in scalings}
-            runs.append(Run(f"{trained}, seed {seed}", config, machine.pretrain(file, own), measure, Outcome.read))
+            measures = {folder.outcome(scaling): (measure, str(folder.directory), scaling) for scaling in scalings}
+            runs.append(Run(f"{trained}, seed {seed}", config, machine.pretrain(file, own), measures, Outcome.read))
     return runs
-
-
-def _measuring(folder: RunFolder, scaling: str | None) -> list[str]:
-    """The command of megatape/study/measure.py."""
-    words = [str(folder.directory), *([scaling] if scaling else [])]
-    return [sys.executable, "-m", "megatape.study.measure", *arguments(), *words]
 
 
 def _outcomes(variant: Variant, seed_range: range, out: Path) -> list[Outcome]:

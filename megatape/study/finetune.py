@@ -11,13 +11,15 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megatape.benchmark.children import interruptible
+from megatape.benchmark.encodings import parse_names
 from megatape.config import Config, load_config, save_config
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.base import Base, open_base
-from megatape.study.children import interruptible, locked
-from megatape.study.extension import measuring, tested_lengths
+from megatape.study.children import locked
+from megatape.study.extension import measure, measure_base, tested_lengths
 from megatape.study.finetune_report import report
 from megatape.study.measure import check_exportable, check_text
 from megatape.study.methods import BASE, METHODS, extension, method_settings
@@ -76,7 +78,8 @@ def finetune(
             else:
                 train = machine.pretrain(str(imported / "config.json"), overrides)
             run = RunFolder(out / name)
-            runs.append(Run(name, config, train, {run.outcome(None): measuring(run, name == BASE, lengths)}, Outcome.read))
+            measures = {run.outcome(None): (measure_base if name == BASE else measure, str(run.directory), lengths)}
+            runs.append(Run(name, config, train, measures, Outcome.read))
         fingerprints = open_data(runs[-1].config).fingerprints
         for each in runs:
             each.check(fingerprints)
@@ -93,13 +96,7 @@ def parse_methods(text: str) -> list[str]:
 
     Raises UserError for an unknown or repeated one.
     """
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in (BASE, *METHODS):
-            raise UserError(f"methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
-        if names.count(name) > 1:
-            raise UserError(f"methods: {name} is listed twice")
-    return [name for name in names if name != BASE]
+    return [name for name in parse_names("methods", text, (BASE, *METHODS), "a method") if name != BASE]
 
 
 def _check_free(settings: Sequence[str], taken: set[str]) -> None:

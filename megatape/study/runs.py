@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from megatape.errors import UserError
 from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.study.children import Children
+from megatape.study.result import Result, measuring
 
 Environment = dict[str, str]
 
@@ -33,40 +34,25 @@ class RunsFailed(ChildProcessError):
     """Some runs of a study failed; the others are complete."""
 
 
-class Result(Protocol):
-    """What a study measures of a model.
-
-    config, fingerprints  of the training: its resolved configuration, and hashes of its data and tokenizer
-    summary               in one line
-    """
-
-    @property
-    def config(self) -> Config: ...
-    @property
-    def fingerprints(self) -> dict[str, str]: ...
-    @property
-    def summary(self) -> str: ...
-
-
-Found = TypeVar("Found", bound=Result)
+RunT = TypeVar("RunT", bound=Result)
 
 
 @dataclass(frozen=True)
-class Run(Generic[Found]):
+class Run(Generic[RunT]):
     """A model of a study.
 
     name     for messages
     config   what `pretrain` makes of its command; run.directory is the run's folder
     train    the command that trains it to its last step, from where it is; None if it is measured as it is
-    measure  result file -> the command that writes it
+    measure  result file -> the function that returns the result, and its arguments
     read     of a result file
     """
 
     name: str
     config: Config
     train: list[str] | None
-    measure: dict[Path, list[str]]
-    read: Callable[[Path], Found]
+    measure: dict[Path, tuple[Any, ...]]
+    read: Callable[[Path], RunT]
 
     @property
     def folder(self) -> RunFolder:
@@ -77,7 +63,7 @@ class Run(Generic[Found]):
         """Results that do not exist."""
         return [path for path in self.measure if not path.exists()]
 
-    def results(self) -> list[Found]:
+    def results(self) -> list[RunT]:
         """Those that exist."""
         return [self.read(path) for path in self.measure if path.exists()]
 
@@ -105,7 +91,7 @@ class Run(Generic[Found]):
             if self.train is not None and not checkpoint.is_dir():
                 self._run("training", children, self.train, environment, checkpoint)
             for path in self.missing():
-                self._run("measuring", children, self.measure[path], environment, path)
+                self._run("measuring", children, measuring(path, *self.measure[path]), environment, path)
         finally:
             environments.put(environment)
 

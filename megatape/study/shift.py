@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
+from megatape.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.study.probe import LayerInputs, dot_products, probabilities, run
 from megatape.study.subjects import Subject
 from megatape.tables import markdown

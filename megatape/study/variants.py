@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from megatape.benchmark.encodings import parse_encodings
 from megatape.config import ModelConfig
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS
-from megatape.study.choice import known_encoding
 
 SCALINGS = ("linear", "theta", "yarn")  # llama3 takes more than two lengths
 
@@ -55,7 +55,7 @@ def with_scaling(model: ModelConfig, kind: str, trained_length: int, tested_leng
 def _parse(entry: str) -> Variant:
     head, *changes = entry.split(":")
     encoding, plus, scaling = head.partition("+")
-    known_encoding(encoding)
+    parse_encodings(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         raise UserError(f"encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")

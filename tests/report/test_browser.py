@@ -16,8 +16,8 @@ from megatape.data.synthetic.flip_flop import FlipFlop
 from megatape.report.page import write_report
 from megatape.report.suite_page import write_page
 from megatape.tasks.task import Measure
+from tests.helpers.suite_records import make_records
 from tests.report.example import HOSTILE, make_results, make_run
-from tests.study.suite.example import make_records
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

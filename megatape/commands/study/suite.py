@@ -1,9 +1,12 @@
 """megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatape.commands.options import ImportOptions, RunsOptions
-from megatape.commands.study import show_resumable
+from megatape.commands.paragraphs import show_resumable
+from megatape.errors import UserError
 from megatape.options import Count, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
@@ -15,18 +18,20 @@ if TYPE_CHECKING:
 class Options(RunsOptions, ImportOptions):
     """Tasks and encodings to compare, and how they are trained."""
 
-    at_most_one = (("budget", "cell", "slurm"),)
+    at_most_one = (("budget", "plan", "cell", "slurm"),)
 
     tasks: str = option(f"tasks, or all of {', '.join(SYNTHETIC_TASKS)}", "all", metavar="A,B")
     encodings: str = option(f"encodings, or all of {', '.join(ENCODINGS)}", "all", metavar="A,B")
     seeds: Count = option("runs per task and encoding", 5, metavar="S")
     size: str = option("size of models and samples: tiny for a core, small or base for a GPU", "tiny")
     budget: Count | None = option(
-        "skip what does not fit, by a timed pilot, down to a core of two tasks, four encodings and three seeds "
-        "(docs/suite.md; default: run everything)",
+        "plan what fits, by a timed pilot, down to a core of two tasks, four encodings and three seeds, print the plan and "
+        "ask before it is trained (docs/suite.md; default: run everything)",
         None,
         metavar="MINUTES",
     )
+    plan: Path | None = option("train a plan that --budget wrote, perhaps edited", None, metavar="FILE")
+    yes: bool = option("with --budget: train the plan without a question", False)
     cell: int | None = option(
         "train only the task and encoding number K, counted from 0, as the tasks of an array job do", None, metavar="K"
     )
@@ -46,12 +51,20 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> int:
     """Train and score the models, print the table."""
     from megatape.report.suite_page import write_page
-    from megatape.study.suite.plan import parse_plan
+    from megatape.study.suite.plan import parse_plan, read_plan
     from megatape.study.suite.run import suite
 
-    plan = parse_plan(
-        size=options.size, tasks=options.tasks, encodings=options.encodings, seeds=options.seeds, rates=options.rates
-    )
+    if options.plan is not None:
+        if given := sorted(options.model_fields_set & {"tasks", "encodings", "seeds", "size", "rates"}):
+            raise UserError(f"{given[0]}: the file of `plan` has its own: remove one of them")
+        plan = read_plan(options.plan)
+    else:
+        plan = parse_plan(options.size, options.tasks, options.encodings, options.seeds, options.rates)
+    if options.budget is not None:
+        confirmed = _confirm(options, plan, options.budget)
+        if confirmed is None:
+            return 0
+        plan = confirmed
     if options.slurm is not None:
         return _submit(options, plan, options.slurm)
     study = suite(
@@ -61,10 +74,31 @@ def run(options: Options) -> int:
         launcher=options.launcher,
         command=options.typed,
         write_page=write_page,
-        budget=options.budget,
         only=options.cell,
     )
     return show_resumable(study)
+
+
+def _confirm(options: Options, asked: "Plan", minutes: float) -> "Plan | None":
+    """Print the plan that fits. Returns it, as the user may have edited it, or None if the user does not confirm it.
+
+    Raises UserError if there is nobody to ask.
+    """
+    from megatape.study.suite.pilot import PLAN, propose
+    from megatape.study.suite.plan import read_plan
+
+    plan, text = propose(asked, options.out, minutes, options.jobs)
+    file = options.out / PLAN
+    print(f"{text}\n", flush=True)
+    if options.yes:
+        return plan
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(
+            f"nothing was trained: train the plan by {options.typed} --yes; or edit {file} and give `plan` {file} in place of "
+            "`budget`"
+        )
+    print(f"It is in {file}: edit it if you like.")
+    return read_plan(file) if input("Train it? [y/N] ").strip().lower() in ("y", "yes") else None
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> int:
