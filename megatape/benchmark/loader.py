@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatape.benchmark.timing import Timer
 from megatape.data.shards.index import load_index
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset
@@ -130,20 +131,15 @@ def _measure(
     seconds = {name: [np.inf, np.inf] for name in readers}
     copying = np.inf
     source = np.ones(BATCH * length, dtype)
+    timer = Timer(torch.device("cpu"), 1, clock=time.process_time)
     for _ in range(ROUNDS):
         for name, reader in readers.items():
             batches = reader(0)
             next(batches)
-            spent = _seconds(lambda: [next(batches) for _ in range(steps - 1)])  # noqa: B023  # called at once
-            waited = _seconds(lambda: next(reader(steps // 2 * BATCH)))  # noqa: B023
+            spent = timer.seconds(lambda: [next(batches) for _ in range(steps - 1)])  # noqa: B023  # called at once
+            waited = timer.seconds(lambda: next(reader(steps // 2 * BATCH)))  # noqa: B023
             seconds[name] = [min(*pair) for pair in zip(seconds[name], (spent, waited), strict=True)]
-        copying = min(copying, _seconds(lambda: [source.copy() for _ in range(steps - 1)]))
+        copying = min(copying, timer.seconds(lambda: [source.copy() for _ in range(steps - 1)]))
     tokens = (steps - 1) * BATCH * length
     rates = {name: tokens / spent for name, (spent, _) in seconds.items()}
     return rates, {name: waited for name, (_, waited) in seconds.items()}, tokens / copying
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.process_time()
-    work()
-    return time.process_time() - begun

@@ -1,4 +1,4 @@
-"""A training step on one device with nothing around it: forward and backward pass, and AdamW on float32 master weights."""
+"""A training step on one device, without DeepSpeed, data loading or logging: forward, backward, AdamW on float32 weights."""
 
 import torch
 from torch import Tensor, nn

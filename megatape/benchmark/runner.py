@@ -13,7 +13,7 @@ from megatape.benchmark.children import child, ending, interruptible
 from megatape.benchmark.journal import RESULTS, Journal, Result, measured, read_results
 from megatape.benchmark.parts import LIMIT, Part
 from megatape.benchmark.tables import report
-from megatape.benchmark.worker import LOST
+from megatape.benchmark.worker import LOST, TINY
 from megatape.files import write_atomically
 
 TABLE, LOGS = "table.md", "logs"
@@ -97,8 +97,8 @@ class _Run:
 
     def _process(self, seconds: float) -> int:
         """Run a process to its end, or for so long. Returns its exit status."""
-        command = [sys.executable, "-m", "megatape.benchmark.worker", self.part.name, self.part.target, "--device", self.device]
-        command += ["--tiny"] * self.tiny
+        words = [self.part.name, self.part.target, self.device, TINY if self.tiny else "full"]
+        command = [sys.executable, "-m", "megatape.benchmark.worker", *words]
         with self.log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None
             skipped = self.tried | {key for key, result in self.journal.results.items() if measured(result)}

@@ -1,10 +1,9 @@
-"""The process of one part: `python -m megatape.benchmark.worker NAME TARGET --device cuda [--tiny]`.
+"""The process of one part: `python -m megatape.benchmark.worker NAME TARGET DEVICE tiny|full`.
 
 The first line of standard input is the JSON list of keys to skip; when it ends, so does the process. To standard output go the
 lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}.
 """
 
-import argparse
 import gc
 import json
 import os
@@ -23,6 +22,7 @@ from megatape.benchmark.journal import Result
 if TYPE_CHECKING:
     from megatape.benchmark.timing import Timer
 
+TINY = "tiny"
 LOST = 3  # exit status: nothing more can be measured in this process
 
 
@@ -115,18 +115,13 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Measure a part."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name")
-    parser.add_argument("target")
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--tiny", action="store_true")
-    args = parser.parse_args()
-    channel = os.fdopen(os.dup(1), "w")  # which children of ours do not inherit
+    part, target, device, size = sys.argv[1:]
+    channel = os.fdopen(os.dup(1), "w")  # which child processes do not inherit
     os.dup2(2, 1)  # what libraries print belongs in the log
     skipped = set(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    module, _, function = args.target.partition(":")
-    getattr(import_module(module), function)(Bench(args.name, args.device, args.tiny, skipped, channel))
+    module, _, function = target.partition(":")
+    getattr(import_module(module), function)(Bench(part, device, size == TINY, skipped, channel))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Takes a pretrained model to longer texts by several methods, on the same batches, and compares them with the model as it was.
+"""Extends a pretrained model's context by several methods, on the same batches, and compares them with the base model.
 
 OUT/import/                     the base in our terms, if it was a folder of transformers
 OUT/lora/                       a run of `megatape pretrain`, with its log.txt
@@ -115,6 +115,6 @@ def _check_free(settings: Sequence[str], taken: set[str]) -> None:
 
 def _as_it_was(config: Config, base: Base) -> Config:
     """The base's own model, to be tested beyond its length, in a configuration that is otherwise that of the methods."""
-    model = base.found.model.model_copy(update={"max_positions": config.data.sequence_length})
-    export = config.export.model_copy(update={"family": base.found.theirs.model_type})
+    model = base.architecture.model.model_copy(update={"max_positions": config.data.sequence_length})
+    export = config.export.model_copy(update={"family": base.architecture.theirs.model_type})
     return config.model_copy(update={"model": model, "export": export})

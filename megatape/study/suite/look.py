@@ -40,7 +40,7 @@ class Shares(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionView:
     """What one model does at the answers.
 
     right          whether each answer is, bool [A]
@@ -65,7 +65,7 @@ class Look:
 
 
 @torch.no_grad()
-def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length: int, seed: int) -> Look:
+def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length: int, seed: int) -> AttentionView:
     """Look at samples with a float32 model on the CPU.
 
     length, seed: of the positions that an encoding draws, those that the suite scores its models with.
@@ -92,7 +92,7 @@ def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length:
         sources = queries + 1 - torch.tensor([answer.key for answer in sample.answers])
         shares.append([_shares(layer, queries, sources) for layer in layers])
         moved.append([_moved(layer, queries) for layer in layers])
-    return Look(
+    return AttentionView(
         torch.tensor(right),
         said,
         torch.tensor(without) if model.encoding.carries_state else None,

@@ -10,7 +10,7 @@ from megatape.errors import UserError
 from megatape.files import first_fault, write_atomically
 
 Count = Annotated[int, Field(ge=0)]
-Asked = Annotated[int, Field(ge=1)]
+NumQuestions = Annotated[int, Field(ge=1)]
 
 
 class Record(BaseModel):
@@ -37,7 +37,7 @@ class Record(BaseModel):
     score: Annotated[float, Field(ge=0, le=1)] | None
     reason: Annotated[str, Field(min_length=1)] | None
     asked: Count
-    curve: tuple[tuple[int, Count, Asked], ...]
+    curve: tuple[tuple[int, Count, NumQuestions], ...]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
