@@ -5,48 +5,32 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import IO, Any
 
 ERROR_LINES, ERROR_LENGTH = 3, 500  # kept of a failure's message
 
 
 @contextmanager
 def child(
-    command: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int | IO[str] = subprocess.PIPE,
-    stderr: int | IO[str] = subprocess.STDOUT,
-    keep: Sequence[int] = (),
-    own_group: bool = True,
-    limit: float | None = None,
-    grace: float = 0,
+    command: Sequence[str], limit: float | None = None, grace: float = 0, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command and, when the block ends, kill what is left of it.
 
+    Unless the options say otherwise, it reads nothing, its output and errors go to one pipe, and it has a process group of its
+    own, which ends as a whole and which a terminal's Ctrl-C does not reach.
+
     Args:
         command: Program and arguments.
-        environment: Its environment; by default that of this process.
-        stdin: As subprocess.Popen takes it, like `stdout` and `stderr`.
-        stdout: By default a pipe to read from.
-        stderr: By default the same as `stdout`.
-        keep: File descriptors that it inherits.
-        own_group: Put it into a process group of its own, which ends as a whole and which a terminal's Ctrl-C does not reach.
         limit: Seconds after which it is killed.
         grace: Seconds that its group has to end by itself after the block.
+        options: Options of subprocess.Popen.
     """
-    process = subprocess.Popen(
-        command,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        env=environment,
-        pass_fds=keep,
-        start_new_session=own_group,
-        text=True,
-    )
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    options = usual | options
+    process = subprocess.Popen(command, text=True, **options)
+    own_group = options["start_new_session"]
     timer = threading.Timer(max(limit or 0, 0), _kill, [process, own_group])
     if limit is not None:
         timer.start()

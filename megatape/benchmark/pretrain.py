@@ -94,7 +94,7 @@ class Trials:
         file.write_text(config.model_dump_json())
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.timer.device.type == "cpu" else {})
         command = [sys.executable, "-m", "megatape", "pretrain", "--config", str(file)]
-        with child(command, environment, own_group=False) as process:  # it ends with this process
+        with child(command, env=environment, start_new_session=False) as process:  # it ends with this process
             finish(process, sys.stdout)
 
     @cached_property

@@ -80,7 +80,7 @@ def measure(world_size: int, changes: dict[str, Any]) -> Measured:
         processes = []
         for rank in range(world_size):
             own = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-            processes.append(stack.enter_context(child(command, os.environ | own, stderr=PIPE)))
+            processes.append(stack.enter_context(child(command, env=os.environ | own, stderr=PIPE)))
         outputs = [finish(process) for process in processes]
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     return Measured(*(max(entry[key] for entry in found) for key in ("initialized", "peak_initializing", "peak", "seconds")))

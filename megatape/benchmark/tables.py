@@ -10,7 +10,7 @@ from typing import Any
 
 from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result, measured
-from megatape.benchmark.parts import PARTS, TABLES
+from megatape.benchmark.parts import PARTS
 from megatape.tables import markdown
 
 Results = dict[str, Result]
@@ -18,10 +18,9 @@ Results = dict[str, Result]
 
 def report(results: Results) -> str:
     """The tables of all parts that were measured, and a list of what is missing."""
-    modules = {part.name: part.module for part in PARTS}
-    used = {modules.get(key.partition("/")[0]) for key in results if "/" in key}  # others may lack a package
-    tables = [import_module(f"megatape.benchmark.{name}").table for name in TABLES if name in used]
-    paragraphs = [text for table in tables for text in table(results)]
+    begun = {key.partition("/")[0] for key in results if "/" in key}  # the module of another part may lack a package
+    modules = dict.fromkeys(part.module for part in sorted(PARTS, key=lambda part: part.order) if part.name in begun)
+    paragraphs = [text for module in modules for text in import_module(module).table(results)]
     return "\n\n".join([*paragraphs, *_missing(results)]) + "\n"
 
 

@@ -23,7 +23,7 @@ def test_output_and_failure() -> None:
 
 @pytest.mark.parametrize("own_group", [True, False])
 def test_nothing_is_left_after_the_block(own_group: bool) -> None:
-    with child(python("import time; time.sleep(600)"), own_group=own_group) as process:
+    with child(python("import time; time.sleep(600)"), start_new_session=own_group) as process:
         assert process.poll() is None
     assert process.returncode is not None
 

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from megatape.commands.options import ImportOptions, RunsOptions
 from megatape.commands.paragraphs import show_resumable
 from megatape.errors import UserError
-from megatape.options import Count, option
+from megatape.options import Count, Listed, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
@@ -40,7 +42,7 @@ class Options(RunsOptions, ImportOptions):
         None,
         metavar="OPTIONS",
     )
-    rates: str | None = option(
+    rates: Listed[Annotated[float, Field(gt=0, lt=1)]] | None = option(
         "learning rates, of which the best is chosen for each task and encoding on the validation split (default: the "
         "grid of the size, docs/suite.md); one alone is taken as it is",
         None,
@@ -107,8 +109,8 @@ def _submit(options: Options, plan: "Plan", sbatch: str) -> int:
 
     words = ["study", "suite", "--tasks", options.tasks, "--encodings", options.encodings, "--seeds", str(options.seeds)]
     words += ["--size", options.size, "--out", str(options.out.absolute()), "--jobs", str(options.jobs)]
-    for name, value in (("--rates", options.rates), ("--launcher", options.launcher)):
-        words += [name, value] if value else []
+    words += ["--rates", ",".join(map(str, options.rates))] if options.rates else []
+    words += ["--launcher", options.launcher] if options.launcher else []
     job = submit_array(words, "--cell", len(plan.pairs), options.out, "suite", sbatch)
     logs, table = RunFolder(options.out).job_logs, options.out / "suite.md"
     print(f"job {job}, {len(plan.pairs)} tasks; logs: {logs}; when all have ended: {table}")

@@ -36,24 +36,11 @@ def measure(directory: str, splits: list[str], count: int) -> Scores:
     began, folder = time.monotonic(), RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    row, seed, rate = config.model.encoding, config.training.seed, config.optimizer.learning_rate
     records = []
     for split in splits:
-        reason = inapplicable(task, split, config.model.encoding)
-        scored = None if reason else score_split(model, task, split, count, config.training.seed)
-        records.append(
-            Record(
-                task=task.name,
-                split=split,
-                row=config.model.encoding,
-                kind="encoding",
-                seed=config.training.seed,
-                learning_rate=config.optimizer.learning_rate,
-                score=scored.score if scored else None,
-                reason=reason,
-                asked=scored.asked if scored else 0,
-                curve=scored.curve if scored else (),
-            )
-        )
+        found = inapplicable(task, split, row) or score_split(model, task, split, count, seed)
+        records.append(Record.of(found, task=task.name, split=split, row=row, kind="encoding", seed=seed, learning_rate=rate))
     steps = [json.loads(line) for line in read_metrics(folder.metrics).values()]
     seconds = sum(step["seconds"] for step in steps) + time.monotonic() - began
     loss = steps[-1]["validation_loss"]

@@ -1,10 +1,11 @@
 """The runs of a suite: tasks, encodings, seeds and learning rates, as options and as a file that users edit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from megatape.benchmark.encodings import parse_encodings, parse_names
 from megatape.data.synthetic.task import Size, SyntheticTask
@@ -68,7 +69,7 @@ class _PlanFile(BaseModel):
     tasks: tuple[str, ...]
     encodings: tuple[str, ...]
     seeds: Count
-    rates: tuple[float, ...]
+    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
     left_out: tuple[str, ...] = ()
 
 
@@ -76,8 +77,7 @@ def read_plan(path: Path) -> Plan:
     """The plan in a file that `Plan.write` wrote and a user may have edited. Raises UserError or FileNotFoundError."""
     try:
         found = as_type(read_json(path), _PlanFile)
-        rates = ",".join(map(str, found.rates))
-        plan = parse_plan(found.size, ",".join(found.tasks), ",".join(found.encodings), found.seeds, rates)
+        plan = parse_plan(found.size, ",".join(found.tasks), ",".join(found.encodings), found.seeds, found.rates)
     except FileNotFoundError:
         raise MissingPath(f"no plan at {path}: `budget` writes one") from None
     except UserError as error:
@@ -85,32 +85,19 @@ def read_plan(path: Path) -> Plan:
     return replace(plan, left_out=found.left_out)
 
 
-def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: str | None) -> Plan:
+def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: Sequence[float] | None) -> Plan:
     """The plan that the options of the command describe.
 
     tasks, encodings: names with commas, or `all`. rates: None for the grid of the size.
 
-    Raises UserError for what is unknown or repeated, and for seeds and rates that are not positive.
+    Raises UserError for what is unknown or repeated.
     """
     known = next((each for each in get_args(Size) if each == size), None)
     if known is None:
         raise UserError(f"size: {size!r} is not a size: choose from {', '.join(get_args(Size))}")
     chosen = tuple(ENCODINGS) if encodings == ALL else tuple(parse_encodings(encodings))
+    if rates and len(set(rates)) < len(rates):
+        raise UserError("rates: one is listed twice")
     names = list(SYNTHETIC_TASKS) if tasks == ALL else parse_names("tasks", tasks, SYNTHETIC_TASKS, "a task")
     made = tuple(SYNTHETIC_TASKS[name].load()(name, known) for name in names)
-    return Plan(known, made, chosen, seeds, SIZES[known].rates if rates is None else _parse_rates(rates))
-
-
-def _parse_rates(text: str) -> tuple[float, ...]:
-    rates = []
-    for part in text.split(","):
-        try:
-            rate = float(part)
-        except ValueError:
-            raise UserError(f"rates: {part!r} is not a number: give learning rates such as 1e-3,3e-3") from None
-        if not 0 < rate < 1:
-            raise UserError(f"rates: {part} is not between 0 and 1")
-        if rate in rates:
-            raise UserError(f"rates: {part} is listed twice")
-        rates.append(rate)
-    return tuple(rates)
+    return Plan(known, made, chosen, seeds, SIZES[known].rates if rates is None else tuple(rates))

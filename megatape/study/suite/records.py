@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from megatape.errors import UserError
 from megatape.files import first_fault, write_atomically
+from megatape.study.suite.scoring import Score
 
 Count = Annotated[int, Field(ge=0)]
 NumQuestions = Annotated[int, Field(ge=1)]
@@ -54,6 +55,13 @@ class Record(BaseModel):
             if right > asked:
                 raise UserError(f"the curve has {right} right answers of {asked} at {key}")
         return self
+
+    @classmethod
+    def of(cls, found: Score | str, **place: Any) -> Self:
+        """The record of a score, or of the reason why there is none. place: the other fields."""
+        if isinstance(found, str):
+            return cls(score=None, reason=found, asked=0, curve=(), **place)
+        return cls(reason=None, **found._asdict(), **place)
 
     @property
     def model(self) -> tuple[str, str, str, str, int]:

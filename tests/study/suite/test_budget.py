@@ -65,5 +65,5 @@ def test_what_is_added_first(everything: Plan) -> None:
 
 
 def test_a_small_request_has_its_own_core() -> None:
-    asked = parse_plan("tiny", "copy", "rope,fire", 2, "0.01")
+    asked = parse_plan("tiny", "copy", "rope,fire", 2, [0.01])
     assert fit(asked, COSTS, 22, jobs=1) == asked

@@ -63,13 +63,13 @@ def test_nobody_to_ask(command: Command, trained: list[Plan], tmp_path: Path) ->
     assert f"--budget 12 --out {out} --yes; or edit {file} and give --plan {file} in place of --budget" in errors
     code, printed, errors = command(*ASKED, "--budget", 12, "--out", out, "--yes")
     assert code == 0 and "12 runs" in printed, errors
-    assert facts(*trained) == facts(parse_plan("tiny", "flip_flop,copy", "rope,tape", 3, "0.01")) == facts(read_plan(file))
+    assert facts(*trained) == facts(parse_plan("tiny", "flip_flop,copy", "rope,tape", 3, [0.01])) == facts(read_plan(file))
 
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"tasks": ["copy"], "left_out": ["flip_flop (too long)"]}))
     code, _, errors = command("study", "suite", "--plan", file, "--out", out)
     assert code == 0, errors
-    edited = replace(parse_plan("tiny", "copy", "rope,tape", 3, "0.01"), left_out=("flip_flop (too long)",))
+    edited = replace(parse_plan("tiny", "copy", "rope,tape", 3, [0.01]), left_out=("flip_flop (too long)",))
     assert facts(trained[-1]) == facts(edited)
 
 
@@ -94,7 +94,7 @@ def test_a_user_at_a_terminal_is_asked(
 
 def test_a_plan_that_does_not_fit_the_rest(command: Command, trained: list[Plan], tmp_path: Path) -> None:
     file = tmp_path / PLAN
-    parse_plan("tiny", "copy", "rope", 1, "0.01").write(file)
+    parse_plan("tiny", "copy", "rope", 1, [0.01]).write(file)
     content = json.loads(file.read_text())
     for changes, words, message in [
         ({}, ("--tasks", "copy"), "--tasks: the file of --plan has its own: remove one of them"),

@@ -1,6 +1,7 @@
 """megatape study suite: how models are scored, what is refused, and that the command goes on where it was stopped."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:
     return content
 
 
-def run(out: Path, seeds: int, rates: str = "1e-3,1e-2", only: int | None = None) -> str:
+def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int | None = None) -> str:
     """Output of the command with two encodings."""
     plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
     return "\n".join(suite(plan, out, 1, None, "typed", write_page, only=only))
@@ -87,14 +88,14 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trains one task and encoding; the tables have what all have done so far. Then the models are looked into."""
     with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
-        run(tmp_path, 1, "1e-3", only=2)
-    assert "1 runs, 1 of them to do" in (printed := run(tmp_path, 1, "1e-3", only=1))
+        run(tmp_path, 1, [1e-3], only=2)
+    assert "1 runs, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
     assert {record.row for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"} == {"tape"}
     with locked(tmp_path / "capitals" / "tape"):  # another part does not wait for it
-        assert "not run yet" not in run(tmp_path, 1, "1e-3", only=0)
+        assert "not run yet" not in run(tmp_path, 1, [1e-3], only=0)
         with pytest.raises(ValueError, match="is in use by another study"):
-            run(tmp_path, 1, "1e-3", only=1)
+            run(tmp_path, 1, [1e-3], only=1)
     records = read_records(tmp_path / "results.jsonl")
     assert {record.row for record in records if record.kind == "encoding"} == {"rope", "tape"}
 
@@ -122,7 +123,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("capitals", "measured_here")
 def test_a_failed_run_is_named(tmp_path: Path) -> None:
-    plan = parse_plan("tiny", "capitals", "rope", 1, "1e-3")
+    plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
         list(suite(plan, tmp_path, 1, "false", "typed", write_page))
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()
