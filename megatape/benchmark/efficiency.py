@@ -15,7 +15,7 @@ from torch import Tensor
 from megatape.attention.operation import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.benchmark.encodings import BASELINE, parse_encodings, with_encoding
-from megatape.benchmark.models import compute_dtype, paper_config
+from megatape.benchmark.models import compute_dtype, compute_precision, paper_config
 from megatape.benchmark.timing import Timer, ratio, spread
 from megatape.config import ActivationCheckpointing, ModelConfig, load_config
 from megatape.model.accounting import count_parameters, forward_flops, record_saved
@@ -32,8 +32,11 @@ from megatape.units import format_milliseconds
 class Cost:
     """Counts for one encoding.
 
-    flops: of the forward pass of one sequence. saved, saved_blocks: bytes that autograd keeps for the backward pass of the
-    batch, without weights, of the whole model and of its blocks.
+    Attributes:
+        parameters: Number of weights.
+        flops: FLOPs of the forward pass of one sequence.
+        saved: Bytes that autograd keeps for the backward pass of the batch, without weights.
+        saved_blocks: Those of the blocks alone.
     """
 
     parameters: int
@@ -45,7 +48,12 @@ class Cost:
 class Subject:
     """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
 
-    attention: the preferred backend. checkpointing: training.activation_checkpointing.
+    Attributes:
+        model: The model.
+        tokens: Token ids [B, N].
+        positions: Position ids [B, N].
+        state: State of the encoding at these positions.
+        x: Input of the blocks [B, N, C].
     """
 
     def __init__(
@@ -186,13 +194,13 @@ def report(
     """
     yield reproduced()
     subjects = prepare(config, encodings, length, batch, device, modes)
-    dtype = str(compute_dtype(device)).removeprefix("torch.")
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU with {torch.get_num_threads()} threads"
     on_cpu = f"{'in processor time' if torch.get_num_threads() == 1 else 'in wall time'} (CPU times say little about GPU times)"
     how = "with CUDA events" if device.type == "cuda" else on_cpu
     yield (
-        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, {dtype} on {where}; {rounds} "
-        f"rounds over the encodings, timed {how}: medians, quartiles in parentheses, ratios to {BASELINE} in the same round."
+        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, "
+        f"{compute_precision(device)} on {where}; {rounds} rounds over the encodings, timed {how}: medians, quartiles in "
+        f"parentheses, ratios to {BASELINE} in the same round."
     )
     in_paper = is_paper_shape(config, length)
     yield costs_table({name: subject.cost(length) for name, subject in subjects.items()}, in_paper)

@@ -24,6 +24,11 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
+def compute_precision(device: torch.device) -> str:
+    """The same as training.precision has it."""
+    return str(compute_dtype(device)).removeprefix("torch.")
+
+
 def perturbed_model(config: ModelConfig, seed: int, generator: torch.Generator) -> Transformer:
     """A model with initial weights, except that the zeros of gains and W_up are drawn, so that position updates take effect."""
     model = build_model(config)

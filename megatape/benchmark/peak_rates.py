@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.benchmark.journal import Result
-from megatape.benchmark.models import compute_dtype
+from megatape.benchmark.models import compute_dtype, compute_precision
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.benchmark.tables import Results, rows_of, titled
 from megatape.benchmark.timing import Timer
@@ -25,7 +25,7 @@ def peak_rates(bench: Bench) -> None:
     timer = bench.timer
     dtype = compute_dtype(timer.device)
     bench.measure("copy", partial(_copy, timer, COPIED_TINY if bench.tiny else COPIED))
-    kinds: dict[str, Product] = {str(dtype).removeprefix("torch."): partial(_product, dtype), "fp8": _fp8}
+    kinds: dict[str, Product] = {compute_precision(timer.device): partial(_product, dtype), "fp8": _fp8}
     for kind, multiply in kinds.items():
         for name in ("155m", "1b", "7b"):
             for product, sizes in products(shapes(bench.tiny)[name]).items():

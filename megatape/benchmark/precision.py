@@ -87,10 +87,11 @@ def table(results: Results) -> Iterator[str]:
 class Divergence:
     """Distance of a bfloat16 forward pass from the float32 one with the same weights.
 
-    delta_dtype  precision of what layers add to E in the bfloat16 pass
-    norm         relative difference of the norm of E, after each layer
-    state        norm of the difference of E over the norm of E, after each layer
-    logits       the same for the logits
+    Attributes:
+        delta_dtype: Precision of what layers add to E in the bfloat16 pass.
+        norm: Relative difference of the norm of E, after each layer.
+        state: Norm of the difference of E over the norm of E, after each layer.
+        logits: Norm of the difference of the logits over their norm.
     """
 
     delta_dtype: torch.dtype

@@ -26,7 +26,7 @@ from megatape.tables import markdown
 
 FILES = 2  # each a unit of the preparation, which so reads the source twice: for duplicates, then to write
 VALIDATION_SHARE = 0.1
-NEW_WORDS = 20  # a repeated text spells one word in so many in another way
+NEW_WORDS = 20  # a repeated text spells one word in 20 in another way
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 
@@ -96,27 +96,28 @@ def _prepare(corpus: Corpus, units: list[Unit], output: Path, with_gigatoken: bo
 
 
 def _texts(source: Source, num_bytes: int) -> list[str]:
-    """Documents of so many bytes in all."""
-    given: list[str] = []
-    texts: list[str] = []
-    generator = random.Random(0)
-    left = num_bytes
-    for document in read_documents(source, CorpusCounts()):
-        given.append(document.text)
-        left -= len(document.text.encode())
+    """Documents of at least `num_bytes` in all."""
+    texts, left = [], num_bytes
+    for text in _endless(source):
+        texts.append(text)
+        left -= len(text.encode())
         if left <= 0:
-            return given
-    texts += given
-    while left > 0:
-        for text in given:
+            break
+    return texts
+
+
+def _endless(source: Source) -> Iterator[str]:
+    """The documents of a source, then the same ones with new words, again and again."""
+    originals, generator = [], random.Random(0)
+    for document in read_documents(source, CorpusCounts()):
+        originals.append(document.text)
+        yield document.text
+    while originals:
+        for text in originals:
             words = text.split(" ")
             for place in generator.sample(range(len(words)), -(-len(words) // NEW_WORDS)):
                 words[place] = "".join(generator.sample(words[place], len(words[place])))
-            texts.append(" ".join(words))
-            left -= len(texts[-1].encode())
-            if left <= 0:
-                break
-    return texts
+            yield " ".join(words)
 
 
 def _write(texts: list[str], folder: Path) -> list[Unit]:

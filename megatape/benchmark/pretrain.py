@@ -17,7 +17,7 @@ import torch
 from megatape.benchmark.children import child, finish
 from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result
-from megatape.benchmark.models import compute_dtype
+from megatape.benchmark.models import compute_dtype, compute_precision
 from megatape.benchmark.raw_step import RawStep
 from megatape.benchmark.shapes import shapes
 from megatape.benchmark.tables import Results, rows_of, titled
@@ -78,8 +78,7 @@ class Trials:
         }
 
     def _config(self, encoding: str, stage: int, compiled: bool) -> Config:
-        precision = str(compute_dtype(self.timer.device)).removeprefix("torch.")
-        raw = self.shape.config(encoding, precision).model_dump()
+        raw = self.shape.config(encoding, compute_precision(self.timer.device)).model_dump()
         raw["run"]["directory"] = str(self.folder / f"{encoding} {stage}")
         raw["data"]["path"] = str(self.data)
         raw["training"] |= {"steps": self.steps, "compile": compiled}

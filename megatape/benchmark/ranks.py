@@ -33,10 +33,11 @@ STEPS = 4  # the first one, which allocates, is not timed
 class Measured:
     """Maximum over ranks of resident bytes, beyond those of a process before it builds anything, and of seconds per step.
 
-    initialized        once weights, master weights and optimizer state are filled in
-    peak_initializing  peak until then
-    peak               peak of the whole run
-    seconds            median of the timed steps
+    Attributes:
+        initialized: Bytes once weights, master weights and optimizer state are filled in.
+        peak_initializing: Peak bytes until then.
+        peak: Peak bytes of the whole run.
+        seconds: Median seconds of the timed steps.
     """
 
     initialized: int

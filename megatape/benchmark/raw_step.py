@@ -19,7 +19,11 @@ LEARNING_RATE = 3e-4
 class RawStep:
     """A model with its gradients, its optimizer and a batch of random tokens.
 
-    backend, fp8: as in the section training; compiled, checkpointing: as its compile and activation_checkpointing.
+    Attributes:
+        model: Model with weights in the compute precision.
+        masters: Weights in float32, which the optimizer updates.
+        gradients: Gradients of the weights.
+        tokens: Token ids [B, N + 1].
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from megatape.attention.operation import get_backend, select_backend
 from megatape.benchmark.efficiency import Subject
 from megatape.benchmark.encodings import BASELINE, with_encoding
 from megatape.benchmark.journal import Result
-from megatape.benchmark.models import compute_dtype
+from megatape.benchmark.models import compute_dtype, compute_precision
 from megatape.benchmark.raw_step import RawStep
 from megatape.benchmark.shapes import Shape, shapes
 from megatape.benchmark.tables import Results, met, over_rope, rows_of, titled
@@ -73,13 +73,13 @@ def _steps(bench: Bench, name: str, measure: Measure) -> None:
         backends = _backends(shape, encoding, timer.device)
         for backend in backends[:1] if mode == SELECTIVE else backends:
             checkpointing: ActivationCheckpointing = "selective" if mode == SELECTIVE else "none"
-            config = shape.config(encoding, _precision(timer.device), backend, mode == "compiled", checkpointing)
+            config = shape.config(encoding, compute_precision(timer.device), backend, mode == "compiled", checkpointing)
             bench.measure(f"{encoding}/{backend}/{mode}", partial(measure, timer, shape, config))
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
-    need, _ = attention_needs(shape.config(encoding, _precision(device)), device.type)
+    need, _ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
     able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
     chosen = select_backend(need)
     return [chosen, *(name for name in able if name != chosen)]
@@ -147,10 +147,6 @@ def _rates(shape: Shape, config: Config, seconds: float) -> Result:
     result["config"] = config.model_dump(mode="json")  # for the planner
     peak = peak_flops(config.training.precision)
     return result | ({"MFU": flops / seconds / peak} if peak else {})
-
-
-def _precision(device: torch.device) -> str:
-    return str(compute_dtype(device)).removeprefix("torch.")
 
 
 def table(results: Results) -> Iterator[str]:

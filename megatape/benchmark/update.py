@@ -34,9 +34,10 @@ def update(bench: Bench) -> None:
 
 
 def _problems(device: torch.device) -> dict[str, Callable[..., Problem]]:
-    problems = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation, "update": _update}
+    problems: dict[str, Callable[..., Problem]] = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation}
+    problems["update"] = _update
     if device.type == "cuda" and find_spec("triton"):
-        problems["update by kernel"] = _update_by_kernel
+        problems["update by kernel"] = partial(_update, by_kernel=True)
     return problems
 
 
@@ -49,10 +50,6 @@ def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
     model = shape.model
     q, k, delta = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
     return lambda q, k, *e: rotate_by_state(q, k, PositionState(*e)), [q, k, _state(shape, q.device), delta], []
-
-
-def _update_by_kernel(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
-    return _update(shape, draw, by_kernel=True)
 
 
 def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) -> Problem:

@@ -45,8 +45,8 @@ class Children:
             with self._mutex:
                 if self._stopped:
                     raise Stopped
-                options = {"env": environment, "stdout": file, "pass_fds": [self._lock.fileno()]}
-                process = stack.enter_context(child(command, grace=GRACE, **options))
+                running = child(command, grace=GRACE, env=environment, stdout=file, pass_fds=[self._lock.fileno()])
+                process = stack.enter_context(running)
                 self._groups.add(process.pid)
             status = process.wait()  # a launcher may exit before its ranks do
         with self._mutex:

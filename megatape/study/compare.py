@@ -32,17 +32,23 @@ def compare(
     launcher: str | None,
     command: str,
 ) -> Iterator[str]:
-    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
+    """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
 
-    settings  overrides of the configuration `file`
-    seeds     number of seeds, from training.seed upwards; a seed gives all encodings the same samples in the same order, and
-              weights of the same name the same initial values
-    jobs      runs in parallel
-    launcher  command that starts a Python script on all ranks; None: one process per run
-    command   what the user typed, for the table
+    Args:
+        file: Configuration.
+        settings: Overrides of the configuration.
+        encodings: Variants to compare, with commas between them.
+        seeds: Number of seeds, from training.seed upwards. A seed gives all encodings the same samples in the same order, and
+            weights of the same name the same initial values.
+        out: Folder of the comparison.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the table.
 
-    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed.
+    Raises:
+        UserError: An argument or a run in `out` does not fit; before training.
+        OSError: A file cannot be read or written.
+        RunsFailed: Runs failed; at the end.
     """
     machine = Machine(jobs, launcher)
     base = load_config(file, settings)

@@ -39,17 +39,24 @@ def finetune(
     launcher: str | None,
     command: str,
 ) -> Iterator[str]:
-    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
+    """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
 
-    folder    the base: a model of transformers, or an import of one
-    length    tokens per sample and the longest that is tested; None for twice those that the base is made for
-    settings  overrides of the recipe that an import gives; the methods' own cannot be overridden
-    jobs      runs in parallel
-    launcher  command that starts a Python script on all ranks; None: one process per run
-    command   what the user typed, for the table
+    Args:
+        folder: The base, a model of transformers or an import of one.
+        data: Data directory.
+        methods: Methods to compare, with commas between them.
+        length: Tokens per sample and the longest that is tested; None for twice those that the base is made for.
+        steps: Steps of each method.
+        settings: Overrides of the recipe that an import gives; the methods' own cannot be overridden.
+        out: Folder of the comparison.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the table.
 
-    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed.
+    Raises:
+        UserError: An argument or a run in `out` does not fit; before training.
+        OSError: A file cannot be read or written.
+        RunsFailed: Runs failed; at the end.
     """
     names = parse_methods(methods)
     machine = Machine(jobs, launcher)
@@ -74,7 +81,7 @@ def finetune(
             check_text(config, length)
             check_exportable(config)
             if name == BASE:
-                config, train = _as_it_was(config, base), None
+                config, train = _base_config(config, base), None
             else:
                 train = machine.pretrain(str(imported / "config.json"), overrides)
             run = RunFolder(out / name)
@@ -113,8 +120,8 @@ def _check_free(settings: Sequence[str], taken: set[str]) -> None:
                 raise UserError(f"set {key}: the study sets {other} itself: leave it out")
 
 
-def _as_it_was(config: Config, base: Base) -> Config:
-    """The base's own model, to be tested beyond its length, in a configuration that is otherwise that of the methods."""
+def _base_config(config: Config, base: Base) -> Config:
+    """Configuration of the base, to be tested beyond its length: that of the methods with its own model."""
     model = base.architecture.model.model_copy(update={"max_positions": config.data.sequence_length})
     export = config.export.model_copy(update={"family": base.architecture.theirs.model_type})
     return config.model_copy(update={"model": model, "export": export})

@@ -41,11 +41,12 @@ RunT = TypeVar("RunT", bound=Result)
 class Run(Generic[RunT]):
     """A model of a study.
 
-    name     for messages
-    config   what `pretrain` makes of its command; run.directory is the run's folder
-    train    the command that trains it to its last step, from where it is; None if it is measured as it is
-    measure  result file -> the function that returns the result, and its arguments
-    read     of a result file
+    Attributes:
+        name: Name in messages.
+        config: Configuration that `pretrain` makes of its command; run.directory is the run's folder.
+        train: Command that trains it to its last step, from where it is; None if it is measured without training.
+        measure: By result file, the function that returns the result, and its arguments.
+        read: Reads a result file.
     """
 
     name: str
@@ -119,13 +120,15 @@ class Run(Generic[RunT]):
 
 
 class Machine:
-    """Where runs are trained: `jobs` at a time, each on a GPU of its own or with an equal share of the cores.
+    """Trains `jobs` runs at a time, each on a GPU of its own or with an equal share of the cores.
 
-    launcher: command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
-    Raises UserError if the machine has too few GPUs.
+    Attributes:
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
     """
 
     def __init__(self, jobs: int, launcher: str | None) -> None:
+        """Raises UserError if the machine has too few GPUs."""
         self.jobs, self.launcher = jobs, launcher
         self._environments = _environments(jobs, launcher)
 
@@ -135,7 +138,7 @@ class Machine:
         return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:
-        """Train and measure whatever is missing; yields progress messages and returns an error for each run that failed.
+        """Train and measure the missing runs; yields progress messages and returns an error for each run that failed.
 
         lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they.
         """

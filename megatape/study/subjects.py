@@ -24,9 +24,12 @@ DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 class Subject:
     """A float32 model on the CPU, and sequences for it.
 
-    label   its encoding, with the checkpoint if several models have that encoding
-    source  where it comes from
-    tokens  [S, N]; each sequence starts with the token `bos`
+    Attributes:
+        label: Its encoding, with the checkpoint if several models have that encoding.
+        source: Description of its origin.
+        model: The model.
+        tokens: Sequences [S, N]; each starts with the token `bos`.
+        bos: Id of the token that begins a text.
     """
 
     label: str

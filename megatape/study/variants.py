@@ -14,9 +14,10 @@ SCALINGS = ("linear", "theta", "yarn")  # llama3 takes more than two lengths
 class Variant:
     """One row of a comparison.
 
-    trained   its label without the scaling; variants with the same one share their training
-    settings  overrides of the configuration for training
-    scaling   kind of model.scaling for tests that are longer than training, or None
+    Attributes:
+        trained: Label without the scaling; variants with the same one share their training.
+        settings: Overrides of the configuration for training.
+        scaling: Kind of model.scaling for tests that are longer than training, or None.
     """
 
     trained: str

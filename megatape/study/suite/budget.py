@@ -18,9 +18,10 @@ CORE_SEEDS = 3
 class Costs:
     """Seconds that runs are expected to take.
 
-    start      to start the processes of a run
-    tasks      a run of each task with the encoding `rope`, without the start
-    encodings  how many times as long each encoding takes
+    Attributes:
+        start: Seconds to start the processes of a run.
+        tasks: Seconds of a run of each task with the encoding `rope`, without the start.
+        encodings: Factor of each encoding on these seconds.
     """
 
     start: float

@@ -43,13 +43,14 @@ class Shares(NamedTuple):
 class AttentionView:
     """What one model does at the answers.
 
-    right          whether each answer is, bool [A]
-    said           the characters that the model gives for it
-    right_without  whether it is if no block adds to e, bool [A]; None if none does
-    layers         of each layer, the shares
-    moved          of each layer, D, what blocks have added to e: its norm over that of e's initial value, at the query, [A];
-                   None where nothing has been added
-    gains          of each layer, those of the attention update; None without it
+    Attributes:
+        right: Whether each answer is right, bool [A].
+        said: Characters that the model gives for each answer.
+        right_without: Whether each answer is right if no block adds to e, bool [A]; None if none does.
+        layers: Shares of attention of each layer.
+        moved: For each layer, D, the sum of what blocks have added to e: its norm over that of e's initial value, at the query,
+            [A]; None where nothing has been added.
+        gains: Gains of the attention update of each layer; None without it.
     """
 
     right: Tensor

@@ -17,14 +17,18 @@ NumQuestions = Annotated[int, Field(ge=1)]
 class Record(BaseModel):
     """The score of one model on one split of a task.
 
-    row            an encoding's label, or a baseline's name
-    seed           training.seed of the run; None for a baseline without one
-    learning_rate  that the run was trained with; None for a baseline without one
-    score          0 to 1: share of right answers, or of examples whose answers are all right, as the task says; None where the
-                   encoding can't do the split
-    reason         why there is no score; None where there is one
-    asked          the number of answers or examples that the score is a share of
-    curve          (length or distance, right, asked), by length or distance
+    Attributes:
+        task: Name of the task.
+        split: Name of the split.
+        row: Encoding's label, or name of a baseline.
+        kind: Kind of row.
+        seed: training.seed of the run; None for a baseline without one.
+        learning_rate: Learning rate of the run; None for a baseline without one.
+        score: Share of right answers, or of examples whose answers are all right, as the task says, 0 to 1; None where the
+            encoding can't do the split.
+        reason: Reason why there is no score; None where there is one.
+        asked: Number of answers or examples that the score is a share of.
+        curve: (length or distance, right, asked), by length or distance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -41,16 +41,22 @@ def suite(
     write_page: WritePage,
     only: int | None = None,
 ) -> Iterator[str]:
-    """Train and score whatever is missing; yields progress messages, then the tables.
+    """Train and score the missing runs; yields progress messages, then the tables.
 
-    jobs        runs in parallel
-    launcher    command that starts a Python script on all ranks; None: one process per run
-    command     what the user typed, for the tables
-    write_page  of megatape/report/suite_page.py
-    only        the number of the one task and encoding to train, as a task of an array job; the tables have all
+    Args:
+        plan: Tasks, encodings, seeds and learning rates.
+        out: Folder of the suite.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the tables.
+        write_page: `write_page` of megatape/report/suite_page.py.
+        only: Number of the one task and encoding to train, as a task of an array job; the tables have all.
 
-    When it is interrupted, it writes the tables of what there is. Raises UserError or OSError before training if `out` holds
-    other definitions, sizes or shapes, RunsFailed at the end if runs failed.
+    When it is interrupted, it writes the tables of the results so far.
+
+    Raises:
+        UserError: `out` holds other definitions, sizes or shapes; before training.
+        RunsFailed: Runs failed; at the end.
     """
     machine = Machine(jobs, launcher)
     for task in plan.tasks:
