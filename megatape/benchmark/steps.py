@@ -5,7 +5,7 @@ Eager and compiled, and with selective activation checkpointing; in the same rou
 Times, tokens and FLOPs a second, and activations against the planner's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from statistics import median
@@ -41,7 +41,8 @@ LAYER_TARGET = 1.23  # attention layer, forward: what the paper's fused one take
 SAVED_TARGET = 1.08  # bytes that a training step keeps for its backward pass
 MFU_TARGET = ("1b", 0.45)
 
-SELECTIVE = "selective"  # a mode beside eager and compiled
+SELECTIVE, LAYER = "selective", "attention layer"
+STEP_MODES = ("eager", "compiled", SELECTIVE)
 
 Measure = Callable[[Timer, Shape, Config], Result]
 
@@ -51,7 +52,7 @@ def at_155m(bench: Bench) -> None:
     timer, shape = bench.timer, shapes(bench.tiny)["155m"]
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
-            bench.measure(f"{encoding}/{backend}/attention layer", partial(_layer, timer, shape, encoding, backend))
+            bench.measure(f"{encoding}/{backend}/{LAYER}", partial(_layer, timer, shape, encoding, backend))
     _steps(bench, "155m", _whole)
 
 
@@ -67,7 +68,7 @@ def at_7b(bench: Bench) -> None:
 
 def _steps(bench: Bench, name: str, measure: Measure) -> None:
     timer, shape = bench.timer, shapes(bench.tiny)[name]
-    for mode, encoding in product(("eager", "compiled", SELECTIVE), (BASELINE, "tape")):
+    for mode, encoding in product(STEP_MODES, (BASELINE, "tape")):
         if mode == "compiled" and bench.tiny and (name, encoding) != ("155m", "tape"):
             continue  # compiling once takes longer than all the rest
         backends = _backends(shape, encoding, timer.device)
@@ -156,56 +157,39 @@ def table(results: Results) -> Iterator[str]:
 
 
 def _targets(results: Results) -> Iterator[str]:
+    cases = [(f"training step at {shape}", _ratios(results, shape), target) for shape, target in STEP_TARGETS.items()]
+    for shape in ("155m", "1b"):
+        cases.append((f"saved activations at {shape}", _ratios(results, shape, ("eager",), "saved bytes"), SAVED_TARGET))
+    cases.append(("attention layer forward at 155m", _ratios(results, "155m", (LAYER,)), LAYER_TARGET))
     rows = []
-    for shape, target in STEP_TARGETS.items():
-        ratios = _step_ratios(results, shape)
-        tape = [ratio for (encoding, _, _), ratio in ratios.items() if encoding == "tape"]
-        rows.append(_target(f"training step at {shape}, TAPE over RoPE", min(tape, default=None), target))
-    for shape in STEP_TARGETS:
-        saved = _saved_ratios(results, shape)
-        if shape != "7b":
-            rows.append(
-                _target(f"saved activations at {shape}, TAPE over RoPE", min(saved.values(), default=None), SAVED_TARGET)
-            )
-    layers = over_rope({(w[0], w[1]): r["ratio"] for w, r in rows_of(results, "step 155m") if w[-1] == "attention layer"})
-    tape = [ratio for (encoding, _), ratio in layers.items() if encoding == "tape"]
-    rows.append(_target("attention layer forward at 155m, TAPE over RoPE", min(tape, default=None), LAYER_TARGET))
+    for name, ratios, target in cases:
+        if tape := [ratio for (encoding, *_), ratio in ratios.items() if encoding == "tape"]:
+            rows.append([f"{name}, TAPE over RoPE", f"{min(tape):.3f}", f"at most {target}", met(min(tape) <= target)])
     shape, share = MFU_TARGET
-    reached = [r["MFU"] for w, r in rows_of(results, f"step {shape}") if w[0] == "tape" and "MFU" in r]
+    reached = [r["MFU"] for words, r in rows_of(results, f"step {shape}") if words[0] == "tape" and "MFU" in r]
     if reached:
         rows.append([f"MFU of TAPE at {shape}", f"{max(reached):.0%}", f"at least {share:.0%}", met(max(reached) >= share)])
-    yield from titled("Targets", ["", "measured", "target", "met"], [row for row in rows if row])
+    yield from titled("Targets", ["", "measured", "target", "met"], rows)
 
 
-def _target(name: str, ratio: float | None, target: float) -> list[str]:
-    return [] if ratio is None else [name, f"{ratio:.3f}", f"at most {target}", met(ratio <= target)]
-
-
-def _step_ratios(results: Results, shape: str) -> dict[tuple[str, str, str], float]:
-    """Encoding, backend, mode -> time over the fastest RoPE."""
-    return over_rope(
-        {(w[0], w[1], w[2]): r["ratio"] for w, r in rows_of(results, f"step {shape}") if w[2] != "attention layer"}
-    )
-
-
-def _saved_ratios(results: Results, shape: str) -> dict[str, float]:
-    """Backend of TAPE -> saved bytes over the least of RoPE, without activation checkpointing."""
-    saved = {
-        (w[0], w[1]): r["saved bytes"] for w, r in rows_of(results, f"step {shape}") if w[2] == "eager" and "saved bytes" in r
-    }
-    return {backend: ratio for (encoding, backend), ratio in over_rope(saved).items() if encoding == "tape"}
+def _ratios(
+    results: Results, shape: str, modes: Sequence[str] = STEP_MODES, field: str = "ratio"
+) -> dict[tuple[str, ...], float]:
+    """(encoding, backend, mode) -> a figure over that of the fastest RoPE, or of the RoPE with the least of it."""
+    steps = rows_of(results, f"step {shape}")
+    return over_rope({tuple(words): r[field] for words, r in steps if words[2] in modes and field in r})
 
 
 def _step_table(results: Results) -> Iterator[str]:
     rows = []
     for shape in STEP_TARGETS:
-        ratios = _step_ratios(results, shape)
-        for words, r in rows_of(results, f"step {shape}"):
-            if (key := (words[0], words[1], words[2])) in ratios:
-                bytes_ = [format_bytes(r[name]) if name in r else "" for name in ("saved bytes", "peak bytes", "planned bytes")]
+        ratios = _ratios(results, shape)
+        for key, r in ((tuple(words), r) for words, r in rows_of(results, f"step {shape}")):
+            if key in ratios:
+                sizes = [format_bytes(r[name]) if name in r else "" for name in ("saved bytes", "peak bytes", "planned bytes")]
                 mfu = f"{r['MFU']:.1%}" if "MFU" in r else ""
                 label = f"{shape}, from {' and '.join(r['extrapolated from'])} layers" if "extrapolated from" in r else shape
                 numbers = [format_milliseconds(r["seconds"]), f"{ratios[key]:.3f}", f"{r['tokens/s']:,.0f}", mfu]
-                rows.append([label, *key, *numbers, *bytes_])
+                rows.append([label, *key, *numbers, *sizes])
     header = ["shape", "encoding", "attention", "", "ms", "over the fastest RoPE", "tokens/s", "MFU"]
     yield from titled("Training steps", [*header, "saved", "peak of activations", "planned"], rows)
