@@ -1,6 +1,7 @@
 """megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +66,7 @@ def run(options: Options) -> int:
     if options.budget is not None:
         confirmed = _confirm(options, plan, options.budget)
         if confirmed is None:
+            print("nothing was trained")
             return 0
         plan = confirmed
     if options.slurm is not None:
@@ -100,7 +102,10 @@ def _confirm(options: Options, asked: "Plan", minutes: float) -> "Plan | None":
             "`budget`"
         )
     print(f"It is in {file}: edit it if you like.")
-    return read_plan(file) if input("Train it? [y/N] ").strip().lower() in ("y", "yes") else None
+    answer = ""
+    with suppress(EOFError):  # Ctrl-D
+        answer = input("Train it? [y/N] ")
+    return read_plan(file) if answer.strip().lower() in ("y", "yes") else None
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> int:

@@ -73,23 +73,26 @@ def test_nobody_to_ask(command: Command, trained: list[Plan], tmp_path: Path) ->
     assert facts(trained[-1]) == facts(edited)
 
 
-@pytest.mark.parametrize("answer", ["y", "", "no"])
+@pytest.mark.parametrize("answer", ["y", "", "no", None])
 def test_a_user_at_a_terminal_is_asked(
-    command: Command, trained: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+    command: Command, trained: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None
 ) -> None:
-    """Before the answer the user may edit the file."""
+    """Before the answer the user may edit the file. No answer is a no."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     file = tmp_path / PLAN
 
     def ask(question: str) -> str:
         file.write_text(file.read_text().replace('"seeds": 3', '"seeds": 2'))
+        if answer is None:
+            raise EOFError
         return answer
 
     monkeypatch.setattr(builtins, "input", ask)
     code, printed, errors = command(*ASKED, "--budget", 12, "--out", tmp_path)
     assert code == 0 and f"It is in {file}" in printed, errors
     assert [plan.seeds for plan in trained] == ([2] if answer == "y" else [])
+    assert ("nothing was trained" in printed) == (answer != "y")
 
 
 def test_a_plan_that_does_not_fit_the_rest(command: Command, trained: list[Plan], tmp_path: Path) -> None:
