@@ -1,14 +1,20 @@
-"""Figures of the paper (arXiv 2501.00712) that evaluations and studies show beside their own."""
+"""The paper's figures (arXiv 2501.00712) that studies and benchmarks print beside their own."""
 
 from dataclasses import dataclass
+
+# The 155M model, without layers and length.
+SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
 
 
 @dataclass(frozen=True)
 class PaperCost:
-    """One encoding with 12 layers of PAPER_SHAPE on one sequence of 1024 tokens.
+    """Costs of an encoding with COST_LAYERS layers of SHAPE on one sequence of COST_LENGTH tokens.
 
-    parameters: in units of 2^20. flops, multiply_adds: of the forward pass, in units of 10^9. attention_seconds: of one
-    attention layer.
+    Attributes:
+        parameters: in units of 2^20.
+        flops: FLOPs of the forward pass, in units of 10^9.
+        multiply_adds: multiply-adds of the forward pass, in units of 10^9.
+        attention_seconds: seconds of one attention layer.
     """
 
     parameters: float

@@ -21,3 +21,8 @@ def format_time(seconds: float) -> str:
 def format_number(value: float, digits: int = 4) -> str:
     """A number with this many digits, whole from 10,000 on; nothing for NaN."""
     return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"
+
+
+def format_milliseconds(seconds: float) -> str:
+    """Seconds in milliseconds, with about three digits."""
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"

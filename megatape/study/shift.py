@@ -25,9 +25,10 @@ ADDED, SHIFTED = "added tokens", "shifted ids"
 class Change:
     """What a shift changed, over the original tokens.
 
-    attention     `attention_difference` of each layer
-    dot_products  `dot_product_difference` of each layer; empty for an encoding without position tensors
-    logits        largest absolute difference over the largest absolute logit
+    Attributes:
+        attention: `attention_difference` of each layer.
+        dot_products: `dot_product_difference` of each layer; empty for an encoding without position tensors.
+        logits: Largest absolute difference over the largest absolute logit.
     """
 
     attention: list[float]

@@ -18,7 +18,7 @@ from megatape.report.suite_page import write_page
 from megatape.tasks.engine.task import Measure
 from tests.helpers.contrast import contrast
 from tests.helpers.reports import HOSTILE, make_results, make_run
-from tests.study.suite.example import make_records
+from tests.helpers.suite_records import make_records
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -104,18 +104,7 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
                 for sample in samples
             ]
             scored = score_answers(task, samples, right)
-            yield Record(
-                task=task.name,
-                split=split,
-                row=row,
-                kind="baseline",
-                seed=None,
-                learning_rate=None,
-                score=scored.score,
-                reason=None,
-                asked=scored.asked,
-                curve=scored.curve,
-            )
+            yield Record.of(scored, task=task.name, split=split, row=row, kind="baseline", seed=None, learning_rate=None)
 
 
 def _answer_tokens(task: SyntheticTask, sample: SyntheticSample) -> list[str]:

@@ -8,7 +8,13 @@ from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 
 
 class Score(NamedTuple):
-    """As study/suite/records.py has them: the share that is right, of how many, and (key, right, asked) by the answers' key."""
+    """Score of a model on one split.
+
+    Attributes:
+        score: Share of right answers.
+        asked: Number of answers.
+        curve: (key, right, asked) by the answers' key.
+    """
 
     score: float
     asked: int
