@@ -22,7 +22,6 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit import Summary
-from megatape.data.prepare.unit_lease import LeaseTimeouts
 from megatape.data.shards.index import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
@@ -32,6 +31,7 @@ from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.hf.imports.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
+from megatape.runtime.lease import LeaseTimeouts
 from megatape.study.outcome import Outcome
 from megatape.tasks.engine.journal import Journal
 from megatape.tasks.passkey import Prediction as PasskeyPrediction
