@@ -5,7 +5,6 @@ put a space before a text, and shows the beginning of a stop string. Nor is its 
 stop string that begins in the prompt.
 """
 
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
