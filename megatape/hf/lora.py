@@ -14,7 +14,7 @@ from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.checkpoint import Checkpoint, check_parameters, stored_dtype
+from megatape.hf.checkpoint import Checkpoint, check_parameters, dtype_name, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
 from megatape.hf.weights import checked
@@ -83,7 +83,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
             for name in checkpoint.names()
             if name not in names
         }
-        record = {"format": 1, "trained_from": config.training.init_from, "dtype": str(dtype).removeprefix("torch.")}
+        record = {"format": 1, "trained_from": config.training.init_from, "dtype": dtype_name(dtype)}
         write_file(folder / BASE, [as_json(record | {"sha256": hashes})])
 
 

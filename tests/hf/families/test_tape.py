@@ -1,6 +1,7 @@
 """The code of exported models: of each encoding its own, also of one from outside the package."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from transformers import AutoModelForCausalLM
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
-from megatape.hf.families import family_of
+from megatape.hf.families import family_named, family_of
 from megatape.hf.families.tape import CODE
 from megatape.hf.loading import load_exported
+from megatape.hf.modeling.encodings import ENCODINGS as INSTALLED
 from megatape.model.build import build_model
 from megatape.plan.report import report
 from megatape.registry import ENCODINGS, EncodingEntry
@@ -73,6 +75,13 @@ def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyP
     raw_config["model"]["encoding"] = "learned_slopes"
     with pytest.raises(ValueError, match=r"no architecture of exported models has model\.encoding learned_slopes"):
         family_of(parse_config(raw_config, "test"))
+
+
+def test_code_that_disagrees_with_the_registry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(INSTALLED, "alibi", raising=False)
+    monkeypatch.setitem(ENCODINGS, "alibi", replace(ENCODINGS["alibi"], scalable=True))
+    with pytest.raises(ValueError, match=r"encoding_alibi.py: Alibi.scalable is not True, as the registry has it"):
+        family_named("tape").new_config({"encoding": "alibi"})
 
 
 def test_the_table_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
