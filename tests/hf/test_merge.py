@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from megatape.hf.export import export
+from megatape.hf.imports.importer import import_model
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
 from tests.conftest import Command
@@ -46,6 +47,17 @@ def test_an_adapter_knows_its_base(sentencepiece_model: Path, tmp_path: Path, co
     (tmp_path / "adapter" / "base.json").unlink()
     assert "no base.json" in command("export", tmp_path / "adapter", tmp_path / "none", "--base", tmp_path / "base")[2]
     assert not list(tmp_path.glob("none*"))
+
+
+def test_an_import_stands_for_its_base(sentencepiece_model: Path, tmp_path: Path, command: Command) -> None:
+    checkpoint, _ = adapted(sentencepiece_model, **CASES["adapters"])
+    export_adapter(checkpoint, tmp_path / "adapter")
+    export(checkpoint, tmp_path / "merged")
+    export(checkpoint, tmp_path / "base", merge=False)
+    import_model(tmp_path / "base", tmp_path / "import", "rope", None)
+    status, _, errors = command("export", tmp_path / "adapter", tmp_path / "out", "--base", tmp_path / "import")
+    assert status == 0, errors
+    assert_equal_folders(tmp_path / "out", tmp_path / "merged")
 
 
 def assert_equal_folders(found: Path, expected: Path) -> None:
