@@ -42,6 +42,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .configuration_tape import TapeConfig
 from .encoding import Encoding, LayerBias
 
 
@@ -58,6 +59,8 @@ class SlopeBias(LayerBias):
 
 
 class LearnedSlopes(Encoding):
+    config: TapeConfig
+
     def bias(self) -> LayerBias:
         return SlopeBias(self.config.num_attention_heads)
 """
