@@ -46,7 +46,7 @@ class TapeConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
-        from .encodings import ENCODINGS  # here, because they are configured by this class
+        from .encodings import ENCODINGS  # here, so that the file of an encoding may import this one
 
         if self.encoding is None:
             self.encoding = next(iter(ENCODINGS))

@@ -7,8 +7,7 @@ channel of the state.
 from typing import ClassVar
 
 from torch import Tensor, nn
-
-from .configuration_tape import TapeConfig
+from transformers import PreTrainedConfig
 
 
 class LayerBias(nn.Module):
@@ -38,12 +37,15 @@ class StateUpdate(nn.Module):
 
 
 class Encoding:
-    """A position encoding. Every answer of this base is "nothing": the model sees no positions but through its causal mask."""
+    """A position encoding of a model with this TapeConfig.
+
+    Every answer of this base is "nothing": the model sees no positions but through its causal mask.
+    """
 
     scalable: ClassVar[bool] = False  # whether rope_parameters may scale its frequencies
     attention_moves_state: ClassVar[bool] = False  # with the weights that move the values
 
-    def __init__(self, config: TapeConfig) -> None:
+    def __init__(self, config: PreTrainedConfig) -> None:
         self.config = config
 
     def positions(self, position_ids: Tensor, length: Tensor | None) -> Tensor:

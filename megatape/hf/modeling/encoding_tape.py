@@ -9,9 +9,9 @@ Shapes as in encoding.py; I inner size of the update. e [B, N, L, R] holds R/2 c
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-from .configuration_tape import TapeConfig
 from .encoding import StateUpdate
 from .rotary import RotaryEncoding
 
@@ -22,7 +22,7 @@ class TapeUpdate(StateUpdate):
     attention, feed_forward: whether there is an update by either. The ablations override the shapes and the two products.
     """
 
-    def __init__(self, config: TapeConfig, attention: bool = True, feed_forward: bool = True) -> None:
+    def __init__(self, config: PreTrainedConfig, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
         self.channels = config.num_key_value_heads
         self.attention, self.feed_forward = attention, feed_forward
@@ -43,7 +43,7 @@ class TapeUpdate(StateUpdate):
             init.normal_(self.content, mean=0.0, std=std)
             init.normal_(self.down, mean=0.0, std=std)
 
-    def shapes(self, config: TapeConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    def shapes(self, config: PreTrainedConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Of gain, W_up and W_down."""
         inner, channels = config.position_size, config.num_key_value_heads
         return (config.num_attention_heads,), (inner, channels), (channels, inner)

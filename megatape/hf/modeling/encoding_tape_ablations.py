@@ -1,8 +1,8 @@
 """TAPE with a part left out or changed. Shapes as in encoding_tape.py."""
 
 from torch import Tensor
+from transformers import PreTrainedConfig
 
-from .configuration_tape import TapeConfig
 from .encoding import StateUpdate
 from .encoding_tape import Tape, TapeUpdate
 from .rotary import all_channels, rotary_parts
@@ -31,7 +31,7 @@ class TapeMlpOnly(Tape):
 class SeparateUpdate(TapeUpdate):
     """gain [H, 2], and W_up, W_down twice, one upon the other: cosines first."""
 
-    def shapes(self, config: TapeConfig) -> Shapes:
+    def shapes(self, config: PreTrainedConfig) -> Shapes:
         inner, channels = config.position_size, config.num_key_value_heads
         return (config.num_attention_heads, 2), (2 * inner, channels), (2 * channels, inner)
 
@@ -68,7 +68,7 @@ class WideTape(Tape):
 class VectorUpdate(TapeUpdate):
     """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels."""
 
-    def shapes(self, config: TapeConfig) -> Shapes:
+    def shapes(self, config: PreTrainedConfig) -> Shapes:
         inner, size = config.position_size, config.head_dim
         return (size,), (inner, size), (size, inner)
 
@@ -90,7 +90,7 @@ class TapeVector(WideTape):
 class SeparateVectorUpdate(VectorUpdate):
     """The same with weights of their own for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
-    def shapes(self, config: TapeConfig) -> Shapes:
+    def shapes(self, config: PreTrainedConfig) -> Shapes:
         inner, size = config.position_size, config.head_dim
         return (2, size), (2 * inner, size), (2 * size, inner)
 
@@ -113,7 +113,7 @@ class TapeVectorNoRotationEquivariance(WideTape):
 class FlatUpdate(TapeUpdate):
     """W_up [I, L R] and W_down [L R, I] act on all of a token's cosines, and in the same way on its sines."""
 
-    def shapes(self, config: TapeConfig) -> Shapes:
+    def shapes(self, config: PreTrainedConfig) -> Shapes:
         inner, flat = config.position_size, config.num_key_value_heads * config.head_dim
         return (config.num_attention_heads,), (inner, flat), (flat, inner)
 

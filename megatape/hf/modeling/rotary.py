@@ -4,12 +4,12 @@ import math
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
-from .configuration_tape import TapeConfig
 from .encoding import Encoding
 
 
-def frequencies(config: TapeConfig) -> tuple[Tensor, float]:
+def frequencies(config: PreTrainedConfig) -> tuple[Tensor, float]:
     """Radians per token of the R/2 planes, float64, and the modulus of the rotations, as config.rope_parameters say."""
     rope, size = config.rope_parameters, config.head_dim
     base, kind = rope["rope_theta"], rope["rope_type"]
@@ -34,7 +34,7 @@ def frequencies(config: TapeConfig) -> tuple[Tensor, float]:
     return thetas / rope["factor"] * ramp + thetas * (1 - ramp), modulus
 
 
-def rotary_parts(config: TapeConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
+def rotary_parts(config: PreTrainedConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the angles at positions [B, N], float64 [B, N, R/2] each.
 
     In float32 the angles are wrong by 3e-4 at position 131072.
@@ -44,7 +44,7 @@ def rotary_parts(config: TapeConfig, positions: Tensor) -> tuple[Tensor, Tensor]
     return angles.cos() * size, angles.sin() * size
 
 
-def all_channels(config: TapeConfig, *parts: Tensor) -> Tensor:
+def all_channels(config: PreTrainedConfig, *parts: Tensor) -> Tensor:
     """Parts [B, N, ...] side by side as a float32 state [B, N, L, W] that is the same for all channels."""
     state = torch.cat(parts, dim=-1).to(torch.float32)
     return state[:, :, None].expand(-1, -1, config.num_key_value_heads, -1)

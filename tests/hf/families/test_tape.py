@@ -1,88 +1,30 @@
-"""A position encoding from outside the package: its class, its code for exported models, and one registry line are all it
-takes."""
+"""The code of exported models: of each encoding its own, also of one from outside the package."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from megatape.attention.operation import Attends
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
-from megatape.hf.families import family_of
+from megatape.hf.families import family_named, family_of
+from megatape.hf.families.tape import CODE
 from megatape.hf.loading import load_exported
+from megatape.hf.modeling.encodings import ENCODINGS as INSTALLED
 from megatape.model.build import build_model
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
 from megatape.plan.report import report
 from megatape.registry import ENCODINGS, EncodingEntry
-from megatape.runtime.topology import Topology
 from tests import bounds
 from tests.bounds import assert_close
-from tests.training.cases import train_cases
+from tests.helpers.exports import Exported
+from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.own_encoding import EXPORTED, FILE, LINE, START
 from tests.workers import run_workers
-
-START = 0.25
-
-
-class SlopeBias(LayerBias):
-    """-slope times distance with a learned slope for each head."""
-
-    def __init__(self, num_heads: int, axis: Axis) -> None:
-        super().__init__()
-        self.slope = parameter((num_heads,), axis, 0, init=START, lr_scale=3.0)
-
-    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        return (-self.slope.float()[:, None] * torch.arange(q.shape[1], dtype=torch.float32, device=q.device),)
-
-
-class LearnedSlopes(Encoding):
-    """ALiBi with slopes that are learned."""
-
-    attends: ClassVar[Attends] = "distance bias"
-
-    def bias(self, axis: Axis) -> LayerBias:
-        return SlopeBias(self.config.num_heads, axis)
-
-
-EXPORTED = """
-import torch
-from torch import Tensor, nn
-from transformers import initialization as init
-
-from .encoding import Encoding, LayerBias
-
-
-class SlopeBias(LayerBias):
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.empty(num_heads))
-
-    def forward(self, distance: Tensor, state: Tensor | None) -> Tensor:
-        return (-self.slope.float()[:, None, None] * distance)[None]
-
-    def init_weights(self, std: float) -> None:
-        init.constant_(self.slope, 0.25)
-
-
-class LearnedSlopes(Encoding):
-    def bias(self) -> LayerBias:
-        return SlopeBias(self.config.num_attention_heads)
-"""
-FILE = "encoding_learned_slopes"
-LINE = {"learned_slopes": EncodingEntry(f"{__name__}:LearnedSlopes", "learned slopes", f"{FILE}:LearnedSlopes")}
-
-
-def train(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    """train_cases in a process that knows the encoding."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENCODINGS, *next(iter(LINE.items())))
-        return train_cases(payload, topology)
 
 
 @pytest.mark.slow
@@ -92,7 +34,9 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
     monkeypatch.setitem(ENCODINGS, *next(iter(LINE.items())))
     raw_config["model"]["encoding"] = "learned_slopes"
     case = {"name": "new", "set": {"zero.stage": 3, "parallel.tp": 2}}
-    (answers, _) = run_workers(f"{__name__}:train", 2, {"config": raw_config, "cases": [case]}, tmp_path / "workers")
+    (answers, _) = run_workers(
+        "tests.helpers.own_encoding:train", 2, {"config": raw_config, "cases": [case]}, tmp_path / "workers"
+    )
     assert answers == [{"step": 0, "samples": 0}]
 
     checkpoint = CheckpointReader(tmp_path / "run" / "new" / "checkpoints" / "step-00000004")
@@ -125,7 +69,39 @@ def test_it_trains_plans_and_exports(raw_config: dict[str, Any], tmp_path: Path,
 
 
 def test_without_exported_code_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any]) -> None:
-    monkeypatch.setitem(ENCODINGS, "learned_slopes", EncodingEntry(f"{__name__}:LearnedSlopes", "learned slopes"))
+    monkeypatch.setitem(
+        ENCODINGS, "learned_slopes", EncodingEntry("tests.helpers.own_encoding:LearnedSlopes", "learned slopes")
+    )
     raw_config["model"]["encoding"] = "learned_slopes"
     with pytest.raises(ValueError, match=r"no architecture of exported models has model\.encoding learned_slopes"):
         family_of(parse_config(raw_config, "test"))
+
+
+def test_code_that_disagrees_with_the_registry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(INSTALLED, "alibi", raising=False)
+    monkeypatch.setitem(ENCODINGS, "alibi", replace(ENCODINGS["alibi"], scalable=True))
+    with pytest.raises(ValueError, match=r"encoding_alibi.py: Alibi.scalable is not True, as the registry has it"):
+        family_named("tape").new_config({"encoding": "alibi"})
+
+
+def test_the_table_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
+    """What export writes is what type checkers and readers see in the package."""
+    assert (exported("grouped").folder / "encodings.py").read_text() == (CODE / "encodings.py").read_text()
+
+
+def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path) -> None:
+    """In one process, where transformers remembers model classes by configuration class."""
+    for encoding in ("alibi", "fire", "alibi"):
+        folder = tmp_path / encoding / "exported"
+        if not folder.exists():
+            export(memory_checkpoint(sentencepiece_model, encoding=encoding)[0], folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        assert type(model.model.encoding).__name__.lower() == model.config.encoding == encoding
+
+
+def test_exported_code_imports_only_torch_and_transformers() -> None:
+    paths = list(CODE.glob("*.py"))
+    assert len(paths) > len({entry.exported.partition(":")[0] for entry in ENCODINGS.values() if entry.exported})
+    for path in paths:
+        lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
+        assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}

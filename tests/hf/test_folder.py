@@ -18,8 +18,8 @@ from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from tests.conftest import Command
+from tests.helpers.exports import ENCODINGS, SHAPES, Exported
 from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.hf.conftest import ENCODINGS, SHAPES, Exported
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = """
@@ -110,7 +110,7 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
     plan["trusted"] = [*plan["generate modelling"], "--trust-remote-code"]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     result = subprocess.run(
-        [sys.executable, "-m", "tests.hf.attack", str(tmp_path / "plan.json")],
+        [sys.executable, "-m", "tests.helpers.attack", str(tmp_path / "plan.json")],
         cwd=tmp_path,
         env=environment,
         stdin=subprocess.DEVNULL,
