@@ -5,6 +5,7 @@ import ast
 import itertools
 import os
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -254,3 +255,9 @@ def test_tests_exist() -> None:
     }
     named = {word for page in PAGES for code, _ in _code(page) for word in re.findall(r"\btest_\w+(?:\.py)?", code)}
     assert not {name for name in named if name not in names}
+
+
+def test_picture_of_results_has_its_tables() -> None:
+    """The tables that docs/figures/draw.py reads are in docs/results/."""
+    script = runpy.run_path(str(ROOT / "docs/figures/draw.py"))
+    assert len(script["draw"](script["LIGHT"]).axes) == 3
