@@ -247,6 +247,39 @@ def test_architecture_lists_every_private_name() -> None:
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 
 
+def _literals() -> Iterator[str]:
+    """Texts of the package, with an ellipsis for each value of an f-string, and for literals that are added to each other."""
+    for path in (ROOT / "megatape").rglob("*.py"):
+        inside = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                inside |= {id(part) for part in ast.walk(node) if part is not node}
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                yield node.value
+
+
+def test_messages_exist() -> None:
+    """The fixed parts of every message in docs/troubleshooting.md follow each other in a text of the code."""
+    quoted = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 40
+    literals = "\0".join(_literals())
+    unknown = [
+        message
+        for message in quoted
+        if not re.search("[^\0]*?".join(re.escape(part.strip()) for part in message.split("…") if part.strip()), literals)
+    ]
+    assert not unknown
+
+
+def test_reliability_has_a_paragraph_for_each_promise() -> None:
+    """Every row of the matrix leads to a heading, every heading has a row, and no cell is a paragraph."""
+    page = (ROOT / "docs/reliability.md").read_text()
+    rows = re.findall(r"^\| \[(.+?)\]\(#([\w-]+)\) \| (.+) \|$", page, re.MULTILINE)
+    assert [promise for promise, _, _ in rows] == re.findall(r"^#### (.+)$", page, re.MULTILINE)
+    assert all(len(promise) <= 100 and len(tests) <= 200 for promise, _, tests in rows)
+
+
 def test_tests_exist() -> None:
     """Test functions and files that a page names."""
     files = list((ROOT / "tests").rglob("*.py"))
