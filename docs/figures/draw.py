@@ -1,4 +1,4 @@
-"""Draws results.svg and results-dark.svg from the tables of docs/results/.
+"""Draws results.svg and its variants, dark and narrow, from the tables of docs/results/.
 
 python docs/figures/draw.py
 """
@@ -59,10 +59,10 @@ def numbers(cell: str) -> list[float]:
     return [float(number.replace(",", "")) for number in re.findall(r"[\d.,]+(?:e-?\d+)?", cell)]
 
 
-def draw(scheme: Scheme) -> Figure:
-    """Equivariance, cost and accuracy beside each other."""
-    figure = Figure(figsize=(11, 3.5), layout="constrained", facecolor=scheme.background)
-    equivariance, cost, accuracy = figure.subplots(1, 3, width_ratios=(1, 0.75, 1.6))
+def draw(scheme: Scheme, narrow: bool = False) -> Figure:
+    """Equivariance, cost and accuracy beside each other, or below each other for the screen of a telephone."""
+    figure = Figure(figsize=(4.6, 9.6) if narrow else (11, 3.5), layout="constrained", facecolor=scheme.background)
+    equivariance, cost, accuracy = figure.subplots(3) if narrow else figure.subplots(1, 3, width_ratios=(1, 0.75, 1.6))
     for axes in (equivariance, cost, accuracy):
         _style(axes, scheme)
     _draw_equivariance(equivariance, scheme)
@@ -154,7 +154,7 @@ def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
         axes,
         scheme,
         "Inputs unlike those of training",
-        "accuracy in %, mean ± deviation of 3 seeds, by task and split (higher is better)",
+        "accuracy in %, mean ± deviation of 3 seeds,\nby task and split (higher is better)",
     )
     _legend(axes, scheme, loc="upper left", ncols=4)
 
@@ -165,5 +165,6 @@ def _cell(rows: dict[str, list[str]], name: str, column: str) -> str:
 
 if __name__ == "__main__":
     matplotlib.rcParams.update({"svg.hashsalt": "megatape", "font.family": "DejaVu Sans"})
-    for name, scheme in (("results.svg", LIGHT), ("results-dark.svg", DARK)):
-        draw(scheme).savefig(FOLDER / name, metadata={"Date": None})
+    for scheme, suffix in ((LIGHT, ""), (DARK, "-dark")):
+        draw(scheme).savefig(FOLDER / f"results{suffix}.svg", metadata={"Date": None})
+        draw(scheme, narrow=True).savefig(FOLDER / f"results-narrow{suffix}.svg", metadata={"Date": None})
