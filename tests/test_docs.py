@@ -112,6 +112,13 @@ def _typed(command: Command) -> list[str] | None:
     return None
 
 
+SCRIPTS = [path for folder in ("launch", "data_prep") for path in (ROOT / folder).rglob("*.py") if path.name != "quickstart.py"]
+DISPATCH = re.compile(
+    r'"""`megatape [\w ]+` (?:from a clone|for a launcher): `[^`]+`\."""\n\nimport sys\nfrom pathlib import Path\n\n'
+    r"sys\.path\.insert\(0, str\(Path\(__file__\)\.resolve\(\)\.parents\[[12]\]\)\)  # .*\n\n"
+    r"from megatape\.commands\.main import main\n\n"
+    r'if __name__ == "__main__":\n    sys\.exit\(main\(\[(?:"\w+", )+\*sys\.argv\[1:\]\]\)\)\n'
+)
 TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) is not None]
 
 
@@ -336,6 +343,12 @@ def test_reliability_has_a_paragraph_for_each_promise() -> None:
     rows = re.findall(r"^\| \[(.+?)\]\(#([\w-]+)\) \| (.+) \|$", page, re.MULTILINE)
     assert [promise for promise, _, _ in rows] == re.findall(r"^#### (.+)$", page, re.MULTILINE)
     assert all(len(promise) <= 100 and len(tests) <= 200 for promise, _, tests in rows)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_only_dispatches(script: Path) -> None:
+    """A script of launch/ or data_prep/ has no code or documentation that its command lacks."""
+    assert DISPATCH.fullmatch(script.read_text())
 
 
 def test_tests_exist() -> None:
