@@ -5,6 +5,7 @@ python docs/figures/draw.py
 
 import re
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -146,7 +147,7 @@ def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
             error_kw={"elinewidth": 0.8},
             label=name,
         )
-    axes.set_xticks(range(len(groups)), [f"{task}\n{split}" for task, split in groups])
+    axes.set_xticks(range(len(groups)), [fill(f"{task} {split}".replace("_", " "), 11) for task, split in groups])
     axes.tick_params(axis="x", labelsize=7)
     axes.set_ylim(0, 125)
     axes.set_yticks(range(0, 101, 25))
