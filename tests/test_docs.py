@@ -313,7 +313,7 @@ def test_architecture_lists_every_private_name() -> None:
 
 
 def _literals() -> Iterator[str]:
-    """Texts of the package, with an ellipsis for each value of an f-string, and for literals that are added to each other."""
+    """Texts of the package: literals, with an ellipsis for each value of an f-string, and templates."""
     for path in (ROOT / "megatape").rglob("*.py"):
         inside = set()
         for node in ast.walk(ast.parse(path.read_text())):
@@ -322,6 +322,8 @@ def _literals() -> Iterator[str]:
                 yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
                 yield node.value
+    for suffix in ("html", "jinja", "sh"):
+        yield from (path.read_text() for path in (ROOT / "megatape").rglob(f"*.{suffix}"))
 
 
 def test_messages_exist() -> None:
