@@ -5,7 +5,7 @@
 2    an error the user can fix: arguments, configuration, files, a missing package
 130  interrupted
 
-Training has further statuses of its own (docs/training.md).
+Training has further statuses of its own (docs/faults.md).
 """
 
 import argparse
