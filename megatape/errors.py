@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a training run ended, on which `megatape supervise` and the batch script act. docs/training.md has the same table.
+    """How a training run ended, on which `megatape supervise` and the batch script act. docs/faults.md has the same table.
 
     Every other status is a death, too: 134, 137 or 139 of a process that a signal ended, and 256 minus the signal's number,
     such as 247, where DeepSpeed's launcher reports one.

@@ -1,6 +1,7 @@
 """Untrusted files, outputs that never replace existing ones, and retries of transient errors.
 
-No dependency retries or renames atomically; huggingface_hub and fsspec do so only for their own downloads.
+No dependency retries or renames atomically; huggingface_hub and fsspec do so for their own
+downloads alone.
 """
 
 import errno
@@ -88,7 +89,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def first_fault(error: Any) -> str:
-    """The first fault of a pydantic.ValidationError, in one line: the field, what is wrong, and its value if it is short."""
+    """The first fault of a pydantic.ValidationError: its field, what is wrong, and a short value."""
     fault = error.errors(include_url=False, include_context=False)[0]
     return f"{'.'.join(map(str, fault['loc']))}: {describe_fault(fault)}".removeprefix(": ")
 

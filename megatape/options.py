@@ -68,7 +68,15 @@ class CommandOptions(BaseModel):
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def fill(self, target: Callable[..., Result], **values: Any) -> Result:
-        """Call a function or a class with these values, and the options that have the names of its other parameters."""
+        """Call a function or a class, whose parameters have the names of options.
+
+        Args:
+            target: The function or class.
+            values: Parameters that no option has, or with another value than the option's.
+
+        Returns:
+            What it returns.
+        """
         names = inspect.signature(target).parameters.keys() & type(self).model_fields.keys()
         return target(**{name: getattr(self, name) for name in names} | values)
 

@@ -120,7 +120,10 @@ class SinkEntry(Entry):
 
 @dataclass(frozen=True)
 class ScheduleEntry(ConfigurableEntry):
-    """A decay of the learning rate: a function of progress and its section, a subclass of ScheduleConfig."""
+    """A decay of the learning rate: a function of progress and its section.
+
+    Its section is a megatape.config.ScheduleConfig or a subclass.
+    """
 
     options: str = "megatape.config:ScheduleConfig"
 
@@ -235,7 +238,7 @@ BACKENDS: dict[str, Entry] = {
     "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: no bias by pair, on GPUs; not yet measured on one"),
 }
 
-# Evaluation tasks, subclasses of megatape.tasks.task.Task.
+# Evaluation tasks, subclasses of megatape.tasks.engine.task.Task.
 TASKS: dict[str, Entry] = {
     "perplexity": Entry("megatape.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": Entry("megatape.tasks.passkey:Passkey", "retrieval of a number from a long text"),

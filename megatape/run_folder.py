@@ -18,16 +18,13 @@ outcome.json            its results; outcome+yarn.json: the same with scaled fre
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from megatape.errors import UserError
 from megatape.files import write_atomically
+from megatape.json_lines import read_lines
 
-MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
 # Suffixes of checkpoints that were moved aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
 ROLLED_BACK = ".rewound"  # the run went back before it after a spike
@@ -191,20 +188,3 @@ def read_metrics(path: Path) -> dict[int, str]:
     """
     found = {entry["step"]: text for text, entry in read_lines(path) if type(entry.get("step")) is int}
     return dict(sorted(found.items()))
-
-
-def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every line of a file that is a JSON object of at most MAX_LINE_BYTES, and the object; no file, no lines."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        begins = True  # a line, not the next part of one that is too long
-        while part := file.readline(MAX_LINE_BYTES):
-            whole, begins = begins and len(part) < MAX_LINE_BYTES, part.endswith(b"\n")
-            if not whole:
-                continue
-            try:
-                text = part.decode("utf-8").rstrip("\r\n")
-                entry = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(entry, dict):
-                yield text, entry

@@ -29,7 +29,7 @@ BROUGHT = {
     "pydantic-core": "pydantic",
 }
 UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
-NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape study loader` measures where it is installed
+NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape benchmark loader` measures where it is installed
 
 
 def test_what_is_imported_is_declared() -> None:

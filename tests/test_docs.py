@@ -5,13 +5,17 @@ import ast
 import itertools
 import os
 import re
+import runpy
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from megatape.commands import evaluate
@@ -19,6 +23,7 @@ from megatape.commands.main import ALIASES, parser
 from megatape.commands.main import COMMANDS as NAMED
 from megatape.config import Config, load_config
 from megatape.config.section import sections_in
+from megatape.data.cleaning.rule import TextRule
 from megatape.imports import import_given
 from megatape.options import read_options
 from tests.test_imports import MODULES, imports_of, room_of, stated_order
@@ -53,6 +58,8 @@ BANNED = {
     r"\bof unknown origin\b": "untrusted",
     r"(^|[.;:|] )What (a|an|the|it|is|was|of|each|does|follows)\b": "name the thing",
 }
+# Files that a page asks its reader to write.
+NEW_FILES = {path for page in PAGES for path in re.findall(r"\bWrite\s+`([\w./]+)`", page.read_text())}
 NAMES = {word for name in NAMED for word in name.split()} | {alias for names in ALIASES.values() for alias in names}
 WIDTH = 100
 
@@ -105,6 +112,13 @@ def _typed(command: Command) -> list[str] | None:
     return None
 
 
+SCRIPTS = [path for folder in ("launch", "data_prep") for path in (ROOT / folder).rglob("*.py") if path.name != "quickstart.py"]
+DISPATCH = re.compile(
+    r'"""`megatape [\w ]+` (?:from a clone|for a launcher): `[^`]+`\."""\n\nimport sys\nfrom pathlib import Path\n\n'
+    r"sys\.path\.insert\(0, str\(Path\(__file__\)\.resolve\(\)\.parents\[[12]\]\)\)  # .*\n\n"
+    r"from megatape\.commands\.main import main\n\n"
+    r'if __name__ == "__main__":\n    sys\.exit\(main\(\[(?:"\w+", )+\*sys\.argv\[1:\]\]\)\)\n'
+)
 TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) is not None]
 
 
@@ -168,7 +182,10 @@ def test_paths_exist() -> None:
         f"{command.page.name}: {word}"
         for command in COMMANDS
         for word in command.words
-        if re.fullmatch(rf"(?:{folders})/[\w./]+", word) and not (ROOT / word).exists() and "NAME" not in word
+        if re.fullmatch(rf"(?:{folders})/[\w./]+", word)
+        and not (ROOT / word).exists()
+        and "NAME" not in word
+        and word not in NEW_FILES
     }
     assert not missing
 
@@ -191,12 +208,47 @@ def test_make_targets_and_extras_exist() -> None:
                 assert next(filter(None, extra)) in extras, command
 
 
+def _nav(entries: object) -> Iterator[str]:
+    """Pages of the site's navigation."""
+    if isinstance(entries, str):
+        yield entries
+    elif isinstance(entries, list | dict):
+        for entry in entries.values() if isinstance(entries, dict) else entries:
+            yield from _nav(entry)
+
+
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+NAV = list(_nav(SITE["nav"]))
+
+
+def test_navigation_has_every_page() -> None:
+    """Tables of results in full are appendices, which other pages link to."""
+    appendices = {"shift", "efficiency", "addition", "ablations", "finetune", "suite"}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(NAV) == sorted(pages - {f"results/{name}.md" for name in appendices})
+
+
+@pytest.mark.parametrize("page", NAV)
+def test_page_starts_with_its_purpose(page: str) -> None:
+    """The first paragraph says what a reader can do or knows after the page; code, lists, tables and pictures follow."""
+    first = re.split(r"^# .*\n\n", (ROOT / "docs" / page).read_text(), maxsplit=1, flags=re.MULTILINE)[1]
+    assert re.match(r"[A-Z]", first)
+    assert page == "index.md" or first.startswith("After this page you ")
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: os.path.relpath(page, ROOT))
+def test_link_texts_are_words(page: Path) -> None:
+    """No link has a file name as its text, but for files that are meant as such."""
+    texts = re.findall(r"\[([^]]+)\]\([^)]+\)", page.read_text())
+    assert not [text for text in texts if re.fullmatch(r"`?[\w./-]+\.(md|py|json|yml)`?", text)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: os.path.relpath(page, ROOT))
 def test_prose_is_wrapped(page: Path) -> None:
     """Except for tables, code and words that cannot be broken."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for line in prose.splitlines():
-        if not line.startswith(("|", "    ", "![", "#")):
+        if not line.startswith(("|", "    ", "![", "#", "  <source")):
             assert len(line) <= WIDTH or " " not in line.strip(), line
 
 
@@ -213,6 +265,20 @@ def test_plain_words(page: Path) -> None:
 def test_examples_are_those_that_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/examples.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks == [(ROOT / f"examples/{name}.py").read_text() for name in ("train", "load_export", "add_encoding")]
+
+
+def test_first_change_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The rule of docs/first_change.md passes the test that the page writes for it, and its line names it."""
+    page = (ROOT / "docs/first_change.md").read_text()
+    rule, line, test = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    name, kind = re.findall(r'Entry\("([\w.]+):(\w+)"', line)[0]
+    for file, text in (("rule.py", rule), ("test.py", test)):
+        (tmp_path / file).write_text(text)
+    module = ModuleType(name)
+    vars(module).update(runpy.run_path(str(tmp_path / "rule.py"), run_name=name))
+    monkeypatch.setitem(sys.modules, name, module)
+    assert issubclass(getattr(module, kind), TextRule)
+    runpy.run_path(str(tmp_path / "test.py"))["test_the_longest_line_decides"]()
 
 
 def test_architecture_lists_every_arrow() -> None:
@@ -246,11 +312,60 @@ def test_architecture_lists_every_private_name() -> None:
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 
 
+def _literals() -> Iterator[str]:
+    """Texts of the package: literals, with an ellipsis for each value of an f-string, and templates."""
+    for path in (ROOT / "megatape").rglob("*.py"):
+        inside = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                inside |= {id(part) for part in ast.walk(node) if part is not node}
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                yield node.value
+    for suffix in ("html", "jinja", "sh"):
+        yield from (path.read_text() for path in (ROOT / "megatape").rglob(f"*.{suffix}"))
+
+
+def test_messages_exist() -> None:
+    """The fixed parts of every message in docs/troubleshooting.md follow each other in a text of the code."""
+    quoted = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 40
+    literals = "\0".join(_literals())
+    unknown = [
+        message
+        for message in quoted
+        if not re.search("[^\0]*?".join(re.escape(part.strip()) for part in message.split("…") if part.strip()), literals)
+    ]
+    assert not unknown
+
+
+def test_reliability_has_a_paragraph_for_each_promise() -> None:
+    """Every row of the matrix leads to a heading, every heading has a row, and no cell is a paragraph."""
+    page = (ROOT / "docs/reliability.md").read_text()
+    rows = re.findall(r"^\| \[(.+?)\]\(#([\w-]+)\) \| (.+) \|$", page, re.MULTILINE)
+    assert [promise for promise, _, _ in rows] == re.findall(r"^#### (.+)$", page, re.MULTILINE)
+    assert all(len(promise) <= 100 and len(tests) <= 200 for promise, _, tests in rows)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_only_dispatches(script: Path) -> None:
+    """A script of launch/ or data_prep/ has no code or documentation that its command lacks."""
+    assert DISPATCH.fullmatch(script.read_text())
+
+
 def test_tests_exist() -> None:
     """Test functions and files that a page names."""
     files = list((ROOT / "tests").rglob("*.py"))
-    names = {path.name for path in files} | {
-        name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
-    }
+    names = (
+        {path.name for path in files}
+        | {Path(path).name for path in NEW_FILES}
+        | {name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)}
+    )
     named = {word for page in PAGES for code, _ in _code(page) for word in re.findall(r"\btest_\w+(?:\.py)?", code)}
     assert not {name for name in named if name not in names}
+
+
+def test_picture_of_results_has_its_tables() -> None:
+    """The tables that docs/figures/draw.py reads are in docs/results/."""
+    script = runpy.run_path(str(ROOT / "docs/figures/draw.py"))
+    assert len(script["draw"](script["LIGHT"]).axes) == 3

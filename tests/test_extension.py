@@ -21,7 +21,7 @@ from megatape.errors import UserError
 from megatape.hf.families import family_of
 from tests.bounds import TRAINED, assert_close
 from tests.conftest import Command
-from tests.hf.test_new_encoding import EXPORTED
+from tests.helpers.own_encoding import EXPORTED
 from tests.workers import ROOT, Workers
 
 OPTIMIZER = (ROOT / "tests/optim/own.py").read_text().replace("tests.optim.own", "{module}")

@@ -1,4 +1,4 @@
-"""The import graph of megatape/ is the one stated in README.md, and some libraries stay in their rooms."""
+"""The import graph of megatape/ is the one stated in docs/architecture.md, and some libraries stay in their rooms."""
 
 import ast
 import re
@@ -64,12 +64,12 @@ def room_of(module: str) -> str:
 
 
 def stated_order() -> list[str]:
-    """Rooms in the order of README.md's layout, lowest first."""
-    layout = (ROOT / "README.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
+    """Rooms in the order of the layout in docs/architecture.md, lowest first."""
+    layout = (ROOT / "docs/architecture.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
     return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
 
 
-def test_readme_names_every_room() -> None:
+def test_layout_names_every_room() -> None:
     rooms = {
         path.stem
         for path in PACKAGE.iterdir()
@@ -77,7 +77,7 @@ def test_readme_names_every_room() -> None:
     }
     order = stated_order()
     assert sorted(order) == sorted(rooms), (
-        "README.md, section Layout: one line for each folder, at its place in the import order"
+        "docs/architecture.md, section Layout: one line for each folder, at its place in the import order"
     )
 
 

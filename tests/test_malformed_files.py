@@ -22,17 +22,19 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit import Summary
-from megatape.data.prepare.unit_lease import LeaseTimeouts
 from megatape.data.shards.index import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.training.dataset import DocumentDataset, TokenDataset
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.example_dataset import read_answers
-from megatape.data.training.order import samples_digest
+from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.hf.imports.record import read_record
 from megatape.plan.gpus import GPUS, load_gpu
+from megatape.runtime.lease import LeaseTimeouts
 from megatape.study.outcome import Outcome
-from megatape.tasks.journal import Journal
+from megatape.tasks.engine.journal import Journal
+from megatape.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.training.ledger import check_order, prove
 from megatape.training.spike_policy import SpikePolicy
 
@@ -81,15 +83,15 @@ def checkpoint_state(folder: Path) -> Malformed:
     checkpoint = shutil.copytree(FIXTURES / "run/checkpoints/step-00000004", folder / "step-00000004")
     path = checkpoint / "state.json"
     guard = {"spikes": {"loss": [1.0], "gradient norm": [1.0]}, "left_out": [[0, 1]], "troubled": [1]}
-    added = {"attention": "sdpa", "guard": guard, "last_step": {"first": 0, "last": 0, "digest": samples_digest([("", 0)])}}
+    added = {
+        "attention": "sdpa",
+        "guard": guard,
+        "last_step": {"first": 0, "last": 0, "digest": samples_digest([SampleLocation("", 0)])},
+    }
     path.write_text(json.dumps(json.loads(path.read_text()) | added))
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     del manifest["sha256"]
     training = load_config(FIXTURES / "run/config.json").training
-
-    class Data:
-        def located(self, place: int, seed: int) -> tuple[str, int]:
-            return "", place
 
     def write(path: Path, text: str) -> None:
         path.write_text(text)
@@ -101,7 +103,7 @@ def checkpoint_state(folder: Path) -> Malformed:
         state = CheckpointReader(checkpoint).state
         assert all(isinstance(value, str) for value in state["fingerprints"].values())
         SpikePolicy(training).load_state_dict(state.get("guard", {}))
-        check_order(checkpoint, state, Data(), 0)  # type: ignore[arg-type]
+        check_order(checkpoint, state, ShuffledOrder("", 1, 0))
 
     return Malformed(path, read, ("config",), write)
 
@@ -145,9 +147,24 @@ def metrics(folder: Path) -> Malformed:
 
 
 def samples(folder: Path) -> Malformed:
-    path = folder / "samples.jsonl"
-    path.write_text(json.dumps({"example": 0, "prediction": "x"}))
-    return Malformed(path, Journal(folder).read)
+    """Lines whose hash is right."""
+    journal, prediction = Journal(folder, PasskeyPrediction), PasskeyPrediction(32, None, 20, "a", "1", "2", False)
+    journal.add(0, [0], [prediction])
+    path = folder / "samples-0.jsonl"
+    line = json.loads(path.read_text())
+    del line["sha256"]
+
+    def write(path: Path, text: str) -> None:
+        value = json.loads(text)
+        digest = {"sha256": hashlib.sha256(json.dumps(value).encode()).hexdigest()}
+        path.write_text(json.dumps(value | digest) if isinstance(value, dict) else text)
+
+    def read() -> None:
+        for number, known in journal.read().items():
+            assert type(number) is type(known.tokens) is int and isinstance(known.reference, str)
+
+    path.write_text(json.dumps(line))
+    return Malformed(path, read, write=write)
 
 
 @pytest.mark.timeout(120)

@@ -1,6 +1,5 @@
 """Files of a run's folder that nobody meant."""
 
-import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.run_folder import MAX_LINE_BYTES, RunFolder, read_lines, read_metrics
+from megatape.json_lines import MAX_LINE_BYTES
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
 from tests.training.context import make_context
@@ -31,17 +31,6 @@ def test_a_huge_line_takes_little_memory(raw_config: dict[str, Any], tmp_path: P
         tracemalloc.stop()
     assert kept == ({1: '{"step": 1}', 3: '{"step": 3}'} if end else {1: '{"step": 1}'})
     assert list(read_metrics(path)) == [*kept, 4]
-
-
-@pytest.mark.parametrize("length", range(MAX_LINE_BYTES - 2, MAX_LINE_BYTES + 3))
-def test_the_longest_line(tmp_path: Path, length: int) -> None:
-    """No part of a line that is too long is taken for a line."""
-    path, line = tmp_path / "events.jsonl", json.dumps({"event": "failed", "detail": ""})
-    line = line.replace('""', f'"{"x" * (length - len(line) - 1)}"') + "\n"
-    assert len(line) == length
-    path.write_text(f'{line}{{"event": "a"}}\n{" " * (MAX_LINE_BYTES + 5)}{{"event": "part"}}\n{{"event": "b"}}\n')
-    found = [event["event"] for _, event in read_lines(path)]
-    assert found == [*(["failed"] if length < MAX_LINE_BYTES else []), "a", "b"]
 
 
 def test_events_of_a_wrong_type(tmp_path: Path) -> None:

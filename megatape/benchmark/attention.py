@@ -1,4 +1,4 @@
-"""Attention by every backend that can, side by side with rotary attention by PyTorch's choice of kernel: times and errors.
+"""Attention by every backend that supports a case, beside rotary attention by PyTorch's choice of kernel: times and errors.
 
 Rotary attention includes the rotation of queries and keys, as attention that moves the position tensor does. Shapes as in
 model/transformer.py.
@@ -18,13 +18,15 @@ from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import attend, backends_by_priority, get_backend
 from megatape.attention.rotation import PositionState, rotate
-from megatape.benchmark.child import Bench
-from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
+from megatape.benchmark.models import compute_dtype
 from megatape.benchmark.shapes import Shape, shapes
+from megatape.benchmark.tables import Results, over_rope, rows_of, titled
+from megatape.benchmark.timing import Timer
+from megatape.benchmark.worker import Bench
 from megatape.model.encodings import encoding_of
 from megatape.registry import BACKENDS
-from megatape.study.efficiency import compute_dtype
+from megatape.units import format_milliseconds
 
 CASES: list[tuple[str, Attends, bool]] = [  # shape, what the encoding asks for, whether documents are masked
     ("155m", "plain", False),
@@ -53,19 +55,19 @@ DOCUMENTS = 5  # in a sequence, where there are several
 
 def attention(bench: Bench) -> None:
     """Measure every backend in every case."""
-    clock = clock_of(bench)
+    timer = bench.timer
     for name, attends, masked in CASES:
         shape = shapes(bench.tiny)[name]
         case = f"{name}{', documents' * masked}/{attends}"
-        ways = [way for way in _ways(clock.device, attends, shape, masked) if not bench.skips(f"{case}/{way.label}")]
-        if ways:
-            problem = Problem(shape, attends, masked, clock.device)
-            baseline = Problem(shape, "plain", False, clock.device)  # of documents, too: every kernel knows that much
-        for way in ways:
-            bench.measure(f"{case}/{way.label}", partial(_compared, clock, problem, way, baseline))
+        variants = [each for each in _variants(timer.device, attends, shape, masked) if not bench.skips(f"{case}/{each.label}")]
+        if variants:
+            problem = Problem(shape, attends, masked, timer.device)
+            baseline = Problem(shape, "plain", False, timer.device)  # of documents, too: every kernel knows that much
+        for variant in variants:
+            bench.measure(f"{case}/{variant.label}", partial(_compared, timer, problem, variant, baseline))
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """A backend, in a context that may force its kernel."""
 
     label: str
@@ -73,17 +75,17 @@ class Way(NamedTuple):
     context: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def _ways(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Way]:
+def _variants(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Variant]:
     need = Need(device.type, attends, shape.model.head_dim, compute_dtype(device), masked)
     for name in BACKENDS:
         if get_backend(name).unsupported_reason(need) is None:
-            yield Way(name, name)
+            yield Variant(name, name)
             if name == BASELINE.backend and not masked:
                 for label, kernel in KERNELS[device.type].items():
-                    yield Way(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
+                    yield Variant(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
 
 
-BASELINE = Way("sdpa", "sdpa")
+BASELINE = Variant("sdpa", "sdpa")
 
 
 class Problem:
@@ -131,15 +133,15 @@ class Problem:
         return [output for output in outputs if output is not None]
 
     @torch.no_grad()
-    def inference(self, way: Way) -> None:
+    def inference(self, variant: Variant) -> None:
         """The forward pass alone."""
-        with way.context():
-            self.forward(way.backend)
+        with variant.context():
+            self.forward(variant.backend)
 
-    def step(self, way: Way) -> list[Tensor]:
+    def step(self, variant: Variant) -> list[Tensor]:
         """Outputs and gradients of the inputs."""
-        with way.context():
-            outputs = self.forward(way.backend)
+        with variant.context():
+            outputs = self.forward(variant.backend)
             return [*outputs, *torch.autograd.grad(outputs, self.inputs, self.d_outputs)]
 
     @cached_property
@@ -170,16 +172,33 @@ class Problem:
         return [*(torch.cat(parts, 2) for parts in zip(*outputs, strict=True)), *gradients]
 
 
-def _compared(clock: Clock, problem: Problem, way: Way, baseline: Problem) -> Result:
-    errors = [_error(*pair) for pair in zip(problem.step(way), problem.exact, strict=True)]
+def _compared(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> Result:
+    errors = [_error(*pair) for pair in zip(problem.step(variant), problem.exact, strict=True)]
     num_outputs = len(problem.d_outputs)
     result: Result = {"error of outputs": max(errors[:num_outputs]), "error of gradients": max(errors[num_outputs:])}
     for part, method in {"forward": Problem.inference, "step": Problem.step}.items():
-        seconds = clock.times({"own": partial(method, problem, way), "baseline": partial(method, baseline, BASELINE)})
-        result[part] = {"seconds": median(seconds["own"]), "ratio": ratio(seconds["own"], seconds["baseline"])}
+        seconds, ratio = timer.compare(partial(method, problem, variant), partial(method, baseline, BASELINE))
+        result[part] = {"seconds": seconds, "ratio": ratio}
     return result
 
 
 def _error(found: Tensor, exact: Tensor) -> float:
     """Largest difference over the largest value."""
     return float((found.detach() - exact).abs().max() / exact.abs().max())
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each case and backend."""
+    cases: dict[str, dict[tuple[str, str], Result]] = {}
+    for (case, attends, variant), r in rows_of(results, "attention"):
+        cases.setdefault(case, {})[{"plain": "rope", "moving": "tape"}.get(attends, attends), variant] = r
+    rows = []
+    for case, variants in cases.items():
+        forward, step = (over_rope({key: r[part]["ratio"] for key, r in variants.items()}) for part in ("forward", "step"))
+        for key, r in variants.items():
+            if forward:
+                times = [format_milliseconds(r["forward"]["seconds"]), f"{forward[key]:.2f}"]
+                times += [format_milliseconds(r["step"]["seconds"]), f"{step[key]:.2f}"]
+                rows.append([case, *key, *times, f"{r['error of outputs']:.1e}", f"{r['error of gradients']:.1e}"])
+    header = ["shape", "attention", "by", "forward, ms", "over the fastest RoPE", "and backward, ms", "over the fastest RoPE"]
+    yield from titled("Attention with rotation, one layer", [*header, "error of outputs", "of gradients"], rows)

@@ -1,10 +1,14 @@
 """The tests that need a GPU, each a result."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from megatape.benchmark.child import Bench, ending
+from megatape.benchmark.children import ending
+from megatape.benchmark.tables import Results
+from megatape.benchmark.worker import Bench
 from megatape.errors import MissingPath
 
 TESTS = Path(__file__).parents[2] / "tests/gpu"
@@ -58,3 +62,11 @@ def gpu_tests(bench: Bench) -> None:
 
 def _name(node: str) -> str:
     return node.removeprefix("tests/gpu/")
+
+
+def table(results: Results) -> Iterator[str]:
+    """How many tests passed, failed or were skipped."""
+    of_tests = {key: result for key, result in results.items() if key.startswith("tests/")}
+    if of_tests:
+        kinds = Counter("failed" if "error" in r else "skipped" if "skipped" in r else "passed" for r in of_tests.values())
+        yield f"Tests marked gpu: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}."

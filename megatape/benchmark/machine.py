@@ -3,12 +3,14 @@
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from megatape.benchmark.child import Bench
 from megatape.benchmark.journal import Result
+from megatape.benchmark.tables import Results
+from megatape.benchmark.worker import Bench
 
 PACKAGES = ("torch", "triton", "deepspeed", "transformers", "numpy")
 
@@ -46,3 +48,11 @@ def gpu() -> Result:
 def cpu() -> Result:
     """Name and cores of the processor."""
     return {"name": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+
+
+def table(results: Results) -> Iterator[str]:
+    """The device and the versions, as a sentence."""
+    device, versions = (results.get(f"machine/{name}", {}) for name in ("device", "versions"))
+    known = {name: text for name, text in versions.items() if name not in ("error", "C compiler")}
+    if device.get("name"):
+        yield f"Measured on {device['name']}, " + ", ".join(f"{name} {text or 'missing'}" for name, text in known.items()) + "."

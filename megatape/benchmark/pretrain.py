@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -14,19 +14,21 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from megatape.benchmark.bare import BareStep
-from megatape.benchmark.child import Bench, ending
-from megatape.benchmark.clock import clock_of, median
+from megatape.benchmark.children import child, finish
+from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result
+from megatape.benchmark.models import compute_dtype, compute_precision
+from megatape.benchmark.raw_step import RawStep
 from megatape.benchmark.shapes import shapes
+from megatape.benchmark.tables import Results, rows_of, titled
+from megatape.benchmark.worker import Bench
 from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
-from megatape.plan.trace import run_pass
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.study.efficiency import BASELINE, compute_dtype
+from megatape.units import format_bytes, format_milliseconds
 
 STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
 STEPS_TINY, WARM_UP_TINY = 3, 1
@@ -49,15 +51,15 @@ class Trials:
     """Runs on one data directory, in a temporary folder."""
 
     def __init__(self, bench: Bench, folder: Path) -> None:
-        self.clock, self.tiny, self.folder = clock_of(bench), bench.tiny, folder
+        self.timer, self.tiny, self.folder = bench.timer, bench.tiny, folder
         self.shape = shapes(bench.tiny)["155m"]
         self.steps, self.warm_up = (STEPS_TINY, WARM_UP_TINY) if bench.tiny else (STEPS, WARM_UP)
 
     def run(self, encoding: str, stage: int, compiled: bool) -> Result:
         """Seconds of a step in a run, and bare; peak bytes of the run, and planned."""
-        device = self.clock.device
-        bare = BareStep(self.shape, encoding, device, compute_dtype(device), compiled=compiled)
-        taken = self.clock.times({"bare": bare})["bare"]
+        device = self.timer.device
+        bare = RawStep(self.shape, encoding, device, compute_dtype(device), compiled=compiled)
+        bare_seconds = self.timer.median(bare)
         del bare
         if device.type == "cuda":
             torch.cuda.empty_cache()  # the run is another process on the same GPU
@@ -68,15 +70,14 @@ class Trials:
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
         return {
             "seconds": seconds,
-            "bare seconds": median(taken),
-            "ratio": seconds / median(taken),
+            "bare seconds": bare_seconds,
+            "ratio": seconds / bare_seconds,
             "peak bytes": metrics[-1]["peak_memory"],
-            "planned bytes": plan_memory(config, 1, run_pass(config), device.type == "cuda").device_total,
+            "planned bytes": plan_memory(config, 1, device.type == "cuda").device_total,
         }
 
     def _config(self, encoding: str, stage: int, compiled: bool) -> Config:
-        precision = str(compute_dtype(self.clock.device)).removeprefix("torch.")
-        raw = self.shape.config(encoding, precision).model_dump()
+        raw = self.shape.config(encoding, compute_precision(self.timer.device)).model_dump()
         raw["run"]["directory"] = str(self.folder / f"{encoding} {stage}")
         raw["data"]["path"] = str(self.data)
         raw["training"] |= {"steps": self.steps, "compile": compiled}
@@ -86,15 +87,13 @@ class Trials:
         return parse_config(raw, "benchmark")
 
     def _train(self, config: Config) -> None:
-        """Raises RuntimeError with the run's last lines."""
+        """Raises ChildProcessError with the run's last lines."""
         file = self.folder / "config.json"
         file.write_text(config.model_dump_json())
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.clock.device.type == "cpu" else {})
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.timer.device.type == "cpu" else {})
         command = [sys.executable, "-m", "megatape", "pretrain", "--config", str(file)]
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
-        sys.stdout.write(f"{ended.stdout}\n{ended.stderr}\n")  # to the log of this child, which shows no lines of the library
-        if ended.returncode:
-            raise RuntimeError(ending(ended.stderr))
+        with child(command, env=environment, start_new_session=False) as process:  # it ends with this process
+            finish(process, sys.stdout)
 
     @cached_property
     def data(self) -> Path:
@@ -107,3 +106,19 @@ class Trials:
         source, output = Source("text", (str(texts),)), self.folder / "data"
         prepare(Corpus(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
         return output
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each run."""
+    rows = [
+        [
+            ", ".join(words),
+            format_milliseconds(r["seconds"]),
+            format_milliseconds(r["bare seconds"]),
+            f"{r['ratio']:.2f}",
+            format_bytes(r["peak bytes"]),
+            format_bytes(r["planned bytes"]),
+        ]
+        for words, r in rows_of(results, "pretrain")
+    ]
+    yield from titled("megatape pretrain", ["", "ms a step", "bare, ms", "ratio", "peak", "planned"], rows)

@@ -1,5 +1,6 @@
 """Where the time of a training step goes: its kernels, how long the GPU waits for the host, and when the host waits for it."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -7,15 +8,18 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
-from megatape.benchmark.bare import BareStep
-from megatape.benchmark.child import Bench
+from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result
+from megatape.benchmark.models import compute_dtype
+from megatape.benchmark.raw_step import RawStep
 from megatape.benchmark.shapes import Shape, shapes
-from megatape.study.efficiency import BASELINE, compute_dtype
-from megatape.study.timing import timed
+from megatape.benchmark.tables import Results, rows_of, titled
+from megatape.benchmark.timing import Timer
+from megatape.benchmark.worker import Bench
+from megatape.units import format_milliseconds
 
 WARM_UP, STEPS = 3, 3
-KERNELS = 25  # those that take longest
+KERNELS, SHOWN = 25, 12  # kernels in the results and in the table, those that take longest
 NAME_LENGTH = 90
 # Calls of CUDA after which the host waits for the device.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
@@ -23,26 +27,23 @@ WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize
 
 def profile(bench: Bench) -> None:
     """Profile steps of RoPE and TAPE with the backend of `auto`, eager and compiled."""
-    device, shape = torch.device(bench.device), shapes(bench.tiny)["155m"]
+    shape = shapes(bench.tiny)["155m"]
     for compiled in (False,) if bench.tiny else (False, True):
         for encoding in ("tape", BASELINE):
             key = f"155m/{encoding}/{'compiled' if compiled else 'eager'}"
-            bench.measure(key, partial(_profiled, shape, encoding, compiled, device))
+            bench.measure(key, partial(_profiled, bench.timer, shape, encoding, compiled))
 
 
-def _profiled(shape: Shape, encoding: str, compiled: bool, device: torch.device) -> Result:
-    step = BareStep(shape, encoding, device, compute_dtype(device), compiled=compiled)
+def _profiled(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> Result:
+    device = timer.device
+    step = RawStep(shape, encoding, device, compute_dtype(device), compiled=compiled)
     for _ in range(WARM_UP):
         step()
 
-    def steps() -> None:
-        for _ in range(STEPS):
-            step()
-
-    seconds = timed(steps, device) / STEPS
+    seconds = timer.seconds(step, STEPS)
     on_gpu = device.type == "cuda"
     with record(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as recorder:
-        timed(steps, device)
+        timer.seconds(step, STEPS)
     events = recorder.key_averages()
     # On a CPU operators take the place of kernels. Ranges that code has named are on the GPU's timeline, too.
     kernels = [event for event in events if not on_gpu or _is_kernel(event)]
@@ -67,3 +68,18 @@ def _is_kernel(event: Any) -> bool:
 def _own(on_gpu: bool, event: Any) -> float:
     """Seconds of a step, without what ran inside."""
     return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / STEPS / 1e6
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each run, then the kernels of each."""
+    runs = {", ".join(words): r for words, r in rows_of(results, "profile")}
+    header = ["", "ms a step", "GPU busy", "kernels", "waits of the host"]
+    rows = []
+    for name, r in runs.items():
+        busy = r["busy seconds"] / r["seconds"]
+        rows.append([name, format_milliseconds(r["seconds"]), f"{busy:.0%}", f"{r['kernels']:.0f}", f"{r['waits']:.0f}"])
+    yield from titled("Profile of a step", header, rows)
+    for name, r in runs.items():
+        top = r["top"][:SHOWN]
+        rows = [[f"`{each['name']}`", f"{each['calls']:.0f}", format_milliseconds(each["seconds"])] for each in top]
+        yield from titled(f"Kernels of a step, {name}", ["", "calls", "ms"], rows)

@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState, rotate_qk
+from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.journal import Result, read_results
 from megatape.benchmark.shapes import Shape, shapes
-from megatape.benchmark.tables import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.benchmark.tables import met
 from megatape.config import Config
 from megatape.model.accounting import forward_flops
 from megatape.model.encodings import encoding_of
@@ -21,9 +23,8 @@ from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import DeviceTime, Operation, Work, device_times, middle, scaled, touched_bytes
 from megatape.plan.speed import ASSUMPTIONS, optimizer_work
-from megatape.plan.trace import on_shapes, run_pass
+from megatape.plan.trace import on_shapes
 from megatape.plan.work import attention_layer_work, count, step_work
-from megatape.study.efficiency import BASELINE
 from megatape.tables import markdown
 from megatape.units import format_bytes
 
@@ -31,23 +32,22 @@ PRECISION = "bfloat16"
 ROTATED_AT_ONCE = "sdpa, rotated at once"
 
 
-class Way(NamedTuple):
-    """How an encoding runs, named as in the keys of results.jsonl."""
+@dataclass(frozen=True)
+class Estimate:
+    """Estimate of a training step or of a layer.
+
+    Attributes:
+        encoding: Name of the encoding.
+        attention: Name of the backend, as in the keys of results.jsonl.
+        mode: eager or compiled.
+        times: (bad, good).
+        work: Its operations.
+        saved: Bytes kept for the backward pass, None where they are not counted.
+    """
 
     encoding: str
     attention: str
-    mode: str = "eager"
-
-    @property
-    def ours(self) -> bool:
-        """Whether there is code for it: RoPE with a kernel that rotates queries and keys at once is what others have."""
-        return self.attention != ROTATED_AT_ONCE
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Of a training step or of a layer. times: (bad, good); saved: bytes, None where they are not counted."""
-
+    mode: str
     times: tuple[DeviceTime, DeviceTime]
     work: Work
     saved: int | None = None
@@ -57,8 +57,15 @@ class Estimate:
         """In the middle of the range."""
         return sum(middle(self.times))
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is code for it here: RoPE with a kernel that rotates queries and keys at once is what others have."""
+        return self.attention != ROTATED_AT_ONCE
 
-Estimates = dict[Way, Estimate]
+    @property
+    def by(self) -> str:
+        """Backend and mode, as a cell."""
+        return f"{self.attention}, {self.mode}"
 
 
 def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator[str]:
@@ -72,44 +79,46 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
     targets: list[list[str]] = []
     for name in STEP_TARGETS:
         shape = shapes(tiny)[name]
-        steps = dict(_steps(shape, gpu))
+        steps = list(_steps(shape, gpu))
         yield f"**Training steps at {name}, {shape.batch} x {shape.length}**"
         yield _steps_table(name, shape, gpu, steps, results)
         targets += _step_targets(name, shape, gpu, steps)
-    layers = dict(_layers(shapes(tiny)["155m"], gpu))
+    layers = list(_layers(shapes(tiny)["155m"], gpu))
     targets.append(_target("attention layer forward at 155m, TAPE over RoPE", layers, LAYER_TARGET))
     yield "**Targets**"
     yield markdown(["", "estimated", "by", "target", "met", "over RoPE rotated at once"], targets)
 
 
-def _steps(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
+def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     for encoding in (BASELINE, "tape"):
         config = shape.config(encoding, PRECISION)
-        optimizer = optimizer_work(plan_memory(config, 1, run_pass(config), on_gpu=True))
-        for attention in _attentions(config):
-            for mode in ("eager", "compiled"):
-                own = shape.config(encoding, PRECISION, attention, mode == "compiled")
-                step = step_work(own)
-                work = Counter(step.work)
-                work.update(optimizer)
-                saved = step.saved if mode == "eager" else None
-                yield Way(encoding, attention, mode), Estimate(device_times(work, gpu), work, saved)
-                if (encoding, attention) == (BASELINE, "sdpa"):
-                    work = Counter(work)
-                    work.update(scaled(_rotation_at_once(own, backward=True), config.model.num_layers))
-                    yield Way(encoding, ROTATED_AT_ONCE, mode), Estimate(device_times(work, gpu), work)
+        optimizer = optimizer_work(plan_memory(config, 1, on_gpu=True))
+        for attention, mode in product(_attentions(config), ("eager", "compiled")):
+            config = shape.config(encoding, PRECISION, attention, mode == "compiled")
+            step = step_work(config)
+            work = Counter(step.work)
+            work.update(optimizer)
+            saved = step.saved if mode == "eager" else None
+            estimate = Estimate(encoding, attention, mode, device_times(work, gpu), work, saved)
+            yield from _rotated(estimate, config, gpu, config.model.num_layers, backward=True)
 
 
-def _layers(shape: Shape, gpu: Gpu) -> Iterator[tuple[Way, Estimate]]:
+def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     for encoding in (BASELINE, "tape"):
         for attention in _attentions(shape.config(encoding, PRECISION)):
             config = shape.config(encoding, PRECISION, attention)
             work = attention_layer_work(config)
-            yield Way(encoding, attention), Estimate(device_times(work, gpu), work)
-            if (encoding, attention) == (BASELINE, "sdpa"):
-                work = Counter(work)
-                work.update(_rotation_at_once(config, backward=False))
-                yield Way(encoding, ROTATED_AT_ONCE), Estimate(device_times(work, gpu), work)
+            estimate = Estimate(encoding, attention, "eager", device_times(work, gpu), work)
+            yield from _rotated(estimate, config, gpu, 1, backward=False)
+
+
+def _rotated(estimate: Estimate, config: Config, gpu: Gpu, layers: int, backward: bool) -> Iterator[Estimate]:
+    """The estimate, and for RoPE by sdpa also one with rotation at once."""
+    yield estimate
+    if (estimate.encoding, estimate.attention) == (BASELINE, "sdpa"):
+        work = Counter(estimate.work)
+        work.update(scaled(_rotation_at_once(config, backward), layers))
+        yield replace(estimate, attention=ROTATED_AT_ONCE, times=device_times(work, gpu), work=work, saved=None)
 
 
 def _attentions(config: Config) -> list[str]:
@@ -136,20 +145,21 @@ def _rotation_at_once(config: Config, backward: bool) -> Work:
     return changed
 
 
-def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: Estimates, results: dict[str, Result]) -> str:
-    fastest = min(each.seconds for way, each in steps.items() if way.encoding == BASELINE and way.ours)
+def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: dict[str, Result]) -> str:
+    fastest = _fastest(steps, BASELINE).seconds
     numbers = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
     rows = []
-    for way, each in steps.items():
+    for each in steps:
         bad, good = each.times
         compute_bound, memory_bound = middle(each.times)
         moved = sum(operation.bytes * times for operation, times in each.work.items() if not operation.flops)
+        words = [each.encoding, each.attention, each.mode]
         rows.append(
             [
-                *way,
+                *words,
                 f"{each.seconds * 1e3:.1f} ({sum(good) * 1e3:.1f} to {sum(bad) * 1e3:.1f})",
                 f"{each.seconds / fastest:.3f}",
-                f"{_utilization(shape, way.encoding, gpu, each):.0%}",
+                f"{_utilization(shape, gpu, each):.0%}",
                 f"{compute_bound * 1e3:.1f}",
                 f"{memory_bound * 1e3:.1f}",
                 f"{moved / numbers:.0f}",
@@ -157,45 +167,39 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: Estimates, results: d
             ]
         )
         if results:
-            found = results.get("/".join((f"step {name}", *way)), {})
+            found = results.get("/".join((f"step {name}", *words)), {})
             rows[-1].append(f"{found['seconds'] * 1e3:.1f}" if "seconds" in found else "")
     header = ["encoding", "attention", "", "ms", "over the fastest RoPE", "MFU", "arithmetic, ms", "memory, ms"]
     return markdown([*header, "bytes for each number of x", "saved", *(["measured, ms"] if results else [])], rows)
 
 
-def _utilization(shape: Shape, encoding: str, gpu: Gpu, estimate: Estimate) -> float:
-    model = shape.config(encoding, PRECISION).model
+def _utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
+    model = shape.config(estimate.encoding, PRECISION).model
     return 3 * forward_flops(model, shape.length) * shape.batch / estimate.seconds / gpu.bfloat16_flops
 
 
-def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: Estimates) -> Iterator[list[str]]:
+def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate]) -> Iterator[list[str]]:
     yield _target(f"training step at {name}, TAPE over RoPE", steps, STEP_TARGETS[name])
-    saved = {way: each.saved for way, each in steps.items() if each.saved is not None}
-    least = min(count for way, count in saved.items() if way.encoding == BASELINE)
-    way, own = min(((way, count) for way, count in saved.items() if way.encoding == "tape"), key=lambda pair: pair[1])
-    met = _met(own / least <= SAVED_TARGET)
-    yield [f"saved activations at {name}, TAPE over RoPE", f"{own / least:.3f}", _by(way), f"at most {SAVED_TARGET}", met, ""]
+    base, own = (
+        min((each.saved, each.by) for each in steps if each.encoding == encoding and each.saved is not None)
+        for encoding in (BASELINE, "tape")
+    )
+    over = own[0] / base[0]
+    label, target = f"saved activations at {name}, TAPE over RoPE", f"at most {SAVED_TARGET}"
+    yield [label, f"{over:.3f}", own[1], target, met(over <= SAVED_TARGET), ""]
     if name == MFU_TARGET[0]:
-        way = _fastest(steps, "tape")
-        share, target = _utilization(shape, "tape", gpu, steps[way]), MFU_TARGET[1]
-        yield [f"MFU of TAPE at {name}", f"{share:.0%}", _by(way), f"at least {target:.0%}", _met(share >= target), ""]
+        fastest, least = _fastest(steps, "tape"), MFU_TARGET[1]
+        share = _utilization(shape, gpu, fastest)
+        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, f"at least {least:.0%}", met(share >= least), ""]
 
 
-def _target(name: str, estimates: Estimates, target: float) -> list[str]:
+def _target(name: str, estimates: list[Estimate], target: float) -> list[str]:
     """The fastest TAPE over the fastest RoPE, and over one that is rotated at once."""
-    way = _fastest(estimates, "tape")
-    own, base = estimates[way].seconds, estimates[_fastest(estimates, BASELINE)].seconds
-    floor = min(each.seconds for other, each in estimates.items() if not other.ours)
-    return [name, f"{own / base:.3f}", _by(way), f"at most {target}", _met(own / base <= target), f"{own / floor:.3f}"]
+    own, base = _fastest(estimates, "tape"), _fastest(estimates, BASELINE)
+    over = own.seconds / base.seconds
+    floor = min(each.seconds for each in estimates if not each.exists)
+    return [name, f"{over:.3f}", own.by, f"at most {target}", met(over <= target), f"{own.seconds / floor:.3f}"]
 
 
-def _fastest(estimates: Estimates, encoding: str) -> Way:
-    return min((way for way in estimates if way.encoding == encoding and way.ours), key=lambda way: estimates[way].seconds)
-
-
-def _by(way: Way) -> str:
-    return f"{way.attention}, {way.mode}"
-
-
-def _met(met: bool) -> str:
-    return "yes" if met else "no"
+def _fastest(estimates: list[Estimate], encoding: str) -> Estimate:
+    return min((each for each in estimates if each.encoding == encoding and each.exists), key=lambda each: each.seconds)

@@ -1,23 +1,20 @@
 """Runs the parts of a benchmark one after the other, each in processes of its own and within a time limit."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 
-from megatape.benchmark.child import LOST, ending
+from megatape.benchmark.children import child, ending, interruptible
 from megatape.benchmark.journal import RESULTS, Journal, Result, measured, read_results
 from megatape.benchmark.parts import LIMIT, Part
 from megatape.benchmark.tables import report
+from megatape.benchmark.worker import LOST, TINY
 from megatape.files import write_atomically
-from megatape.study.children import interruptible
 
 TABLE, LOGS = "table.md", "logs"
 
@@ -50,10 +47,10 @@ def benchmark(
                 result = _Run(part, journal, log, min(LIMIT * part.seconds, left), device, tiny).finish()
             journal.add(part.name, result)
             write_atomically(out / TABLE, report(journal.results).encode())
-            yield _told(part, journal)
+            yield _progress(part, journal)
 
 
-def _told(part: Part, journal: Journal) -> str:
+def _progress(part: Part, journal: Journal) -> str:
     result = journal.results[part.name]
     if "left out" in result:
         return f"{part.name}: left out: {result['left out']}"
@@ -87,9 +84,10 @@ class _Run:
                 failures = sum("error" in self.journal.results[key] for key in self.tried)
                 return {"seconds": seconds} | ({"error": f"{failures} failed"} if failures else {})
             expired = seconds >= self.limit
-            fault = (
-                f"stopped after {self.limit:.0f} s" if expired else f"its process ended with status {status}: {self._said()}"
-            )
+            if expired:
+                fault = f"stopped after {self.limit:.0f} s"
+            else:
+                fault = f"its process ended with status {status}: {ending(self.log.read_text(errors='replace'))}"
             if self.begun is not None:
                 self._add(self.begun, {"error": fault})
             elif status != LOST:
@@ -97,21 +95,12 @@ class _Run:
             if expired:
                 return {"seconds": seconds, "error": fault}
 
-    def _said(self) -> str:
-        return ending(self.log.read_text(errors="replace"))
-
     def _process(self, seconds: float) -> int:
         """Run a process to its end, or for so long. Returns its exit status."""
-        command = [sys.executable, "-m", "megatape.benchmark.child", self.part.name, self.part.target, "--device", self.device]
-        command += ["--tiny"] * self.tiny
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
-        assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(max(seconds, 0), _kill, [process])
-        timer.start()
-        try:
+        words = [self.part.name, self.part.target, self.device, TINY if self.tiny else "full"]
+        command = [sys.executable, "-m", "megatape.benchmark.worker", *words]
+        with self.log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
+            assert process.stdin is not None and process.stdout is not None
             skipped = self.tried | {key for key, result in self.journal.results.items() if measured(result)}
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(sorted(skipped)) + "\n")
@@ -122,18 +111,8 @@ class _Run:
                 if self.begun is None:
                     self._add(entry.pop("key"), entry)
             return process.wait()
-        finally:
-            timer.cancel()
-            _kill(process)
-            process.wait()
 
     def _add(self, key: str, result: Result) -> None:
         self.journal.add(key, result)
         self.tried.add(key)
         self.begun = None
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """End a process and those that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

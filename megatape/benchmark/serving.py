@@ -1,44 +1,220 @@
-"""Prompts and decoding of an exported TAPE model beside transformers' Llama of the same shape, as `megatape study serving`."""
+"""Speed and memory of exported models against a Llama of the same shape: reading a prompt, and decoding token by token.
 
-from collections.abc import Callable
+B batch, N tokens of the prompt.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from statistics import median
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from megatape.benchmark.child import Bench
-from megatape.benchmark.clock import Clock, clock_of, median, ratio
+from megatape.benchmark.encodings import BASELINE as BASELINE_ENCODING
+from megatape.benchmark.encodings import parse_encodings, with_encoding
 from megatape.benchmark.journal import Result
+from megatape.benchmark.loss import PeakMemory
+from megatape.benchmark.models import compute_dtype, paper_config
 from megatape.benchmark.shapes import Shape, shapes
-from megatape.study.efficiency import compute_dtype
-from megatape.study.serving import BASELINE, STEPS, Cell, Decoder, build, read
+from megatape.benchmark.tables import Results, rows_of, titled
+from megatape.benchmark.timing import Timer, ratio
+from megatape.benchmark.worker import Bench
+from megatape.config import ModelConfig, load_config
+from megatape.errors import UserError
+from megatape.hf.families.family import FIELDS
+from megatape.hf.families.tape import Tape
+from megatape.hf.modeling.modeling_tape import TapeForCausalLM
+from megatape.tables import markdown
+from megatape.units import format_milliseconds
 
-CELLS = {"155m": ((1, 128), (1, 4096), (32, 1024)), "1b": ((1, 2048), (16, 2048))}  # batch, tokens
+BASELINE = "Llama"
+STEPS = 8  # tokens that are decoded in a round
+CELLS = {"155m": ((1, 128), (1, 4096), (32, 1024)), "1b": ((1, 2048), (16, 2048))}  # of the GPU benchmark: batch, tokens
 CELLS_TINY = {"155m": ((2, 24),)}
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One situation: a batch of prompts, of which every second one is padded in its first half with padding "left"."""
+
+    batch: int
+    padding: str
+    length: int
+
+    def prompt(self, vocab_size: int, device: torch.device) -> dict[str, Tensor]:
+        """Tokens and mask, [B, N]."""
+        tokens = torch.arange(self.batch * self.length, device=device).view(self.batch, self.length) % vocab_size
+        mask = torch.ones_like(tokens)
+        if self.padding == "left":
+            mask[::2, : self.length // 2] = 0
+        return {"input_ids": tokens, "attention_mask": mask}
+
+    def __str__(self) -> str:
+        return f"{self.batch} x {self.length}" + (", padded" if self.padding == "left" else "")
+
+
+@torch.no_grad()
+def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> Any:
+    """The cache after the prompt, and the logits of its last tokens."""
+    return model(**prompt, use_cache=True, logits_to_keep=1)
+
+
+class Decoder:
+    """A model that has read a prompt."""
+
+    def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
+        self.model = model
+        self.token, self.mask = prompt["input_ids"][:, -1:], prompt["attention_mask"]
+        self.cache = read(model, prompt).past_key_values
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Decode STEPS tokens."""
+        for _ in range(STEPS):
+            self.mask = torch.cat([self.mask, torch.ones_like(self.token)], dim=1)
+            self.model(self.token, attention_mask=self.mask, past_key_values=self.cache, use_cache=True)
+
+
 def serving(bench: Bench) -> None:
-    """Measure all cells of a shape, then those of the next."""
-    clock = clock_of(bench)
+    """Measure TAPE in all cells of a shape, then in those of the next."""
     for name, cells in (CELLS_TINY if bench.tiny else CELLS).items():
         longest = max(length for _, length in cells)
-        models = cache(partial(_models, shapes(bench.tiny)[name], longest, clock.device))
-        for cell in cells:
-            bench.measure(f"{name}/{cell[0]} x {cell[1]}", partial(_compared, clock, models, *cell))
+        models = cache(partial(_models, shapes(bench.tiny)[name], longest, bench.timer.device))
+        for batch, length in cells:
+            bench.measure(f"{name}/{batch} x {length}", partial(_tape, bench.timer, models, Cell(batch, "none", length)))
 
 
 def _models(shape: Shape, longest: int, device: torch.device) -> dict[str, PreTrainedModel]:
     return build(shape.model, ["tape"], longest, device, compute_dtype(device))
 
 
-def _compared(clock: Clock, build_once: Callable[[], dict[str, PreTrainedModel]], batch: int, length: int) -> Result:
-    models = build_once()
-    prompt = Cell(batch, "none", length).prompt(models[BASELINE].config.vocab_size, clock.device)
-    reading = clock.times({name: partial(read, model, prompt) for name, model in models.items()})
+def _tape(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], cell: Cell) -> Result:
+    return figures(build_once(), cell, timer)["tape"]
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each shape and batch of prompts."""
+    rows = []
+    for words, r in rows_of(results, "serving"):
+        prompt, token = r["prompt"], r["token"]
+        times = [format_milliseconds(prompt["seconds"]), f"{prompt['ratio']:.2f}", format_milliseconds(token["seconds"])]
+        rows.append([", ".join(words), *times, f"{token['ratio']:.2f}"])
+    header = ["prompts", "prompt, ms", "over Llama", "token, ms", "over Llama"]
+    yield from titled("Exported TAPE", header, rows)
+
+
+def measure(
+    file: str | None,
+    layers: int | None,
+    encodings: str,
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    paddings: Sequence[str],
+    dtype: str,
+    threads: int,
+    rounds: int,
+) -> Iterator[str]:
+    """Measure on this machine's GPU, or on its CPU; the arguments are the options of `megatape benchmark serving`.
+
+    Raises FileNotFoundError or UserError for bad arguments.
+    """
+    config = paper_config() if file is None else load_config(file).model
+    config = ModelConfig.model_validate(config.model_dump() | {"num_layers": layers or config.num_layers})
+    names = parse_encodings(encodings)
+    if BASELINE_ENCODING in names:
+        raise UserError(f"encodings: {BASELINE_ENCODING} is exported as the {BASELINE} itself, which is always measured")
+    cells = [Cell(batch, padding, length) for batch in batches for padding in paddings for length in lengths]
+    torch.set_num_threads(threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models = build(config, names, max(lengths), device, getattr(torch, dtype))
+    return report(models, cells, dtype, Timer(device, rounds, clock=time.process_time))
+
+
+def build(
+    config: ModelConfig, encodings: list[str], length: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, PreTrainedModel]:
+    """A Llama and a model with each encoding, of one shape: random weights, no biases, no norm of queries, no scaling.
+
+    Raises UserError if an encoding does not support the shape.
+    """
+    fields = {theirs: getattr(config, ours) for theirs, ours in FIELDS.items()} | {"head_dim": config.head_dim}
+    # Decoding goes beyond the prompt; RandPE draws as many positions as it may.
+    fields["max_position_embeddings"] = longest = max(config.max_positions, 2 * length)
+    models: dict[str, PreTrainedModel] = {}
+    with torch.device(device):
+        models[BASELINE] = LlamaForCausalLM(LlamaConfig(**fields))
+        for name in encodings:
+            size = with_encoding(config, name).position_size
+            own = {"encoding": name, "position_size": size, "position_length": longest}
+            models[name] = TapeForCausalLM(Tape().new_config(fields | own))
+    for model in models.values():
+        cast: torch.nn.Module = model.eval()
+        cast.to(dtype)
+    return models
+
+
+def report(models: dict[str, PreTrainedModel], cells: list[Cell], dtype: str, timer: Timer) -> Iterator[str]:
+    """Yields the paragraphs: the cache, then a table for each cell as soon as it is measured."""
+    shape, device = models[BASELINE].config, timer.device
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
+    how = "times between CUDA events" if device.type == "cuda" else "CPU time, of all threads"
+    yield (
+        f"{shape.num_hidden_layers} layers of width {shape.hidden_size}, {dtype} on {where}; medians of {timer.rounds} "
+        f"rounds over the models ({how}); ratios to {BASELINE}'s in the same round."
+    )
+    yield cache_table(models, device)
+    header = ["prompts", "", "prompt, ms", "ratio", "KiB a token", f"token of {STEPS}, ms", "ratio"]
+    for cell in cells:
+        yield markdown(header, cell_rows(models, cell, timer))
+
+
+def cache_table(models: dict[str, PreTrainedModel], device: torch.device) -> str:
+    """Bytes that the cache holds for a token."""
+    rows = []
+    for name, model in models.items():
+        layers = read(model, Cell(1, "none", 2).prompt(model.config.vocab_size, device)).past_key_values.layers
+        keys, values = (sum(getattr(layer, part).nbytes for layer in layers) // 2 for part in ("keys", "values"))
+        rows.append([name, f"{keys:,}", f"{values:,}", f"{keys + values:,}"])
+    return markdown(["cache, bytes a token", "keys", "values", "both"], rows)
+
+
+def cell_rows(models: dict[str, PreTrainedModel], cell: Cell, timer: Timer) -> list[list[str]]:
+    """A row for each model: reading the prompts, with the memory that takes, and decoding after them."""
+    prompt = cell.prompt(models[BASELINE].config.vocab_size, timer.device)
+    memory = {name: peak_memory(model, prompt) / cell.batch / cell.length for name, model in models.items()}
+    return [
+        [
+            str(cell),
+            name,
+            f"{found['prompt']['seconds'] * 1e3:,.0f}",
+            f"{found['prompt']['ratio']:.2f}",
+            f"{memory[name] / 1024:,.0f}",
+            f"{found['token']['seconds'] * 1e3:,.1f}",
+            f"{found['token']['ratio']:.2f}",
+        ]
+        for name, found in figures(models, cell, timer).items()
+    ]
+
+
+def figures(models: dict[str, PreTrainedModel], cell: Cell, timer: Timer) -> dict[str, Result]:
+    """By model, seconds to read the prompts and to decode a token, and their ratios to the baseline's in the same round."""
+    prompt = cell.prompt(models[BASELINE].config.vocab_size, timer.device)
+    reading = timer.times({name: partial(read, model, prompt) for name, model in models.items()})
     # Not repeated within a round: every call makes the cache longer.
-    one_by_one = Clock(clock.device, clock.rounds, 0.0)
-    decoding = one_by_one.times({name: Decoder(model, prompt) for name, model in models.items()})
-    return {
-        "prompt": {"seconds": median(reading["tape"]), "ratio": ratio(reading["tape"], reading[BASELINE])},
-        "token": {"seconds": median(decoding["tape"]) / STEPS, "ratio": ratio(decoding["tape"], decoding[BASELINE])},
-    }
+    decoding = replace(timer, at_least=0.0).times({name: Decoder(model, prompt) for name, model in models.items()})
+
+    def figure(seconds: dict[str, list[float]], name: str, steps: int) -> dict[str, float]:
+        return {"seconds": median(seconds[name]) / steps, "ratio": ratio(seconds[name], seconds[BASELINE]).median}
+
+    return {name: {"prompt": figure(reading, name, 1), "token": figure(decoding, name, STEPS)} for name in models}
+
+
+def peak_memory(model: PreTrainedModel, prompt: dict[str, Tensor]) -> int:
+    """Peak bytes of the tensors that reading the prompt makes, the cache included; without what single operators use inside."""
+    with PeakMemory([*model.parameters(), *model.buffers(), *prompt.values()]) as memory:
+        read(model, prompt)
+    return memory.peak

@@ -23,7 +23,7 @@ class Shape:
         checkpointing: ActivationCheckpointing = "none",
         fp8: Fp8Recipe = "none",
     ) -> Config:
-        """A run with another encoding, on one GPU. compiled: training.compile; checkpointing: activation_checkpointing."""
+        """Configuration of a run with another encoding on one GPU, and with these values of the section training."""
         return parse_config(
             {
                 "run": {"directory": "unused"},

@@ -4,7 +4,7 @@ Every input and output is read or written once; the backward pass reads the inpu
 Shapes as in model/transformer.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.util import find_spec
 
@@ -12,30 +12,32 @@ import torch
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
-from megatape.benchmark.child import Bench
-from megatape.benchmark.clock import Clock, clock_of, median, ratio
 from megatape.benchmark.journal import Result
+from megatape.benchmark.models import UP_STD, compute_dtype
 from megatape.benchmark.shapes import Shape, shapes
+from megatape.benchmark.tables import Results, rows_of, titled
+from megatape.benchmark.timing import Timer
+from megatape.benchmark.worker import Bench
 from megatape.model.encodings import encoding_of
 from megatape.parallel.mesh import SINGLE
-from megatape.study.efficiency import compute_dtype
-from megatape.study.models import UP_STD
+from megatape.units import format_bytes, format_milliseconds
 
 Problem = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor], list[Tensor]]  # function, its inputs, weights inside it
 
 
 def update(bench: Bench) -> None:
     """Measure both, and RoPE's rotation, at every shape."""
-    clock = clock_of(bench)
+    timer = bench.timer
     for name in ("155m", "1b", "7b"):
-        for label, make in _problems(clock.device).items():
-            bench.measure(f"{name}/{label}", partial(_compared, clock, make, shapes(bench.tiny)[name]))
+        for label, make in _problems(timer.device).items():
+            bench.measure(f"{name}/{label}", partial(_compared, timer, make, shapes(bench.tiny)[name]))
 
 
 def _problems(device: torch.device) -> dict[str, Callable[..., Problem]]:
-    problems = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation, "update": _update}
+    problems: dict[str, Callable[..., Problem]] = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation}
+    problems["update"] = _update
     if device.type == "cuda" and find_spec("triton"):
-        problems["update by kernel"] = _update_by_kernel
+        problems["update by kernel"] = partial(_update, by_kernel=True)
     return problems
 
 
@@ -48,10 +50,6 @@ def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
     model = shape.model
     q, k, delta = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
     return lambda q, k, *e: rotate_by_state(q, k, PositionState(*e)), [q, k, _state(shape, q.device), delta], []
-
-
-def _update_by_kernel(shape: Shape, draw: Callable[..., Tensor]) -> Problem:
-    return _update(shape, draw, by_kernel=True)
 
 
 def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) -> Problem:
@@ -77,9 +75,9 @@ def _state(shape: Shape, device: torch.device) -> Tensor:
     return state
 
 
-def _compared(clock: Clock, make: Callable[[Shape, Callable[..., Tensor]], Problem], shape: Shape) -> Result:
+def _compared(timer: Timer, make: Callable[[Shape, Callable[..., Tensor]], Problem], shape: Shape) -> Result:
     def draw(*sizes: int) -> Tensor:
-        tensor = torch.randn(shape.batch, shape.length, *sizes, device=clock.device, dtype=compute_dtype(clock.device))
+        tensor = torch.randn(shape.batch, shape.length, *sizes, device=timer.device, dtype=compute_dtype(timer.device))
         return tensor.requires_grad_()
 
     action, inputs, weights = make(shape, draw)
@@ -98,16 +96,30 @@ def _compared(clock: Clock, make: Callable[[Shape, Callable[..., Tensor]], Probl
     forward = _bytes(inputs) + _bytes(outputs)
     backward = _bytes(inputs) + _bytes(d_outputs) + _bytes(trained)
     actions = {"forward": (inference, forward), "step": (step, forward + backward)}
-    return {part: _over_copy(clock, *action) for part, action in actions.items()}
+    return {part: _over_copy(timer, *action) for part, action in actions.items()}
 
 
-def _over_copy(clock: Clock, action: Callable[[], None], count: int) -> Result:
+def _over_copy(timer: Timer, action: Callable[[], None], count: int) -> Result:
     """count: bytes that it must move."""
-    source = torch.ones(count // 2, dtype=torch.uint8, device=clock.device)
+    source = torch.ones(count // 2, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
-    seconds = clock.times({"own": action, "copy": lambda: target.copy_(source)})
-    return {"seconds": median(seconds["own"]), "bytes": count, "ratio to a copy": ratio(seconds["own"], seconds["copy"])}
+    seconds, ratio = timer.compare(action, lambda: target.copy_(source))
+    return {"seconds": seconds, "bytes": count, "ratio to a copy": ratio}
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
+
+
+def table(results: Results) -> Iterator[str]:
+    """A table with a row for each shape and operation."""
+    rows = []
+    for (shape, name), r in rows_of(results, "update"):
+        parts = [r["forward"], r["step"]]
+        numbers = [
+            [format_milliseconds(part["seconds"]), format_bytes(part["bytes"]), f"{part['ratio to a copy']:.2f}"]
+            for part in parts
+        ]
+        rows.append([shape, name, *numbers[0], *numbers[1]])
+    header = ["shape", "", "forward, ms", "bytes", "over a copy", "and backward, ms", "bytes", "over a copy"]
+    yield from titled("Rotation and position update, beside a copy of the fewest bytes", header, rows)

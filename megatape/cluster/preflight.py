@@ -62,7 +62,12 @@ class Report:
 
     @contextmanager
     def noting(self, *kinds: type[Exception], context: str = "") -> Iterator[None]:
-        """Add an error of the block, if it is of these kinds, to the faults. context: before its text."""
+        """Add an error of the block, if it is of these kinds, to the faults.
+
+        Args:
+            kinds: Types of errors; others are raised.
+            context: What comes before the error's text.
+        """
         try:
             yield
         except kinds as error:

@@ -158,7 +158,7 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
 
 
 def fill_script(template: str, snapshot: Path, **values: object) -> str:
-    """A batch script that runs the code of a snapshot, with the modules that --import gave this command.
+    """A batch script that runs the code of a snapshot, with the modules of --import.
 
     Args:
         template: File name in this folder.

@@ -78,8 +78,8 @@ def parse_rest(options: Options) -> tuple[type[EvaluationOptions], argparse.Name
 def _evaluate(names: Sequence[str], options: EvaluationOptions) -> int:
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from megatape.tasks.models import evaluate_models
-    from megatape.tasks.ranks import FailedElsewhere, launched_ranks
+    from megatape.tasks.engine.models import evaluate_models
+    from megatape.tasks.engine.ranks import FailedElsewhere, launched_ranks
 
     prepare_deepspeed()
     disable_progress_bar()

@@ -5,7 +5,7 @@
 2    an error the user can fix: arguments, configuration, files, a missing package
 130  interrupted
 
-Training has further statuses of its own (docs/training.md).
+Training has further statuses of its own (docs/faults.md).
 """
 
 import argparse
@@ -25,7 +25,8 @@ from megatape.runtime.launchers import launcher_of_environment
 
 LOG = logging.getLogger(__name__)
 
-# Seconds in which a launcher ends this rank if the first one of its host has ended with the same error, which is shown once.
+# Seconds in which a launcher ends this rank if the first one of its host has ended with the same
+# error, which is shown once.
 FIRST_RANK = 5.0
 
 # Of pyproject.toml, by the package that needs one.
@@ -74,7 +75,12 @@ def run_command(kind: type[Options], run: Callable[[Options], int], args: argpar
 
 
 def name_flags(kind: type[CommandOptions], message: str) -> str:
-    """A message in which the name of an option, at the beginning or in backquotes, such as `max_documents`, is its flag."""
+    """A message with flags for the names of options, at its beginning or in backquotes.
+
+    Args:
+        kind: Type of the options.
+        message: Such as "max_documents is 0: give at least 1, or `dry_run`".
+    """
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] or found[2]

@@ -28,12 +28,13 @@ def run(options: Options) -> int:
     from megatape.hf.export import export
     from megatape.hf.lora import SETTINGS, export_adapter
     from megatape.hf.merge import merge_adapter
+    from megatape.hf.model_folder import open_model_folder
 
     if (options.checkpoint / SETTINGS).is_file():
         if options.base is None or options.dtype or options.adapter or options.without_adapter:
             remedy = "give `base` DIR, the model to merge it into, and nothing else"
             raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
-        merge_adapter(options.checkpoint, options.base, options.out)
+        merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
         print(f"merged {options.checkpoint} into {options.base}, as {options.out}")
         return 0
     checkpoint = verified_checkpoint(options.checkpoint, options.base)

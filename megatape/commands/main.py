@@ -14,7 +14,7 @@ from megatape.commands.execute import run_command
 from megatape.commands.parser import add_options
 from megatape.runtime.logs import show_lines
 
-# The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines the class
+# The module of a command has its name: `benchmark loss` is megatape/commands/benchmark/loss.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which returns the exit status. Slow imports,
 # such as torch, belong inside `run`: --help must not pay for them.
 COMMANDS = {
@@ -41,28 +41,34 @@ COMMANDS = {
     "scores": "score a file of predictions as SCROLLS does",
     "report": "write a page about runs: curves, events, evaluations, position tensors",
     "ledger": "verify which samples a run trained on, and list those that it skipped",
-    "benchmark": "measure a machine",
+    "benchmark": "measure speed, memory and start-up",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
-    "study": "run the paper's studies and this system's benchmarks",
-    "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
+    "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
+    "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
+    "benchmark precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
+    "benchmark loss": "measure the peak memory of the loss, chunked and with all logits at once",
+    "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
+    "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
+    "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
+    "benchmark startup": "measure the time from the command to the first step of tape_tiny",
+    "study": "compare encodings and methods, as the paper does",
     "study shift": "measure how added tokens and shifted position ids change attention",
     "study attention": "plot dot products of the position tensors, and attention",
     "study failures": "look where the models of a suite attend when their answers are wrong",
     "study compare": "train several encodings and seeds, and compare them in a table and a plot",
     "study suite": "compare position encodings on synthetic tasks that separate them",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",
-    "study serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
-    "study precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
-    "study loss": "measure the peak memory of the loss, chunked and with all logits at once",
-    "study loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
-    "study memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "study scaling": "measure step time by layers, sequence length and ranks",
-    "study preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
-    "study startup": "measure the time from the command to the first step of tape_tiny",
 }
 
 ALIASES = {"ledger": ["audit"]}
+
+# Former names, for one release: they answer with the present one.
+RENAMED = {
+    f"study {part}": f"benchmark {part}"
+    for part in ("efficiency", "serving", "precision", "loss", "loader", "memory", "preparation", "startup")
+}
 
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -99,6 +105,10 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
+    former = " ".join(words[:2])
+    if former in RENAMED:
+        print(f"error: megatape {former} is now megatape {RENAMED[former]}: the options are the same", file=sys.stderr)
+        return 2
     args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     show_lines(getattr(args, "verbose", False))
     status: int = args.run(args)

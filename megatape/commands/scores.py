@@ -17,9 +17,8 @@ class Options(CommandOptions):
 def run(options: Options) -> int:
     """Print the scores."""
     from megatape.tables import columns
-    from megatape.tasks.scrolls_predictions import check_coverage, read_predictions
-    from megatape.tasks.scrolls_sets import parse_set, read_set
-    from megatape.tasks.text_scores import mean_scores, score
+    from megatape.tasks.scores import mean_scores, score
+    from megatape.tasks.scrolls import check_coverage, parse_set, read_predictions, read_set
 
     chosen = parse_set(options.set)
     predictions = read_predictions(options.predictions)

@@ -162,13 +162,25 @@ class Config(Section):
 
 
 def _check_unfit(setting: str, cases: Mapping[str, bool], remedy: str) -> None:
-    """Raise ConfigError for the first case that applies, with which a setting cannot be used."""
+    """Raise ConfigError for the first case in which a setting cannot be used.
+
+    Args:
+        setting: Name of the setting.
+        cases: Description of each case -> whether it applies.
+        remedy: What to do besides.
+    """
     for case in (case for case, applies in cases.items() if applies):
         raise ConfigError(f"{setting} is not for {case}, or {remedy}")
 
 
 def _check_multiples(sizes: Iterable[tuple[str, int]], divisor: int, reason: str) -> None:
-    """Raise ConfigError for the first size, by its name, that is no multiple. reason: the divisor, and why."""
+    """Raise ConfigError for the first size that is no multiple of the divisor.
+
+    Args:
+        sizes: Names and sizes.
+        divisor: What divides them.
+        reason: Name of the divisor, and why.
+    """
     for name, size in sizes:
         if size % divisor:
             raise ConfigError(f"{name} {size} is not a multiple of {reason}")

@@ -111,9 +111,14 @@ class DataConfig(Section):
     )
 
     @property
+    def corpora(self) -> dict[str, CorpusConfig]:
+        """The corpora of `mixture` by name, or that of `path`, whose name is empty."""
+        return self.mixture or {"": CorpusConfig(path=self.path)}
+
+    @property
     def paths(self) -> list[str]:
         """All data directories."""
-        return [corpus.path for corpus in self.mixture.values()] if self.mixture else [self.path]
+        return [corpus.path for corpus in self.corpora.values()]
 
     @property
     def lengths(self) -> list[tuple[str, int]]:

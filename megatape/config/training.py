@@ -49,7 +49,7 @@ class TrainingConfig(Section):
         description="multiply by the weights of attention and MLP in FP8 while training, by a recipe of torchao: tensorwise "
         "has one scale for each matrix, rowwise one for each row or column, and rowwise_with_gw_hp leaves the gradients of "
         "weights in bfloat16; needs precision bfloat16, zero.stage 2, one tensor-parallel rank, megatape[fp8] and GPUs of "
-        "compute capability 8.9 or more, or a CPU, which emulates it (docs/training.md)",
+        "compute capability 8.9 or more, or a CPU, which emulates it (docs/precision.md)",
     )
     gradient_clip: Compared[float] = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
     init_from: Compared[PathText | None] = Field(
@@ -88,12 +88,12 @@ class TrainingConfig(Section):
         10,
         ge=0,
         description="steps in a row that may be skipped because loss or gradient are not finite; one more ends the run "
-        "(docs/training.md)",
+        "(docs/faults.md)",
     )
     on_spike: Compared[Literal["log", "skip", "rewind"]] = Field(
         "log",
         description="on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore the last stable "
-        "checkpoint and skip the samples of the last 64 steps; docs/training.md)",
+        "checkpoint and skip the samples of the last 64 steps; docs/faults.md)",
     )
     skip_samples: Compared[JsonList[SampleRange]] = Field(
         (),

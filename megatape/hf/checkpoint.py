@@ -1,7 +1,7 @@
 """Checkpoints as the source of an export and of initial weights."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.weights import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig
+from megatape.config.export import Dtype
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.model.accounting import meta_model
@@ -71,3 +72,8 @@ def stored_dtype(config: Config) -> torch.dtype:
     """The precision in which exported weights are stored."""
     dtype: torch.dtype = getattr(torch, config.export.dtype or config.training.precision)
     return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """The name of a precision in configurations and records."""
+    return cast(Dtype, str(dtype).removeprefix("torch."))

@@ -1,5 +1,6 @@
 """A training checkpoint as a folder that transformers loads."""
 
+from functools import partial
 from pathlib import Path
 
 from transformers import GenerationConfig
@@ -8,7 +9,7 @@ from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters, parameter_shapes, stored_dtype
 from megatape.hf.families import family_of
-from megatape.hf.lora import Plain
+from megatape.hf.lora import merged_weight, without_adapters
 from megatape.hf.model_card import model_card
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.weights import write_weights
@@ -24,9 +25,7 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
     """
     with new_folder(out) as folder:
         check_parameters(checkpoint)
-        if checkpoint.config.model.lora is not None:
-            checkpoint = Plain(checkpoint, merge)
-        config = checkpoint.config
+        config = without_adapters(checkpoint.config)
         tokenizer = checkpoint.tokenizer()
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
@@ -36,7 +35,8 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
         special = special_tokens(tokenizer)
         family = family_of(config)
         exported = family.config(config, special)
-        write_weights(folder, parameter_shapes(config.model), stored_dtype(config), checkpoint.tensor, family.parameter_name)
+        read = partial(merged_weight, checkpoint) if merge else checkpoint.tensor
+        write_weights(folder, parameter_shapes(config.model), stored_dtype(config), read, family.parameter_name)
         exported.save_pretrained(folder)
         GenerationConfig(
             bos_token_id=special.bos, eos_token_id=special.eos, pad_token_id=special.pad, do_sample=False

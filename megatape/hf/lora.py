@@ -12,10 +12,9 @@ from torch import Tensor
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig
-from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
-from megatape.hf.checkpoint import Checkpoint, check_parameters, stored_dtype
+from megatape.hf.checkpoint import Checkpoint, check_parameters, dtype_name, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
 from megatape.hf.weights import checked
@@ -29,35 +28,19 @@ WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 MATRICES = {"a": "lora_A", "b": "lora_B"}
 
 
-class Plain:
-    """A checkpoint as one of a model without adapters.
+def without_adapters(config: Config) -> Config:
+    """The configuration of the same model without LoRA."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"lora": None})})
 
-    merge: whether adapters are added to their layers' weights, in float32; else they are left out.
-    """
 
-    def __init__(self, checkpoint: Checkpoint, merge: bool) -> None:
-        self.checkpoint, self.merge = checkpoint, merge
-        self.directory, self.step, self.tokens = checkpoint.directory, checkpoint.step, checkpoint.tokens
-
-    @property
-    def config(self) -> Config:
-        config = self.checkpoint.config
-        return config.model_copy(update={"model": config.model.model_copy(update={"lora": None})})
-
-    def names(self) -> list[str]:
-        return [name for name in self.checkpoint.names() if not in_adapter(name)]
-
-    def tensor(self, name: str) -> Tensor:
-        weight, lora = self.checkpoint.tensor(name), self.checkpoint.config.model.lora
-        layer, _, kind = name.rpartition(".")
-        if not self.merge or kind != "weight" or f"{layer}.adapter.a" not in self.checkpoint.names():
-            return weight
-        assert lora is not None
-        a, b = (self.checkpoint.tensor(f"{layer}.adapter.{matrix}") for matrix in MATRICES)
-        return merged(weight, a, b, lora.alpha, lora.rank)
-
-    def tokenizer(self) -> Tokenizer:
-        return self.checkpoint.tokenizer()
+def merged_weight(checkpoint: Checkpoint, name: str) -> Tensor:
+    """A weight of a checkpoint with the adapter of its layer, if it has one, added in float32."""
+    weight, lora = checkpoint.tensor(name), checkpoint.config.model.lora
+    layer, _, kind = name.rpartition(".")
+    if lora is None or kind != "weight" or f"{layer}.adapter.a" not in checkpoint.names():
+        return weight
+    a, b = (checkpoint.tensor(f"{layer}.adapter.{matrix}") for matrix in MATRICES)
+    return merged(weight, a, b, lora.alpha, lora.rank)
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, alpha: float, rank: int) -> Tensor:
@@ -80,7 +63,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
             f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
         )
     shapes = check_parameters(checkpoint)
-    family = family_of(Plain(checkpoint, merge=False).config)
+    family = family_of(without_adapters(config))
     saved = _saved_modules(config, family)
     names = [name for name in checkpoint.names() if in_adapter(name) or name.rpartition(".")[0] in saved]
     with new_folder(out) as folder:
@@ -100,7 +83,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
             for name in checkpoint.names()
             if name not in names
         }
-        record = {"format": 1, "trained_from": config.training.init_from, "dtype": str(dtype).removeprefix("torch.")}
+        record = {"format": 1, "trained_from": config.training.init_from, "dtype": dtype_name(dtype)}
         write_file(folder / BASE, [as_json(record | {"sha256": hashes})])
 
 

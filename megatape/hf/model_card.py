@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.config import Config
-from megatape.hf.checkpoint import stored_dtype
+from megatape.hf.checkpoint import dtype_name, stored_dtype
 from megatape.hf.families.family import Family
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
@@ -40,7 +40,7 @@ def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer
         tokens=tokens,
         steps=step,
         length=config.data.sequence_length,
-        precision=str(stored_dtype(config)).removeprefix("torch."),
+        precision=dtype_name(stored_dtype(config)),
         imports=f"| trained with modules of a user's own | {', '.join(f'`{name}`' for name in config.run.imports)} |\n"
         if config.run.imports
         else "",

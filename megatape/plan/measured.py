@@ -6,13 +6,11 @@ from pathlib import Path
 
 from megatape.config import Config, parse_config
 from megatape.errors import MissingPath, UserError
+from megatape.json_lines import read_lines
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import Gpu, named
-from megatape.plan.memory import plan_memory
 from megatape.plan.operations import middle
 from megatape.plan.speed import device_seconds
-from megatape.plan.trace import run_pass
-from megatape.run_folder import read_lines
 
 
 @dataclass(frozen=True)
@@ -61,5 +59,4 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
             "measure some"
         )
     _, seconds, step = min(ranked, key=lambda entry: entry[:2])
-    memory = plan_memory(step, 1, run_pass(step), on_gpu=True)
-    return MeasuredStep(step, gpu, seconds, sum(middle(device_seconds(step, 1, gpu, memory))))
+    return MeasuredStep(step, gpu, seconds, sum(middle(device_seconds(step, 1, gpu))))

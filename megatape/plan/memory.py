@@ -12,7 +12,7 @@ from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.trainable import freeze
 from megatape.parallel.loss import CHUNK_ELEMENTS
 from megatape.parallel.parameters import settings, whole_shape
-from megatape.plan.trace import PLAIN, Pass, activations
+from megatape.plan.trace import PLAIN, activations, run_pass
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements, padded
 from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
@@ -33,9 +33,9 @@ class Memory:
         return sum(self.device.values())
 
 
-def plan_memory(config: Config, world_size: int, one: Pass, on_gpu: bool) -> Memory:
-    """The memory of a rank. one: its pass over a micro-batch; on_gpu: with the attention of a GPU."""
-    zero, size, ranks = config.zero, element_bytes(config), config.data_ranks(world_size)
+def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
+    """The memory of a rank. on_gpu: with the attention of a GPU."""
+    one, zero, size, ranks = run_pass(config), config.zero, element_bytes(config), config.data_ranks(world_size)
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
     if zero.stage == 3:
@@ -102,7 +102,7 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     kept = activations(config, model.encoding, checkpointing, backends).total
     content = activations(config, "nope", checkpointing, backends).total
     parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
-    again = recomputed_bytes(config, model.encoding, backends)
+    again = recomputed_bytes(config, backends)
     if on_gpu:
         inner, last = attention_copies(config)
         parts["attention copies"] = 0 if checkpointing == "full" else inner * (model.num_layers - 1) + last
@@ -111,12 +111,12 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     return parts
 
 
-def recomputed_bytes(config: Config, encoding: str, backends: Backends) -> int:
+def recomputed_bytes(config: Config, backends: Backends) -> int:
     """Bytes that the backward pass makes again at a time: all of a layer, or at most its parts that are not kept."""
     mode = config.training.activation_checkpointing
     if mode == "none":
         return 0
-    whole, kept = (activations(config, encoding, each, backends).layer for each in ("none", mode))
+    whole, kept = (activations(config, config.model.encoding, each, backends).layer for each in ("none", mode))
     return whole if mode == "full" else whole - kept
 
 

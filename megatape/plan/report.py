@@ -11,8 +11,7 @@ from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.measured import MeasuredStep, nearest_step
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
 from megatape.plan.speed import ASSUMPTIONS, FP8_ASSUMPTION, Speed, links, plan_speed
-from megatape.plan.trace import run_pass
-from megatape.plan.traffic import Traffic, plan_traffic
+from megatape.plan.traffic import plan_traffic
 from megatape.tables import columns
 from megatape.units import format_bytes
 
@@ -44,7 +43,7 @@ def report(config: Config, measured: Path | None = None) -> str:
         raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
     world_size = config.parallel.tp
     config.accumulation(world_size)
-    memory = plan_memory(config, world_size, run_pass(config), on_gpu=False)
+    memory = plan_memory(config, world_size, on_gpu=False)
     return f"{columns([*_counts(config, world_size), *_memory(config, world_size, memory, 'rank')])}\n\n{NO_CLUSTER}"
 
 
@@ -52,13 +51,9 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
     world_size = cluster.world_size
     _check_nodes(config, cluster)
     config.accumulation(world_size)
-    one = run_pass(config)
-    traffic, memory = plan_traffic(config, world_size, one), plan_memory(config, world_size, one, on_gpu=True)
+    memory = plan_memory(config, world_size, on_gpu=True)
     need = needed(memory, gpu)
-    speeds = [
-        plan_speed(config, world_size, cluster.gpus_per_node, gpu, traffic, memory, correction)
-        for correction in (None, *([step.correction] if step else []))
-    ]
+    speeds = [plan_speed(config, cluster, gpu, correction) for correction in (None, *([step.correction] if step else []))]
     rows = [
         ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
         *_counts(config, world_size),
@@ -68,7 +63,7 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
             "  needed of available",
             f"{format_bytes(need)} of {format_bytes(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}",
         ),
-        *_sent(config, cluster, traffic),
+        *_sent(config, cluster),
         *_speed(config, speeds, step),
     ]
     advice = [] if need <= gpu.memory else ["", "to make it fit, one after another:", *_advice(config, cluster, gpu)]
@@ -119,8 +114,8 @@ def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> lis
     ]
 
 
-def _sent(config: Config, cluster: ClusterConfig, traffic: Traffic) -> list[Row]:
-    split = links(config, cluster.world_size, cluster.gpus_per_node, traffic)
+def _sent(config: Config, cluster: ClusterConfig) -> list[Row]:
+    traffic, split = plan_traffic(config, cluster.world_size), links(config, cluster)
     rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
     for group, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
         inside, outside = split[group]
@@ -169,7 +164,7 @@ def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
             config.accumulation(cluster.world_size)
         except ValueError:  # the ranks do not divide something
             continue
-        need = needed(plan_memory(config, cluster.world_size, run_pass(config), on_gpu=True), gpu)
+        need = needed(plan_memory(config, cluster.world_size, on_gpu=True), gpu)
         yield f"  --set {setting}={str(value).lower()}: {format_bytes(need)}{', fits' if need <= gpu.memory else ''}"
         if need <= gpu.memory:
             return

@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from megatape.config import Config
+from megatape.config import ClusterConfig, Config
 from megatape.model.accounting import forward_flops
 from megatape.plan.gpus import Gpu
-from megatape.plan.memory import Memory
+from megatape.plan.memory import Memory, plan_memory
 from megatape.plan.operations import (
     FUSED_EFFICIENCY,
     MATRIX_EFFICIENCY,
@@ -18,7 +18,7 @@ from megatape.plan.operations import (
     middle,
     scaled,
 )
-from megatape.plan.traffic import Traffic, leaving_node
+from megatape.plan.traffic import leaving_node, plan_traffic
 from megatape.plan.work import step_work
 
 LINK_EFFICIENCY = (0.5, 0.8)  # of the data sheet's rates, as those of operations.py
@@ -49,25 +49,18 @@ class Speed:
     done_flops: int
 
 
-def plan_speed(
-    config: Config,
-    world_size: int,
-    gpus_per_node: int,
-    gpu: Gpu,
-    traffic: Traffic,
-    memory: Memory,
-    correction: float | None = None,
-) -> Speed:
-    """The speed of a step on `world_size` GPUs, `gpus_per_node` on each node.
+def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> Speed:
+    """The speed of a step.
 
     correction: measured seconds over `middle`; the range that is left is that of the links.
     """
+    world_size, traffic = cluster.world_size, plan_traffic(config, cluster.world_size)
     model, training, length = config.model, config.training, config.data.sequence_length
     forward = forward_flops(model, length, training.num_shifted_groups) * training.global_batch_size
     model_flops = 3 * forward
     again = config.training.activation_checkpointing == "full"
     done_flops = model_flops + again * (forward - _head(config))
-    times = device_seconds(config, world_size, gpu, memory)
+    times = device_seconds(config, world_size, gpu)
     if correction is not None:
         between = middle(times)
         times = (DeviceTime(*(correction * part for part in between)),) * 2
@@ -75,8 +68,8 @@ def plan_speed(
     def seconds(case: int) -> float:
         compute_bound, memory_bound = times[case]
         tensor, data = (
-            sum(link_seconds(inside, outside, gpu)) / LINK_EFFICIENCY[case]
-            for inside, outside in links(config, world_size, gpus_per_node, traffic).values()
+            (inside / gpu.node_bandwidth + outside / gpu.network_bandwidth) / LINK_EFFICIENCY[case]
+            for inside, outside in links(config, cluster).values()
         )
         if not case:
             return tensor + memory_bound + compute_bound + data
@@ -87,10 +80,10 @@ def plan_speed(
     return Speed((good, bad), (best, worst), model_flops, done_flops)
 
 
-def device_seconds(config: Config, world_size: int, gpu: Gpu, memory: Memory) -> tuple[DeviceTime, DeviceTime]:
-    """A step without exchanges between GPUs, (bad, good). memory: as planned."""
+def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
+    """A step without exchanges between GPUs, (bad, good)."""
     work = scaled(step_work(config).work, config.accumulation(world_size))
-    work.update(optimizer_work(memory))
+    work.update(optimizer_work(plan_memory(config, world_size, on_gpu=True)))
     return device_times(work, gpu)
 
 
@@ -106,18 +99,14 @@ def _head(config: Config) -> int:
     return 2 * config.model.hidden_size * config.model.vocab_size * tokens
 
 
-def links(config: Config, world_size: int, gpus_per_node: int, traffic: Traffic) -> dict[str, tuple[float, float]]:
+def links(config: Config, cluster: ClusterConfig) -> dict[str, tuple[float, float]]:
     """Bytes that a rank sends in a step, by group: (inside its node, to other nodes)."""
-    tensor_size = config.parallel.tp
-    per_node = {"tensor": min(tensor_size, gpus_per_node), "data": max(1, gpus_per_node // tensor_size)}
-    sizes = {"tensor": tensor_size, "data": config.data_ranks(world_size)}
+    traffic, tensor_size, node = plan_traffic(config, cluster.world_size), config.parallel.tp, cluster.gpus_per_node
     result = {}
-    for name, sent in (("tensor", traffic.tensor), ("data", traffic.data)):
-        outside = leaving_node(sent, sizes[name], per_node[name])
+    for name, sent, size, per_node in (
+        ("tensor", traffic.tensor, tensor_size, min(tensor_size, node)),
+        ("data", traffic.data, config.data_ranks(cluster.world_size), max(1, node // tensor_size)),
+    ):
+        outside = leaving_node(sent, size, per_node)
         result[name] = (sent.total() - outside, outside)
     return result
-
-
-def link_seconds(inside: float, outside: float, gpu: Gpu) -> tuple[float, float]:
-    """Seconds at the data sheet's rates: (inside the node, to other nodes)."""
-    return inside / gpu.node_bandwidth, outside / gpu.network_bandwidth

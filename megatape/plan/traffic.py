@@ -11,7 +11,7 @@ from torch import nn
 
 from megatape.config import Config
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
-from megatape.plan.trace import Pass, tensor_traffic
+from megatape.plan.trace import run_pass, tensor_traffic
 from megatape.plan.zero3 import gathered
 from megatape.zero.settings import stage3_limits
 
@@ -30,16 +30,16 @@ class Traffic:
     overlapped: float
 
 
-def plan_traffic(config: Config, world_size: int, one: Pass) -> Traffic:
-    """The traffic of a rank. one: its pass over a micro-batch."""
+def plan_traffic(config: Config, world_size: int) -> Traffic:
+    """The traffic of a rank."""
     micro_batches, exchanged = config.accumulation(world_size), tensor_traffic(config)
     tensor = Counter({collective: count * micro_batches for collective, count in exchanged.sent.items()})
     overlapped = exchanged.overlapped / max(1, exchanged.sent.total())
-    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches, one), overlapped)
+    return Traffic(tensor, _data(config, config.data_ranks(world_size), micro_batches), overlapped)
 
 
-def _data(config: Config, ranks: int, micro_batches: int, one: Pass) -> Sent:
-    stage, weight_bytes = config.zero.stage, element_bytes(config)
+def _data(config: Config, ranks: int, micro_batches: int) -> Sent:
+    one, stage, weight_bytes = run_pass(config), config.zero.stage, element_bytes(config)
     parameters = list(one.model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     reduced = elements(one.trained)

@@ -4,15 +4,15 @@ import json
 import os
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from megatape.report.charts import Chart, Series, rounded
 from megatape.report.load import Run
 
 MAX_POINTS = 400  # of a curve; more steps are averaged
-Series = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,56 +34,48 @@ def grouped(runs: list[Run]) -> list[Group]:
     return [Group(label, members) for label, members in zip(labels, groups.values(), strict=True)]
 
 
-def charts(groups: list[Group]) -> list[dict[str, Any]]:
-    """What charts.js draws. Numbers that are not finite are None."""
+def charts(groups: list[Group]) -> list[Chart]:
+    """The charts of the page."""
     last = max(run.last_step for group in groups for run in group.runs)
     width = -(-last // MAX_POINTS) or 1
 
-    def chart(title: str, unit: str, columns: dict[str, str], logarithmic: bool = False) -> dict[str, Any]:
+    def chart(title: str, unit: str, columns: dict[str, str], log: bool = False) -> Chart:
         series = [
-            _series(group, column, width) | {"group": number, "style": style}
+            _series(number, group, style, column, width)
             for number, group in enumerate(groups)
             for column, style in columns.items()
         ]
-        kept = [one for one in series if one["x"]]
-        frame = {"title": title, "unit": unit, "axis": "step", "last": last, "log": logarithmic, "span": [], "wide": False}
-        return frame | {"series": kept, "lines": []}
+        return Chart(title, unit, "step", last, [one for one in series if one.x], log=log)
 
-    loss = chart("Loss", "nats per target", {"loss": "line", "validation_loss": "points"}, logarithmic=True)
-    loss |= {"wide": True, "lines": _entropies(groups)}
+    loss = chart("Loss", "nats per target", {"loss": "line", "validation_loss": "points"}, log=True)
     return [
-        loss,
+        replace(loss, wide=True, lines=_entropies(groups)),
         chart("Learning rate", "", {"lr": "line"}),
-        chart("Gradient norm", "before clipping", {"grad_norm": "line"}, logarithmic=True),
+        chart("Gradient norm", "before clipping", {"grad_norm": "line"}, log=True),
         chart("Throughput", "tokens/s, all ranks", {"speed": "line"}),
         chart("Peak memory", "GiB, the main rank's process", {"memory": "line"}),
     ]
 
 
-def _series(group: Group, column: str, width: int) -> Series:
+def _series(number: int, group: Group, style: str, column: str, width: int) -> Series:
     """Means over `width` steps; low and high: the extremes of one run, or of the means of several."""
     curves = [_averaged(run.metrics["step"], _values(run, column), width) for run in group.runs]
-    points: Series = {"x": [], "y": [], "low": [], "high": []}
-    for number in sorted({number for curve in curves for number in curve}):
-        found = np.array([curve[number] for curve in curves if number in curve])
-        lowest, highest = found[:, 1:3].T if len(curves) == 1 else (found[:, 3], found[:, 3])
-        values = (found[:, 0].mean(), found[:, 3].mean(), lowest.min(), highest.max())
-        for name, value in zip(points, values, strict=True):
-            points[name].append(rounded(float(value)))
-    return points
+    series = Series(number, style)
+    for interval in sorted({interval for curve in curves for interval in curve}):
+        means = np.array([curve[interval] for curve in curves if interval in curve])
+        low, high = means[:, 1:3].T if len(curves) == 1 else (means[:, 3], means[:, 3])
+        series.add(means[:, 0].mean(), means[:, 3].mean(), low.min(), high.max())
+    return series
 
 
 def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tuple[float, float, float, float]]:
-    """Number of the interval of `width` steps -> mean step, least, largest and mean value, of those that are finite.
-
-    Intervals without any are left out.
-    """
+    """Number of an interval of `width` steps -> mean step, least, largest and mean value, where some are finite."""
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]
     numbers = ((steps - 1) // width).astype(int)
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     parts = zip(numbers[starts], np.split(steps, starts[1:]), np.split(values, starts[1:]), strict=True) if steps.size else ()
-    return {int(number): (own.mean(), part.min(), part.max(), part.mean()) for number, own, part in parts}
+    return {int(number): (inside.mean(), part.min(), part.max(), part.mean()) for number, inside, part in parts}
 
 
 def _values(run: Run, column: str) -> np.ndarray:
@@ -96,15 +88,10 @@ def _values(run: Run, column: str) -> np.ndarray:
 
 
 def _entropies(groups: list[Group]) -> list[dict[str, Any]]:
-    """The unigram entropy of each data directory: a loss above it has learned no context."""
+    """The unigram entropy of each data directory: a model above this loss uses no context."""
     runs = [run for group in groups for run in group.runs]
-    found = {run.config.data.path: run.unigram_entropy for run in runs if np.isfinite(run.unigram_entropy)}
-    return [{"label": f"unigram entropy of {path}", "y": rounded(entropy)} for path, entropy in found.items()]
-
-
-def rounded(value: float) -> float | None:
-    """A number with six digits for JSON, None if it is not finite."""
-    return float(f"{value:.6g}") if np.isfinite(value) else None
+    entropies = {run.config.data.path: run.unigram_entropy for run in runs if np.isfinite(run.unigram_entropy)}
+    return [{"label": f"unigram entropy of {path}", "y": rounded(entropy)} for path, entropy in entropies.items()]
 
 
 def _without_seed(run: Run) -> str:

@@ -7,25 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-
 from megatape.errors import MissingPath
-from megatape.files import first_fault, read_json
-from megatape.tasks.task import Measure
+from megatape.files import as_type, read_json
+from megatape.pictures import dark_version
+from megatape.tasks.engine.task import Measure
 from megatape.units import format_bytes
 
 RESULTS = "results.json"
 MAX_PICTURE_BYTES = 2**20
 
 
-class Model(BaseModel):
+@dataclass(frozen=True)
+class Model:
     """The model of an evaluation."""
 
     name: str
 
 
-class Results(BaseModel):
-    """What the report reads of a results.json (megatape/tasks/evaluation.py)."""
+@dataclass(frozen=True)
+class Results:
+    """The part of a results.json (megatape/tasks/engine/runner.py) that the report shows."""
 
     format: Literal[1]
     task: str
@@ -37,13 +38,21 @@ class Results(BaseModel):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models that were evaluated alike. rows: name -> measure -> value. pictures: (caption, base64 of a PNG)."""
+    """Models that were evaluated alike.
+
+    Attributes:
+        task: Its name.
+        settings: Of the task.
+        rows: Name of a model, and its measures by name.
+        paper: Row -> measure -> value.
+        pictures: Name of a model, and base64 of a picture for light and for dark pages, "" without one.
+    """
 
     task: str
     settings: dict[str, Any]
     rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
     paper: dict[str, dict[str, float]] = field(default_factory=dict)
-    pictures: list[tuple[str, str]] = field(default_factory=list)
+    pictures: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
@@ -53,7 +62,7 @@ class Comparison:
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
-    """Every results.json below the folders, once. Raises FileNotFoundError if there is no such folder."""
+    """Every results.json below the folders, once. Raises MissingPath if there is no such folder."""
     for folder in folders:
         if not folder.is_dir():
             raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
@@ -61,26 +70,32 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 
 def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
-    """The results by task and settings. A file that is none of ours adds a line to `notes`."""
-    found: dict[tuple[str, str], Comparison] = {}
+    """The results by task and settings. Files that MegaTAPE did not write are listed in `notes`."""
+    comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
         try:
-            results = Results.model_validate(read_json(path))
+            results = as_type(read_json(path), Results)
         except (OSError, ValueError) as error:
-            reason = first_fault(error) if isinstance(error, ValidationError) else error
-            notes.append(f"{path} is not shown: it holds no results of an evaluation ({reason})")
+            notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
-        comparison = found.setdefault(key, Comparison(results.task, results.settings))
+        comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
         comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
         comparison.paper.update(results.paper)
-        comparison.pictures.extend((results.model.name, picture) for picture in _pictures(path.parent, notes))
-    return sorted(found.values(), key=lambda comparison: comparison.task)
+        comparison.pictures.extend((results.model.name, *picture) for picture in _pictures(path.parent, notes))
+    return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
-def _pictures(folder: Path, notes: list[str]) -> Iterator[str]:
-    for path in filter(Path.is_file, sorted(folder.glob("*.png"))):
-        if path.stat().st_size <= MAX_PICTURE_BYTES:
-            yield base64.b64encode(path.read_bytes()).decode()
-        else:
-            notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
+def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
+    files = {path: _encoded(path, notes) for path in sorted(folder.glob("*.png")) if path.is_file()}
+    dark = {dark_version(path) for path in files}
+    for path, light in files.items():
+        if light and path not in dark:
+            yield light, files.get(dark_version(path), "")
+
+
+def _encoded(path: Path, notes: list[str]) -> str:
+    if path.stat().st_size <= MAX_PICTURE_BYTES:
+        return base64.b64encode(path.read_bytes()).decode()
+    notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
+    return ""

@@ -1,7 +1,8 @@
-"""What happened to a run: starts, checkpoints, failures, steps that were made again."""
+"""History of a run: starts, checkpoints, failures, repeated steps."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
 from megatape.report.load import Run
 
@@ -20,22 +21,17 @@ class Line:
 
 def history(run: Run) -> list[Line]:
     """The events of a run, in order."""
-    spans: list[list[dict]] = []
-    for event in run.events:
-        if spans and event["event"] in QUIET and spans[-1][0]["event"] == event["event"]:
-            spans[-1].append(event)
-        else:
-            spans.append([event])
-    return [_line(span) for span in spans]
+    spans = groupby(enumerate(run.events), lambda entry: entry[1]["event"] if entry[1]["event"] in QUIET else entry[0])
+    return [_line([event for _, event in span]) for _, span in spans]
 
 
-def kept(run: Run) -> str:
-    """The checkpoints that are there, and what an earlier start left."""
+def remaining_checkpoints(run: Run) -> str:
+    """The checkpoints of a run, and metrics of earlier starts."""
     names = [path.name for path in reversed(run.folder.list_checkpoints())]
-    aside = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
+    earlier = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
     parts = [f"Checkpoints kept: {', '.join(names)}." if names else "No checkpoint is kept."]
-    if aside:
-        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(aside)}.")
+    if earlier:
+        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(earlier)}.")
     return " ".join(parts)
 
 

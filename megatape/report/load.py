@@ -1,4 +1,4 @@
-"""What the folders of runs hold: read once, whatever a run was doing at that moment."""
+"""Contents of run folders, read once, while the run may be writing."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from megatape.config import Config, load_config
 from megatape.data.shards.index import Index, load_index
 from megatape.errors import MissingPath, UserError
 from megatape.files import read_json
-from megatape.run_folder import RunFolder, read_lines
+from megatape.json_lines import read_lines
+from megatape.run_folder import RunFolder
 
 COLUMNS = ("step", "loss", "validation_loss", "lr", "grad_norm", "seconds", "peak_memory")
 
@@ -22,11 +23,14 @@ COLUMNS = ("step", "loss", "validation_loss", "lr", "grad_norm", "seconds", "pea
 class Run:
     """The folder of a run, which may still be training.
 
-    name     unique among the runs of a report
-    metrics  [steps] float64 for each of COLUMNS, by step; NaN where nothing was recorded
-    events   objects of events.jsonl, in the order of their lines
-    data     of each of its data directories that is there, by path
-    ranks    that wrote its newest checkpoint; None if there is none
+    Attributes:
+        name: Unique among the runs of a report.
+        folder: Its paths.
+        config: Its resolved configuration.
+        metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
+        events: Objects of events.jsonl, in the order of their lines.
+        data: Path -> index of each of its data directories that exists.
+        ranks: Number of ranks that wrote its newest checkpoint; None if there is none.
     """
 
     name: str
@@ -56,7 +60,7 @@ class Run:
 
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
-    """Read the runs. Raises FileNotFoundError without a folder, and UserError if it holds no run or is given twice."""
+    """Read runs. Raises MissingPath without a folder, and UserError if it holds no run or is listed twice."""
     resolved = [Path(os.path.realpath(directory)) for directory in directories]
     for number, directory in enumerate(resolved):
         if directory in resolved[:number]:
@@ -97,11 +101,11 @@ def entropy(index: Index) -> float:
 
 
 def _data(config: Config) -> dict[str, Index]:
-    found = {}
+    indices = {}
     for path in config.data.paths:
         with suppress(OSError, ValueError):
-            found[path] = load_index(Path(path))
-    return found
+            indices[path] = load_index(Path(path))
+    return indices
 
 
 def _ranks(folder: RunFolder) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.report.curves import rounded
+from megatape.report.charts import rounded
 from megatape.report.load import Run
 from megatape.training.position_view import PositionView
 
@@ -62,5 +62,5 @@ def _load(path: Path, notes: list[str]) -> PositionView | None:
 
 
 def _spread(count: int, at_most: int) -> list[int]:
-    """Indices of at most so many of `count`, at equal distances, the first and the last among them."""
+    """At most `at_most` indices below `count` at equal distances, with the first and the last."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, at_most))})

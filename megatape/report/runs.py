@@ -1,4 +1,4 @@
-"""What was trained on what: a table of runs, a table of their data, and where their configurations differ."""
+"""Tables of runs, of their data, and of the fields in which their configurations differ."""
 
 import json
 import math
@@ -76,8 +76,3 @@ def _shown(value: Any) -> str:
 
 def _nats(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4f} nats"
-
-
-def short(value: float) -> str:
-    """A number with four digits; nothing for NaN."""
-    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

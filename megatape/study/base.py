@@ -28,21 +28,24 @@ TEXT_TOKENS = 4096  # on which the tokenizers of base and data must agree
 class Base:
     """A model of transformers with rotary positions as they were pretrained.
 
-    source: its folder. given: the import of it that the user made, None if there is none yet.
+    Attributes:
+        source: Its folder.
+        import_folder: The user's import of it, None if there is none yet.
+        architecture: Its shape, in our terms and in transformers'.
     """
 
     source: Path
-    given: Path | None
-    found: Architecture
+    import_folder: Path | None
+    architecture: Architecture
 
     @property
     def length(self) -> int:
         """Tokens that it is made for."""
-        return self.found.model.max_positions
+        return self.architecture.model.max_positions
 
     def check(self, data: Path, length: int) -> None:
         """Raise UserError if the model cannot be trained on samples of `length` tokens of the data."""
-        window = self.found.window
+        window = self.architecture.window
         if window is not None and length > window:
             raise UserError(
                 f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
@@ -65,10 +68,10 @@ class Base:
 
         Raises UserError if `folder` holds an import of another model, and what import_model raises.
         """
-        if self.given is None and not folder.exists():
+        if self.import_folder is None and not folder.exists():
             import_model(self.source, folder, "rope", length)
             return folder
-        directory = self.given or folder
+        directory = self.import_folder or folder
         weights = open_import(directory)
         if weights.directory != self.source:
             raise UserError(f"{directory} is an import of {weights.directory}, not of {self.source}: choose another `out`")
@@ -99,7 +102,7 @@ def open_base(folder: Path) -> Base:
 
 @contextmanager
 def load_untrained(config: Config) -> Iterator[LoadedModel]:
-    """The model of the import that training.init_from names, without any training, exported for the time being."""
+    """The model of the import that training.init_from names, without any training, exported to a temporary folder."""
     with TemporaryDirectory() as temporary:
         export(_Untrained(config), Path(temporary) / "base")
         yield load_exported(Path(temporary) / "base")

@@ -5,19 +5,18 @@ OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
 OUT/comparison.md, comparison.png
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatape.benchmark.children import interruptible
 from megatape.config import load_config
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
-from megatape.imports import arguments
 from megatape.run_folder import RunFolder
-from megatape.study.children import interruptible, locked
+from megatape.study.children import locked
 from megatape.study.comparison import report
-from megatape.study.measure import check_measurable
+from megatape.study.measure import check_measurable, measure
 from megatape.study.outcome import Outcome
 from megatape.study.runs import Machine, Run, check_all
 from megatape.study.variants import Variant, parse_variants
@@ -33,17 +32,23 @@ def compare(
     launcher: str | None,
     command: str,
 ) -> Iterator[str]:
-    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
+    """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
 
-    settings  overrides of the configuration `file`
-    seeds     number of seeds, from training.seed upwards; a seed gives all encodings the same samples in the same order, and
-              weights of the same name the same initial values
-    jobs      runs in parallel
-    launcher  command that starts a Python script on all ranks; None: one process per run
-    command   what the user typed, for the table
+    Args:
+        file: Configuration.
+        settings: Overrides of the configuration.
+        encodings: Variants to compare, with commas between them.
+        seeds: Number of seeds, from training.seed upwards. A seed gives all encodings the same samples in the same order, and
+            weights of the same name the same initial values.
+        out: Folder of the comparison.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the table.
 
-    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed.
+    Raises:
+        UserError: An argument or a run in `out` does not fit; before training.
+        OSError: A file cannot be read or written.
+        RunsFailed: Runs failed; at the end.
     """
     machine = Machine(jobs, launcher)
     base = load_config(file, settings)
@@ -85,15 +90,9 @@ def _runs(
             scalings = [variant.scaling for variant in variants if variant.trained == trained]
             for scaling in scalings:
                 check_measurable(config, scaling)
-            measure = {folder.outcome(scaling): _measuring(folder, scaling) for scaling in scalings}
-            runs.append(Run(f"{trained}, seed {seed}", config, machine.pretrain(file, own), measure, Outcome.read))
+            measures = {folder.outcome(scaling): (measure, str(folder.directory), scaling) for scaling in scalings}
+            runs.append(Run(f"{trained}, seed {seed}", config, machine.pretrain(file, own), measures, Outcome.read))
     return runs
-
-
-def _measuring(folder: RunFolder, scaling: str | None) -> list[str]:
-    """The command of megatape/study/measure.py."""
-    words = [str(folder.directory), *([scaling] if scaling else [])]
-    return [sys.executable, "-m", "megatape.study.measure", *arguments(), *words]
 
 
 def _outcomes(variant: Variant, seed_range: range, out: Path) -> list[Outcome]:

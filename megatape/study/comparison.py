@@ -3,13 +3,10 @@
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from megatape.model.accounting import count_parameters
 from megatape.study.outcome import Outcome
+from megatape.study.pictures import Line, draw_curves
+from megatape.study.report import describe_shape, describe_training, short, write_report
 from megatape.tables import markdown
 
 Metrics = dict[str, float]
@@ -22,11 +19,7 @@ def report(rows: list[Row], command: str, out: Path) -> str:
     rows: the others are compared with the first. command: what the user typed.
     """
     config = rows[0][1][0].config
-    training, data, model = config.training, config.data, config.model
-    setting = (
-        f"{model.num_layers} layers of width {model.hidden_size}, {training.steps} steps of {training.global_batch_size} x "
-        f"{data.sequence_length} tokens of {data.path}, {training.precision}. Mean over seeds (minimum to maximum)."
-    )
+    setting = f"{describe_shape(config)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
     lines = [f"    {command}", setting, _table(rows, {label: [one.figures for one in outcomes] for label, outcomes in rows})]
     first, reference = rows[0][0], {outcome.seed: outcome.figures for outcome in rows[0][1]}
     differences = {
@@ -35,10 +28,14 @@ def report(rows: list[Row], command: str, out: Path) -> str:
     }
     if any(differences.values()):
         lines += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
-    text = "\n\n".join(lines)
-    (out / "comparison.md").write_text(text + "\n", encoding="utf-8")
-    _picture(rows).savefig(out / "comparison.png", dpi=150)
-    return f"{text}\n\nwrote {out / 'comparison.md'}, {out / 'comparison.png'}"
+    picture = draw_curves([_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes)
+    return write_report("comparison", lines, picture, out)
+
+
+def _line(label: str, outcomes: list[Outcome]) -> Line:
+    scaled = outcomes[0].scaling is not None
+    losses = [] if scaled else [outcome.losses for outcome in outcomes]
+    return Line(label, losses, [outcome.curve for outcome in outcomes], "--" if scaled else "-")
 
 
 def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
@@ -63,37 +60,5 @@ def _spread(values: list[float]) -> str:
     return f"{short(fmean(values))} ({short(min(values))} to {short(max(values))})"
 
 
-def short(value: float) -> str:
-    """A number with about four digits."""
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
-
-
 def _minus(metrics: Metrics, reference: Metrics) -> Metrics:
     return {name: value - reference[name] for name, value in metrics.items() if name in reference}
-
-
-def _picture(rows: list[Row]) -> Figure:
-    """Loss curves, and results by length: a line for the mean over seeds, a band from the minimum to the maximum."""
-    figure = Figure(figsize=(13, 5), layout="constrained")
-    losses, measured = figure.subplots(1, 2)
-    colours = colormaps["turbo"](np.linspace(0.05, 0.95, len(rows)))
-    for colour, (label, outcomes) in zip(colours, rows, strict=True):
-        scaled = outcomes[0].scaling is not None
-        if not scaled:
-            _band(losses, [outcome.losses for outcome in outcomes], label, colour, "-")
-        _band(measured, [outcome.curve for outcome in outcomes], label, colour, "--" if scaled else "-")
-    x, y = rows[0][1][0].axes
-    losses.set(xlabel="step", ylabel="training loss (nats)", yscale="log")
-    measured.set(xlabel=x, ylabel=y)
-    if x == "tokens":
-        measured.set_xscale("log", base=2)
-    measured.set_xticks(list(rows[0][1][0].curve))
-    measured.legend(fontsize="small")
-    return figure
-
-
-def _band(axes: Axes, curves: list[dict[int, float]], label: str, colour: np.ndarray, style: str) -> None:
-    steps = list(curves[0])
-    values = [[curve[step] for curve in curves] for step in steps]
-    axes.plot(steps, [fmean(each) for each in values], style, color=colour, label=label)
-    axes.fill_between(steps, [min(each) for each in values], [max(each) for each in values], color=colour, alpha=0.15)

@@ -1,42 +1,22 @@
-"""Measures a model of `megatape study finetune`: `python -m megatape.study.extension RUN_FOLDER 128,256 [base]`.
-
-The numbers are lengths in tokens; `base` is for the model that training starts from, as it is. Every entry of an outcome's
-`figures` is a column of the table.
-"""
+"""Measures a model of `megatape study finetune`. Every entry of an outcome's `figures` is a column of the table."""
 
 import json
-import logging
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
 from megatape.config import Config, load_config
 from megatape.data.training.splits import open_data
-from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel, load_trained
-from megatape.imports import arguments, import_leading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.base import load_untrained
-from megatape.study.measure import POINTS, loss_curve, mean_loss
-from megatape.study.methods import BASE
+from megatape.study.measure import POINTS, hide_warnings, loss_curve, mean_loss
 from megatape.study.outcome import Outcome
-from megatape.tasks.evaluation import evaluate
-from megatape.tasks.passkey import Passkey
-from megatape.tasks.passkey_questions import grid_tokens
+from megatape.tasks.engine.runner import evaluate
+from megatape.tasks.passkey import Passkey, grid_tokens
 from megatape.tasks.perplexity import evaluate_perplexity
 
-LOG = logging.getLogger(__name__)
-
 PASSKEY_TRIALS = 4  # at each of five depths, so 20 questions of each length, as the paper asked
-
-
-def measuring(folder: RunFolder, untrained: bool, lengths: list[int]) -> list[str]:
-    """The command that writes the outcome of a run."""
-    words = [str(folder.directory), ",".join(map(str, lengths)), *([BASE] if untrained else [])]
-    return [sys.executable, "-m", "megatape.study.extension", *arguments(), *words]
 
 
 def tested_lengths(original: int, length: int) -> list[int]:
@@ -47,17 +27,20 @@ def tested_lengths(original: int, length: int) -> list[int]:
     return lengths
 
 
-def measure(run: RunFolder, lengths: list[int]) -> Outcome:
+def measure(folder: str, lengths: list[int]) -> Outcome:
     """Evaluate the last checkpoint of a run. Raises UserError or FileNotFoundError if the run is not complete."""
+    hide_warnings()
+    run = RunFolder(Path(folder))
     config = load_config(run.config)
     entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
     with load_trained(run.checkpoint(config.training.steps)) as loaded:
         return _outcome(config, loaded, lengths, _training(config, entries), [entry["loss"] for entry in entries])
 
 
-def measure_base(run: RunFolder, lengths: list[int]) -> Outcome:
+def measure_base(folder: str, lengths: list[int]) -> Outcome:
     """Evaluate the model of a run's training.init_from. Raises UserError or FileNotFoundError if it is not there."""
-    config = load_config(run.config)
+    hide_warnings()
+    config = load_config(RunFolder(Path(folder)).config)
     with load_untrained(config) as loaded:
         return _outcome(config, loaded, lengths, {}, [])
 
@@ -91,21 +74,3 @@ def _outcome(
     perplexity = {f"perplexity at {length}": value for length, value in curve.items()}
     figures = training | perplexity | passkey(loaded, lengths)
     return Outcome(config, open_data(config).fingerprints, None, figures, loss_curve(losses), curve, ("tokens", "perplexity"))
-
-
-def main(words: list[str]) -> int:
-    """Write the outcome of a run. Returns the exit status."""
-    folder, lengths = RunFolder(Path(words[0])), [int(number) for number in words[1].split(",")]
-    try:
-        outcome = (measure_base if words[2:] == [BASE] else measure)(folder, lengths)
-        outcome.write(folder.outcome(None))
-    except UserError as failure:
-        LOG.error("error: %s", failure)
-        return failure.status
-    return 0
-
-
-if __name__ == "__main__":
-    disable_progress_bar()
-    set_verbosity_error()  # transformers warns of scaling factors that do not cover all of max_positions
-    sys.exit(main(import_leading(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Takes a pretrained model to longer texts by several methods, on the same batches, and compares them with the model as it was.
+"""Extends a pretrained model's context by several methods, on the same batches, and compares them with the base model.
 
 OUT/import/                     the base in our terms, if it was a folder of transformers
 OUT/lora/                       a run of `megatape pretrain`, with its log.txt
@@ -11,13 +11,15 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megatape.benchmark.children import interruptible
+from megatape.benchmark.encodings import parse_names
 from megatape.config import Config, load_config, save_config
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.base import Base, open_base
-from megatape.study.children import interruptible, locked
-from megatape.study.extension import measuring, tested_lengths
+from megatape.study.children import locked
+from megatape.study.extension import measure, measure_base, tested_lengths
 from megatape.study.finetune_report import report
 from megatape.study.measure import check_exportable, check_text
 from megatape.study.methods import BASE, METHODS, extension, method_settings
@@ -37,17 +39,24 @@ def finetune(
     launcher: str | None,
     command: str,
 ) -> Iterator[str]:
-    """Train and evaluate whatever is missing, write table and plot; yields progress messages, then the table.
+    """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
 
-    folder    the base: a model of transformers, or an import of one
-    length    tokens per sample and the longest that is tested; None for twice those that the base is made for
-    settings  overrides of the recipe that an import gives; the methods' own cannot be overridden
-    jobs      runs in parallel
-    launcher  command that starts a Python script on all ranks; None: one process per run
-    command   what the user typed, for the table
+    Args:
+        folder: The base, a model of transformers or an import of one.
+        data: Data directory.
+        methods: Methods to compare, with commas between them.
+        length: Tokens per sample and the longest that is tested; None for twice those that the base is made for.
+        steps: Steps of each method.
+        settings: Overrides of the recipe that an import gives; the methods' own cannot be overridden.
+        out: Folder of the comparison.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the table.
 
-    Raises UserError or OSError before training if an argument or a run in `out` does not fit, RunsFailed at the end if runs
-    failed.
+    Raises:
+        UserError: An argument or a run in `out` does not fit; before training.
+        OSError: A file cannot be read or written.
+        RunsFailed: Runs failed; at the end.
     """
     names = parse_methods(methods)
     machine = Machine(jobs, launcher)
@@ -72,11 +81,12 @@ def finetune(
             check_text(config, length)
             check_exportable(config)
             if name == BASE:
-                config, train = _as_it_was(config, base), None
+                config, train = _base_config(config, base), None
             else:
                 train = machine.pretrain(str(imported / "config.json"), overrides)
             run = RunFolder(out / name)
-            runs.append(Run(name, config, train, {run.outcome(None): measuring(run, name == BASE, lengths)}, Outcome.read))
+            measures = {run.outcome(None): (measure_base if name == BASE else measure, str(run.directory), lengths)}
+            runs.append(Run(name, config, train, measures, Outcome.read))
         fingerprints = open_data(runs[-1].config).fingerprints
         for each in runs:
             each.check(fingerprints)
@@ -93,13 +103,7 @@ def parse_methods(text: str) -> list[str]:
 
     Raises UserError for an unknown or repeated one.
     """
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in (BASE, *METHODS):
-            raise UserError(f"methods: {name!r} is not a method: choose from {', '.join((BASE, *METHODS))}")
-        if names.count(name) > 1:
-            raise UserError(f"methods: {name} is listed twice")
-    return [name for name in names if name != BASE]
+    return [name for name in parse_names("methods", text, (BASE, *METHODS), "a method") if name != BASE]
 
 
 def _check_free(settings: Sequence[str], taken: set[str]) -> None:
@@ -116,8 +120,8 @@ def _check_free(settings: Sequence[str], taken: set[str]) -> None:
                 raise UserError(f"set {key}: the study sets {other} itself: leave it out")
 
 
-def _as_it_was(config: Config, base: Base) -> Config:
-    """The base's own model, to be tested beyond its length, in a configuration that is otherwise that of the methods."""
-    model = base.found.model.model_copy(update={"max_positions": config.data.sequence_length})
-    export = config.export.model_copy(update={"family": base.found.config.model_type})
+def _base_config(config: Config, base: Base) -> Config:
+    """Configuration of the base, to be tested beyond its length: that of the methods with its own model."""
+    model = base.architecture.model.model_copy(update={"max_positions": config.data.sequence_length})
+    export = config.export.model_copy(update={"family": base.architecture.config.model_type})
     return config.model_copy(update={"model": model, "export": export})

@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
-
 from megatape.model.accounting import count_trainable
-from megatape.study.comparison import short
+from megatape.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
-from megatape.study.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
+from megatape.study.pictures import Line, draw_extension
+from megatape.study.report import describe_shape, describe_training, short, write_report
 from megatape.tables import markdown
 
 Outcomes = dict[str, Outcome]  # by method
@@ -23,11 +19,8 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     original: tokens that the base is made for. command: what the user typed.
     """
     *_, outcome = outcomes.values()
-    config = outcome.config
-    training, data, model = config.training, config.data, config.model
     setting = (
-        f"{model.num_layers} layers of width {model.hidden_size}, made for {original} tokens; {training.steps} steps of "
-        f"{training.global_batch_size} x {data.sequence_length} tokens of {data.path}, {training.precision}. `{BASE}` is the "
+        f"{describe_shape(outcome.config)}, made for {original} tokens; {describe_training(outcome.config)}. `{BASE}` is the "
         "model without training and without scaling. Every length has the same validation text."
     )
     parts = [f"    {command}", setting, _table(outcomes)]
@@ -38,10 +31,8 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     for title, table in tables.items():
         if published := _published(list(outcomes), table):
             parts += [title, published]
-    text = "\n\n".join(parts)
-    (out / "finetune.md").write_text(text + "\n", encoding="utf-8")
-    _picture(outcomes, original).savefig(out / "finetune.png", dpi=150)
-    return f"{text}\n\nwrote {out / 'finetune.md'}, {out / 'finetune.png'}"
+    lines = [Line(name, [each.losses], [each.curve], ".--" if name == BASE else ".-") for name, each in outcomes.items()]
+    return write_report("finetune", parts, draw_extension(lines, outcome.axes, original), out)
 
 
 def _table(outcomes: Outcomes) -> str:
@@ -73,25 +64,3 @@ def _published(names: list[str], table: dict[str, PaperTable]) -> str:
     ]
     columns = [f"{name} at {length}" for name, quantity in table.items() for length in quantity.lengths]
     return markdown(["method", *columns], rows) if rows else ""
-
-
-def _picture(outcomes: Outcomes, original: int) -> Figure:
-    """Loss curves, and perplexity by length with the base's own length marked."""
-    figure = Figure(figsize=(13, 5), layout="constrained")
-    losses, measured = figure.subplots(1, 2)
-    colours = colormaps["turbo"](np.linspace(0.05, 0.95, len(outcomes)))
-    for colour, (name, outcome) in zip(colours, outcomes.items(), strict=True):
-        if outcome.losses:
-            losses.plot(list(outcome.losses), list(outcome.losses.values()), color=colour, label=name)
-        style = ".--" if name == BASE else ".-"
-        measured.plot(list(outcome.curve), list(outcome.curve.values()), style, color=colour, label=name)
-    measured.axvline(original, color="grey", linewidth=0.8)
-    losses.set(xlabel="step", ylabel="training loss (nats)")
-    measured.set(xlabel="tokens", ylabel="perplexity", yscale="log")
-    measured.set_xscale("log", base=2)
-    lengths = next(iter(outcomes.values())).curve
-    measured.set_xticks(list(lengths), list(map(str, lengths)))
-    measured.yaxis.set_major_formatter(LogFormatter())  # numbers, not powers of ten
-    measured.yaxis.set_minor_formatter(LogFormatter())
-    measured.legend(fontsize="small")
-    return figure

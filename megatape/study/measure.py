@@ -1,13 +1,11 @@
-"""Evaluates a complete run of a comparison: `python -m megatape.study.measure RUN_FOLDER [SCALING]`.
+"""Evaluates a complete run of a comparison.
 
 The data decides on the metrics: exact match for addition, perplexity by sequence length for text.
 """
 
 import itertools
 import json
-import logging
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,15 +23,12 @@ from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import special_tokens
-from megatape.imports import import_leading
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
 from megatape.tasks.addition import Addition
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.perplexity import evaluate_perplexity
-
-LOG = logging.getLogger(__name__)
 
 LENGTHS = (128, 256, 512, 1024)  # sequence lengths of the perplexity, up to model.max_positions
 POINTS = 50  # on a loss curve
@@ -92,11 +87,13 @@ def tested_lengths(config: Config) -> list[int]:
     return [length for length in LENGTHS if length <= config.model.max_positions] or [config.data.sequence_length]
 
 
-def measure(run: RunFolder, scaling: str | None) -> Outcome:
+def measure(folder: str, scaling: str | None) -> Outcome:
     """Evaluate the last checkpoint of a run, with its frequencies scaled where a test is longer than training was.
 
     Raises UserError or FileNotFoundError if the run is not complete.
     """
+    hide_warnings()
+    run = RunFolder(Path(folder))
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
@@ -106,6 +103,12 @@ def measure(run: RunFolder, scaling: str | None) -> Outcome:
         figures = {"validation loss": entries[-1]["validation_loss"]} | figures
     losses = loss_curve([entry["loss"] for entry in entries])
     return Outcome(config, fingerprints, scaling, figures, losses, curve, axes)
+
+
+def hide_warnings() -> None:
+    """Hide what transformers says of scaling factors that do not cover all of max_positions."""
+    disable_progress_bar()
+    set_verbosity_error()
 
 
 def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
@@ -143,20 +146,3 @@ def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measur
             for _, length in group:
                 curve[length] = evaluate_perplexity(loaded, data, length, lengths[-1])
     return {f"perplexity at {length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
-
-
-def main(words: list[str]) -> int:
-    """Write the outcome of a run. Returns the exit status."""
-    folder, scaling = RunFolder(Path(words[0])), words[1] if len(words) > 1 else None
-    try:
-        measure(folder, scaling).write(folder.outcome(scaling))
-    except UserError as failure:
-        LOG.error("error: %s", failure)
-        return failure.status
-    return 0
-
-
-if __name__ == "__main__":
-    disable_progress_bar()
-    set_verbosity_error()  # transformers warns about scaling factors that do not cover all of max_positions
-    sys.exit(main(import_leading(sys.argv[1:])))

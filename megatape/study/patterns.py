@@ -6,17 +6,15 @@ Shapes as in model/transformer.py.
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from megatape.errors import MissingPath, UserError
+from megatape.study.pictures import draw_panels
 from megatape.study.probe import dot_products, probabilities, run
 from megatape.study.subjects import Subject
 
 MAX_COLUMNS = 6  # layers shown
-PANEL_INCHES = 2.0
 
 
 def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
@@ -48,7 +46,7 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
             rows.append((f"attention:\n{label}\n- {first}", difference))
     if not rows:
         raise UserError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
-    figure_of(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
+    draw_panels(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
 
@@ -75,21 +73,3 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
             if product is not None:
                 products[layer] = products.get(layer, torch.zeros(length, length)) + product[0].mean(0) / count
     return list(products.values()), list(attention.values())
-
-
-def figure_of(rows: list[tuple[str, list[Tensor]]], layers: list[int]) -> Figure:
-    """One panel for each row and layer. A row has a label, one image [N, N] per layer, and a color scale of its own."""
-    figure = Figure(figsize=(PANEL_INCHES * len(layers) + 2, PANEL_INCHES * len(rows) + 0.5))
-    panels = figure.subplots(len(rows), len(layers), squeeze=False)
-    for layer, panel in zip(layers, panels[0], strict=True):
-        panel.set_title(f"layer {layer}")
-    for line, (label, images) in zip(panels, rows, strict=True):
-        # A few large values, as of a first token that draws all attention, would leave the rest white.
-        limit = float(np.quantile(torch.stack(images).abs().numpy(), 0.99)) or 1.0  # torch.quantile takes at most 2**24 numbers
-        for panel, image in zip(line, images, strict=True):
-            drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-            panel.set_xticks([])
-            panel.set_yticks([])
-        line[0].set_ylabel(label, fontsize="small")
-        figure.colorbar(drawn, ax=list(line), shrink=0.8)
-    return figure

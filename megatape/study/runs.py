@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from megatape.errors import UserError
 from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.study.children import Children
+from megatape.study.result import Result, measuring
 
 Environment = dict[str, str]
 
@@ -33,40 +34,26 @@ class RunsFailed(ChildProcessError):
     """Some runs of a study failed; the others are complete."""
 
 
-class Result(Protocol):
-    """What a study measures of a model.
-
-    config, fingerprints  of the training: its resolved configuration, and hashes of its data and tokenizer
-    summary               in one line
-    """
-
-    @property
-    def config(self) -> Config: ...
-    @property
-    def fingerprints(self) -> dict[str, str]: ...
-    @property
-    def summary(self) -> str: ...
-
-
-Found = TypeVar("Found", bound=Result)
+RunT = TypeVar("RunT", bound=Result)
 
 
 @dataclass(frozen=True)
-class Run(Generic[Found]):
+class Run(Generic[RunT]):
     """A model of a study.
 
-    name     for messages
-    config   what `pretrain` makes of its command; run.directory is the run's folder
-    train    the command that trains it to its last step, from where it is; None if it is measured as it is
-    measure  result file -> the command that writes it
-    read     of a result file
+    Attributes:
+        name: Name in messages.
+        config: Configuration that `pretrain` makes of its command; run.directory is the run's folder.
+        train: Command that trains it to its last step, from where it is; None if it is measured without training.
+        measure: By result file, the function that returns the result, and its arguments.
+        read: Reads a result file.
     """
 
     name: str
     config: Config
     train: list[str] | None
-    measure: dict[Path, list[str]]
-    read: Callable[[Path], Found]
+    measure: dict[Path, tuple[Any, ...]]
+    read: Callable[[Path], RunT]
 
     @property
     def folder(self) -> RunFolder:
@@ -77,7 +64,7 @@ class Run(Generic[Found]):
         """Results that do not exist."""
         return [path for path in self.measure if not path.exists()]
 
-    def results(self) -> list[Found]:
+    def results(self) -> list[RunT]:
         """Those that exist."""
         return [self.read(path) for path in self.measure if path.exists()]
 
@@ -105,7 +92,7 @@ class Run(Generic[Found]):
             if self.train is not None and not checkpoint.is_dir():
                 self._run("training", children, self.train, environment, checkpoint)
             for path in self.missing():
-                self._run("measuring", children, self.measure[path], environment, path)
+                self._run("measuring", children, measuring(path, *self.measure[path]), environment, path)
         finally:
             environments.put(environment)
 
@@ -133,13 +120,15 @@ class Run(Generic[Found]):
 
 
 class Machine:
-    """Where runs are trained: `jobs` at a time, each on a GPU of its own or with an equal share of the cores.
+    """Trains `jobs` runs at a time, each on a GPU of its own or with an equal share of the cores.
 
-    launcher: command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
-    Raises UserError if the machine has too few GPUs.
+    Attributes:
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks, and manages their devices itself; None: one process per run.
     """
 
     def __init__(self, jobs: int, launcher: str | None) -> None:
+        """Raises UserError if the machine has too few GPUs."""
         self.jobs, self.launcher = jobs, launcher
         self._environments = _environments(jobs, launcher)
 
@@ -149,7 +138,7 @@ class Machine:
         return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:
-        """Train and measure whatever is missing; yields progress messages and returns an error for each run that failed.
+        """Train and measure the missing runs; yields progress messages and returns an error for each run that failed.
 
         lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they.
         """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.study.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
+from megatape.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.study.probe import LayerInputs, dot_products, probabilities, run
 from megatape.study.subjects import Subject
 from megatape.tables import markdown
@@ -25,9 +25,10 @@ ADDED, SHIFTED = "added tokens", "shifted ids"
 class Change:
     """What a shift changed, over the original tokens.
 
-    attention     `attention_difference` of each layer
-    dot_products  `dot_product_difference` of each layer; empty for an encoding without position tensors
-    logits        largest absolute difference over the largest absolute logit
+    Attributes:
+        attention: `attention_difference` of each layer.
+        dot_products: `dot_product_difference` of each layer; empty for an encoding without position tensors.
+        logits: Largest absolute difference over the largest absolute logit.
     """
 
     attention: list[float]

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatape.benchmark.encodings import parse_encodings, with_encoding
+from megatape.benchmark.models import perturbed_model
 from megatape.checkpoint.model import load_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import load_config
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
-from megatape.study.choice import parse_encodings, with_encoding
-from megatape.study.models import unsettled_model
 
 DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 
@@ -24,9 +24,12 @@ DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 class Subject:
     """A float32 model on the CPU, and sequences for it.
 
-    label   its encoding, with the checkpoint if several models have that encoding
-    source  where it comes from
-    tokens  [S, N]; each sequence starts with the token `bos`
+    Attributes:
+        label: Its encoding, with the checkpoint if several models have that encoding.
+        source: Description of its origin.
+        model: The model.
+        tokens: Sequences [S, N]; each starts with the token `bos`.
+        bos: Id of the token that begins a text.
     """
 
     label: str
@@ -74,7 +77,7 @@ def _random(file: str, encodings: str, samples: int, length: int | None) -> list
         Subject(
             name,
             f"{name}: random weights, random tokens, the shape of {file}",
-            unsettled_model(with_encoding(config.model, name), config.training.seed, torch.Generator().manual_seed(1)),
+            perturbed_model(with_encoding(config.model, name), config.training.seed, torch.Generator().manual_seed(1)),
             tokens,
             0,
         )

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from megatape.benchmark.encodings import parse_encodings
 from megatape.config import ModelConfig
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS
-from megatape.study.choice import known_encoding
 
 SCALINGS = ("linear", "theta", "yarn")  # llama3 takes more than two lengths
 
@@ -14,9 +14,10 @@ SCALINGS = ("linear", "theta", "yarn")  # llama3 takes more than two lengths
 class Variant:
     """One row of a comparison.
 
-    trained   its label without the scaling; variants with the same one share their training
-    settings  overrides of the configuration for training
-    scaling   kind of model.scaling for tests that are longer than training, or None
+    Attributes:
+        trained: Label without the scaling; variants with the same one share their training.
+        settings: Overrides of the configuration for training.
+        scaling: Kind of model.scaling for tests that are longer than training, or None.
     """
 
     trained: str
@@ -55,7 +56,7 @@ def with_scaling(model: ModelConfig, kind: str, trained_length: int, tested_leng
 def _parse(entry: str) -> Variant:
     head, *changes = entry.split(":")
     encoding, plus, scaling = head.partition("+")
-    known_encoding(encoding)
+    parse_encodings(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         raise UserError(f"encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")

@@ -1,10 +1,11 @@
 """Exact match of greedy answers to addition problems, for every pair of operand lengths."""
 
 import math
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from megatape.data.prepare.addition import AdditionTask, Problem, longest_document
 from megatape.data.shards.index import load_index
@@ -12,20 +13,25 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.options import option
-from megatape.tasks.heat_map import Grid, draw_heat_map
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.task import Measure, Sample, Task
+from megatape.pictures import Grid, heat_map
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.task import Measure, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BATCH_SIZE = 512  # prompts per call of generate
+Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class AdditionGrid:
     """Results for operands of 1, 2, ... digits: rows are lengths of the first operand, columns of the second.
 
-    trained_digits  D, the length of the longest operands in the training data
-    problems        number of problems in each cell
-    correct         number answered exactly: every digit, and the end token
+    Attributes:
+        trained_digits: D, the length of the longest operands in the training data.
+        problems: Number of problems in each cell.
+        correct: Number answered exactly: every digit, and the end token.
     """
 
     trained_digits: int
@@ -35,39 +41,28 @@ class AdditionGrid:
     @property
     def accuracy(self) -> list[list[float]]:
         """Fraction of exact answers in each cell."""
-        return [
-            [right / asked for right, asked in zip(*rows, strict=True)]
-            for rows in zip(self.correct, self.problems, strict=True)
-        ]
+        return [[right / n for right, n in zip(*rows, strict=True)] for rows in zip(self.correct, self.problems, strict=True)]
 
     @property
     def mean(self) -> float:
         """Mean over all cells with equal weights, as the paper reports it."""
-        return fmean(share for row in self.accuracy for share in row)
+        return self._mean(self._cells())
 
     @property
     def inside(self) -> float:
         """Mean over the cells with both lengths in the training data."""
-        return fmean(share for row in self.accuracy[: self.trained_digits] for share in row[: self.trained_digits])
+        return self._mean(self._cells(last=self.trained_digits))
 
     @property
     def beyond(self) -> float | None:
         """Mean over the other cells; None if there are none."""
-        shares = [
-            share
-            for number, row in enumerate(self.accuracy)
-            for share in (row if number >= self.trained_digits else row[self.trained_digits :])
-        ]
-        return fmean(shares) if shares else None
+        cells = self._cells(first=self.trained_digits + 1)
+        return self._mean(cells) if cells else None
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
-        """Mean over the cells whose longer operand has this many digits."""
-        shares = self.accuracy
-        return {
-            digits: fmean([*shares[digits - 1][:digits], *(row[digits - 1] for row in shares[: digits - 1])])
-            for digits in range(1, len(shares) + 1)
-        }
+        """Digits of the longer operand -> mean over the cells that have it."""
+        return {digits: self._mean(self._cells(digits, digits)) for digits in range(1, len(self.correct) + 1)}
 
     @property
     def summary(self) -> str:
@@ -79,103 +74,124 @@ class AdditionGrid:
     @property
     def measures(self) -> list[Measure]:
         """The means, whose standard errors are those of their cells' fractions."""
-        size, trained = len(self.correct), self.trained_digits
-        cells = [(a, b) for a in range(size) for b in range(size)]
         parts = {
-            "trained lengths": [cell for cell in cells if max(cell) < trained],
-            "beyond": [cell for cell in cells if max(cell) >= trained],
-            "all lengths": cells,
+            "trained lengths": self._cells(last=self.trained_digits),
+            "beyond": self._cells(first=self.trained_digits + 1),
+            "all lengths": self._cells(),
         }
-        return [self._measure(f"{name} (%)", part) for name, part in parts.items() if part]
+        return [self._measure(f"{name} (%)", cells) for name, cells in parts.items() if cells]
 
-    def _measure(self, name: str, cells: list[tuple[int, int]]) -> Measure:
-        problems = [self.problems[a][b] for a, b in cells]
-        shares = [self.correct[a][b] / self.problems[a][b] for a, b in cells]
-        variances = (share * (1 - share) / number for share, number in zip(shares, problems, strict=True))
-        return Measure(name, 100 * fmean(shares), 100 * math.sqrt(sum(variances)) / len(cells), sum(problems))
-
-    def draw(self, title: str, path: Path) -> None:
-        """Write a PNG of the grid, with a frame around the trained lengths."""
+    def draw(self, figure: "Figure") -> None:
+        """The grid, with a frame around the trained lengths."""
         labels = "digits of the second operand", "digits of the first operand"
-        draw_heat_map(Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits), title, path)
+        heat_map(figure, Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits))
 
     def describe(self) -> dict[str, Any]:
         """All results, for a JSON file."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
+    def _cells(self, first: int = 1, last: int = sys.maxsize) -> list[Cell]:
+        """The cells whose longer operand has `first` to `last` digits."""
+        size = range(min(len(self.correct), last))
+        return [(a, b) for a in size for b in size if max(a, b) + 1 >= first]
+
+    def _mean(self, cells: list[Cell]) -> float:
+        return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
+
+    def _measure(self, name: str, cells: list[Cell]) -> Measure:
+        accuracy, problems = self.accuracy, [self.problems[a][b] for a, b in cells]
+        variances = (accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells)
+        return Measure(name, 100 * self._mean(cells), 100 * math.sqrt(sum(variances)) / len(cells), sum(problems))
+
 
 @dataclass(frozen=True)
-class Asked:
-    """A problem of the cell with operands of so many digits, in tokens: the prompt, and the answer with the end token."""
+class Question:
+    """A problem in tokens.
+
+    Attributes:
+        digits: Lengths of its operands.
+        problem: The problem as text.
+        prompt: Its ids.
+        answer: Ids of the answer, with the end token.
+        trained_digits: D of the data.
+    """
 
     digits: tuple[int, int]
     problem: Problem
     prompt: list[int]
     answer: list[int]
+    trained_digits: int = field(compare=False)
 
 
 @dataclass(frozen=True)
-class Addition(Task[Asked, AdditionGrid]):
-    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits.
+class Prediction:
+    """The answer to a problem, in ids: a tokenizer of digits shows less."""
 
-    max_digits: None for twice the trained digits. data: the directory the model was trained on.
-    """
+    digits: tuple[int, int]
+    prompt: str
+    prediction: list[int]
+    reference: list[int]
+    correct: bool
+    trained_digits: int
+
+
+@dataclass(frozen=True)
+class Addition(Task[Question, Prediction, AdditionGrid]):
+    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits."""
 
     data: Annotated[Path, option("data directory; for addition the one of training")]
     max_digits: Annotated[int | None, option("longest operands to test (default: twice the trained digits)", metavar="M")] = (
         None
     )
 
-    def batches(self, model: EvaluationModel) -> list[list[Asked]]:
+    prediction = Prediction
+
+    def batches(self, model: EvaluationModel) -> list[list[Question]]:
         """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
 
-        Raises UserError if `data` does not hold addition data, if its tokenizer is not the model's, or if the longest problem
-        exceeds the model's maximum positions.
+        Raises:
+            UserError: `data` does not hold addition data, its tokenizer is not the model's, or the longest problem exceeds the
+                model's maximum positions.
         """
-        task, size = AdditionTask.of(self.data), self._size()
+        task = AdditionTask.of(self.data)
+        size = 2 * task.digits if self.max_digits is None else self.max_digits
         tokenizer = _tokenizer(model, self.data)
         _check_lengths(model, size)
         batches = []
         for total in range(2, 2 * size + 1):
-            asked = [
-                Asked(
+            questions = [
+                Question(
                     (a, total - a),
                     problem,
                     [*tokenizer.begin, *tokenizer.encode(problem.prompt)],
                     [*tokenizer.encode(problem.answer), tokenizer.eos_id],
+                    task.digits,
                 )
                 for a in range(max(1, total - size), min(size, total - 1) + 1)
                 for problem in task.test_problems(a, total - a)
             ]
-            batches += [asked[begin : begin + BATCH_SIZE] for begin in range(0, len(asked), BATCH_SIZE)]
+            batches += [questions[begin : begin + BATCH_SIZE] for begin in range(0, len(questions), BATCH_SIZE)]
         return batches
 
-    def run(self, model: EvaluationModel, batch: list[Asked]) -> list[Sample]:
-        """Greedy answers, in ids: a tokenizer of digits shows less."""
-        found = model.continuations([asked.prompt for asked in batch], max(len(asked.answer) for asked in batch))
-        return [
-            {
-                "digits": asked.digits,
-                "prompt": asked.problem.prompt,
-                "prediction": ids[: len(asked.answer)],
-                "reference": asked.answer,
-                "correct": ids[: len(asked.answer)] == asked.answer,
-            }
-            for asked, ids in zip(batch, found, strict=True)
-        ]
+    def run(self, model: EvaluationModel, batch: list[Question]) -> list[Prediction]:
+        """Greedy answers."""
+        continuations = model.continuations([each.prompt for each in batch], max(len(each.answer) for each in batch))
+        predictions = []
+        for question, ids in zip(batch, continuations, strict=True):
+            answer, right = ids[: len(question.answer)], question.answer
+            prompt, trained = question.problem.prompt, question.trained_digits
+            predictions.append(Prediction(question.digits, prompt, answer, right, answer == right, trained))
+        return predictions
 
-    def result(self, model: EvaluationModel, samples: list[Sample]) -> AdditionGrid:
-        size = self._size()
+    def result(self, predictions: list[Prediction]) -> AdditionGrid:
+        size = max(max(each.digits) for each in predictions)
         problems, correct = ([[0] * size for _ in range(size)] for _ in range(2))
-        for sample in samples:
-            a, b = sample["digits"]
+        for each in predictions:
+            a, b = each.digits
             problems[a - 1][b - 1] += 1
-            correct[a - 1][b - 1] += sample["correct"]
-        return AdditionGrid(AdditionTask.of(self.data).digits, problems, correct)
-
-    def _size(self) -> int:
-        return 2 * AdditionTask.of(self.data).digits if self.max_digits is None else self.max_digits
+            correct[a - 1][b - 1] += each.correct
+        return AdditionGrid(predictions[0].trained_digits, problems, correct)
 
 
 def _tokenizer(model: EvaluationModel, data: Path) -> Tokenizer:

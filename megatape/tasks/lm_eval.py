@@ -1,46 +1,34 @@
-"""Tasks of lm-eval (EleutherAI's harness), run in this process on our model."""
+"""Tasks of lm-eval (EleutherAI's harness), run in this process on an evaluation model."""
 
 import json
 import logging
 import random
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from megatape.errors import MissingPath, UserError
 from megatape.options import Count, Listed, option
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.task import Measure, Sample, Task
+from megatape.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
+from megatape.pictures import bars
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.task import Measure, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 1234  # lm-eval's own for examples in the prompt
 BOOTSTRAPS = 1000  # for standard errors that have no formula
 PERCENT = ("acc", "acc_norm", "exact_match")
 
-# Of Llama 2 7B taken to 8192 tokens. Humanities, social sciences, STEM, other; ARC challenge and easy.
-PAPER_COLUMNS = (
-    "mmlu_humanities acc (%)",
-    "mmlu_social_sciences acc (%)",
-    "mmlu_stem acc (%)",
-    "mmlu_other acc (%)",
-    "arc_challenge acc_norm (%)",
-    "arc_easy acc_norm (%)",
-)
-PAPER = {
-    "LoRA": (39.09, 46.47, 33.65, 45.83, 45.31, 74.28),
-    "LongLoRA": (37.53, 43.55, 32.54, 43.84, 45.31, 74.16),
-    "Theta": (37.45, 43.16, 33.05, 44.64, 45.65, 74.24),
-    "TAPE": (37.96, 45.40, 33.27, 45.06, 46.25, 74.16),
-}
-
 
 @dataclass(frozen=True)
-class Asked:
+class Example:
     """A document of a task, as its data set has it."""
 
     task: str
@@ -49,10 +37,35 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """The answer to a document, and the results of its task.
+
+    Attributes:
+        task: lm-eval's name of the task.
+        metrics: Filter -> metric -> score of the document.
+        prompt: Arguments of lm-eval's requests.
+        prediction: Filtered responses.
+        reference: The target.
+        task_metrics: Results of the whole task, as lm-eval has them.
+        groups: The groups that the task is in, the outermost first, as configurations of lm-eval without their tasks.
+    """
+
+    task: str
+    metrics: dict[str, dict[str, Any]]
+    prompt: Any
+    prediction: Any
+    reference: Any
+    task_metrics: dict[str, Any]
+    groups: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class LmEvalScores:
     """Results of all tasks and groups.
 
-    metrics: as lm-eval names them, such as "acc,none" and "acc_stderr,none". shown: the tasks and groups that a table shows.
+    Attributes:
+        metrics: Task or group -> "acc,none", "acc_stderr,none" and so on -> value.
+        shown: The tasks and groups that a table shows.
     """
 
     metrics: dict[str, dict[str, Any]]
@@ -65,8 +78,8 @@ class LmEvalScores:
 
     @property
     def measures(self) -> list[Measure]:
-        """What a table shows; errors as lm-eval has them."""
-        found = []
+        """Every metric of the tasks and groups that a table shows; errors as lm-eval has them."""
+        measures = []
         for task in self.shown:
             values = self.metrics[task]
             for key, value in values.items():
@@ -77,22 +90,13 @@ class LmEvalScores:
                 factor, unit = (100, " (%)") if metric in PERCENT else (1, "")
                 label = f"{task} {metric}{'' if kind == 'none' else f' {kind}'}{unit}"
                 error = factor * error if isinstance(error, int | float) else None
-                found.append(Measure(label, factor * value, error, values["sample_len"]))
-        return found
+                measures.append(Measure(label, factor * value, error, values["sample_len"]))
+        return measures
 
-    def draw(self, title: str, path: Path) -> None:
-        """Write a PNG with a bar for each measure that is a share."""
-        from matplotlib.figure import Figure
-
-        measures = [measure for measure in self.measures if measure.name.endswith("(%)")]
-        figure = Figure(figsize=(7, 1.5 + 0.4 * len(measures)), layout="constrained")
-        axes = figure.add_subplot()
-        errors = [measure.error or 0.0 for measure in measures]
-        axes.barh([measure.name for measure in measures], [measure.value for measure in measures], xerr=errors)
-        axes.invert_yaxis()
-        axes.set(xlabel="%", xlim=(0, 100))
-        axes.set_title(title, fontsize="small")
-        figure.savefig(path, dpi=150)
+    def draw(self, figure: "Figure") -> None:
+        """A bar for each measure that is a share."""
+        shares = [measure for measure in self.measures if measure.name.endswith("(%)")]
+        bars(figure, {share.name: (share.value, share.error) for share in shares}, "%")
 
     def describe(self) -> dict[str, Any]:
         """All metrics of all tasks and groups, and the version that they are of."""
@@ -100,13 +104,8 @@ class LmEvalScores:
 
 
 @dataclass(frozen=True)
-class LmEval(Task[Asked, LmEvalScores]):
-    """The lm-eval task of `megatape evaluate`.
-
-    tasks: names of tasks, groups or tags. num_fewshot: examples in a prompt; None: as each task has it. max_examples: the first
-    so many of each task; None: all. data_root: folder with data sets as the hub has them; None: the hub. include: folder with
-    own tasks.
-    """
+class LmEval(Task[Example, Prediction, LmEvalScores]):
+    """The lm-eval task of `megatape evaluate`. Without `data_root`, data sets are those of the hub."""
 
     tasks: Annotated[
         Listed[str],
@@ -125,59 +124,61 @@ class LmEval(Task[Asked, LmEvalScores]):
     ] = None
     include: Annotated[Path | None, option("folder with YAML files of own tasks", metavar="DIR")] = None
 
-    def batches(self, model: EvaluationModel) -> list[list[Asked]]:
+    prediction = Prediction
+
+    def batches(self, model: EvaluationModel) -> list[list[Example]]:
         """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
 
-        Raises UserError, or MissingPath, for a task that lm-eval does not have or cannot load, and ModuleNotFoundError
-        without lm-eval.
+        Raises:
+            MissingPath: A folder is missing.
+            UserError: lm-eval does not have a task, or cannot load it.
+            ModuleNotFoundError: lm-eval is not installed.
         """
-        found = []
-        for name, task in self._loaded()["tasks"].items():
-            documents = task.doc_iterator(limit=self.max_examples)
-            found.append([Asked(name, number, _plain(document)) for number, document in documents])
-        return found
+        return [
+            [Example(name, number, _plain(document)) for number, document in task.doc_iterator(limit=self.max_examples)]
+            for name, task in self._loaded()["tasks"].items()
+        ]
 
-    def run(self, model: EvaluationModel, batch: list[Asked]) -> list[Sample]:
+    def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
         """lm-eval's own evaluation of one task: its prompts, answers and scores."""
         from lm_eval.evaluator import evaluate
 
         from megatape.tasks.lm_eval_model import LmEvalModel
 
-        name, task = batch[0].task, self._loaded()["tasks"][batch[0].task]
+        name, loaded = batch[0].task, self._loaded()
+        task = loaded["tasks"][name]
         random.seed(SEED)
         task.set_fewshot_seed(SEED)
-        found = evaluate(LmEvalModel(model), {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=0)
-        samples: list[Sample] = [{"task": name, "metrics": {}} for _ in batch]
-        for logged in found["samples"][name]:  # one for each document and filter
-            sample, scores = samples[logged["doc_id"]], {metric: logged.pop(metric) for metric in logged["metrics"]}
-            sample["metrics"][logged["filter"]] = _plain(scores)
-            sample |= _plain(
-                {"prompt": logged["arguments"], "prediction": logged["filtered_resps"], "reference": logged["target"]}
-            )
-        return samples
+        results = evaluate(LmEvalModel(model), {"tasks": {name: task}}, limit=self.max_examples, bootstrap_iters=BOOTSTRAPS)
+        groups = [_configuration(group) for group in loaded["groups"].values() if task in group.get_all_tasks()]
+        of_task = _plain({"task_metrics": results["results"][name], "groups": groups})
+        lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
+        for logged in results["samples"][name]:  # one for each document and filter
+            line, scores = lines[logged["doc_id"]], {metric: logged.pop(metric) for metric in logged["metrics"]}
+            line["metrics"][logged["filter"]] = _plain(scores)
+            line |= _plain({"prompt": logged["arguments"], "prediction": logged["filtered_resps"]})
+            line |= {"reference": _plain(logged["target"])} | of_task
+        return [Prediction(**line) for line in lines]
 
-    def result(self, model: EvaluationModel, samples: list[Sample]) -> LmEvalScores:
-        """Means and standard errors by lm-eval, of tasks and of their groups."""
-        from lm_eval.evaluator_utils import _process_results
+    def result(self, predictions: list[Prediction]) -> LmEvalScores:
+        """The results of tasks, and by lm-eval those of their groups."""
+        from megatape.tasks.lm_eval_model import NamedTasks
 
-        loaded = self._loaded()
-        values: dict[str, dict[tuple[str, str], list[Any]]] = {name: defaultdict(list) for name in loaded["tasks"]}
-        for sample in samples:
-            for kind, scores in sample["metrics"].items():
-                for metric, value in scores.items():
-                    values[sample["task"]][metric, kind].append(value)
-        gathered = {
-            name: {"task": task, "raw_metrics": values[name], "logged_samples": []} for name, task in loaded["tasks"].items()
-        }
-        groups = loaded["groups"]
-        results = _process_results(gathered, groups, BOOTSTRAPS)
-        in_groups = {name for group in groups.values() for name in group.child_names}
+        tasks = {each.task: each for each in predictions}
+        groups: dict[str, NamedTasks] = {}
+        for name, task in tasks.items():
+            for configuration in task.groups:
+                groups.setdefault(configuration["group"], NamedTasks.from_config(configuration)).names.append(name)
+        metrics = {name: task.task_metrics for name, task in tasks.items()}
+        metrics |= {name: _plain(group.aggregate(metrics)) for name, group in groups.items()}
         aggregated = [name for name, group in groups.items() if group.has_aggregation]
-        shown = [*aggregated, *(name for name in loaded["tasks"] if name not in in_groups)]
-        return LmEvalScores(_plain(results.metrics), shown)
+        return LmEvalScores(metrics, [*aggregated, *(name for name, task in tasks.items() if not task.groups)])
 
     def paper(self) -> dict[str, dict[str, float]]:
-        return {label: dict(zip(PAPER_COLUMNS, values, strict=True)) for label, values in PAPER.items()}
+        return {
+            EXTENSION_NAMES[method]: dict(zip(EXTENSION_ANSWERS_COLUMNS, values, strict=True))
+            for method, values in EXTENSION_ANSWERS.items()
+        }
 
     def _loaded(self) -> Any:
         return _load(self.tasks, self.num_fewshot, self.data_root, self.include)
@@ -205,18 +206,18 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
     random.seed(SEED)
     with nullcontext() if data_root is None else _offline(data_root):
         loaded = [_load_one(manager, name, data_root) for name in names]
-    found = {kind: {name: one for part in loaded for name, one in part[kind].items()} for kind in ("tasks", "groups")}
-    for task in found["tasks"].values():
+    merged = {kind: {name: one for part in loaded for name, one in part[kind].items()} for kind in ("tasks", "groups")}
+    for task in merged["tasks"].values():
         if num_fewshot is not None and task.get_config("num_fewshot") != 0:  # 0: the task must not have any
             task.set_config(key="num_fewshot", value=num_fewshot)
         elif task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return found
+    return merged
 
 
 @lru_cache(maxsize=2)
 def _manager(include: Path | None, stock: bool) -> Any:
-    """What knows the tasks in the folder `include` and, if `stock`, those of lm-eval: reading them takes ten seconds."""
+    """The tasks in the folder `include` and, if `stock`, those of lm-eval: reading them takes ten seconds."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager(include_path=None if include is None else str(include.resolve()), include_defaults=stock)
@@ -228,13 +229,13 @@ def _offline(folder: Path) -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    known = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
     try:
         with chdir(folder):
             yield
     finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = known
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
@@ -244,6 +245,14 @@ def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
         where = "" if data_root is None else f" in --data-root {data_root}"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"tasks: lm-eval cannot load {name}{where}: {reason}") from error
+
+
+def _configuration(group: Any) -> dict[str, Any]:
+    """The part of a group's configuration by which its tasks are aggregated."""
+    metrics = [asdict(metric) for metric in group.aggregate_metric_list or ()]
+    for metric in metrics:
+        del metric["aggregation"]  # perhaps a function, and not used
+    return {"group": group.name, "group_alias": group.alias, "aggregate_metric_list": metrics}
 
 
 def _plain(value: Any) -> Any:

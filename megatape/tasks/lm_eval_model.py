@@ -1,22 +1,28 @@
-"""An evaluation model as lm-eval's tasks ask it: log-likelihoods of texts, and greedy continuations."""
+"""Subclasses of lm-eval's model and group, in a file of their own since lm-eval may not be installed.
+
+The model answers lm-eval's requests: log-likelihoods of texts, and greedy continuations.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lm_eval.api.group import Group
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from megatape.errors import UserError
-from megatape.tasks.batching import equal_lengths
-from megatape.tasks.model import EvaluationModel
+from megatape.tasks.engine.batching import equal_lengths
+from megatape.tasks.engine.model import EvaluationModel
 
 LOGIT_TOKENS = 2**12  # of a forward pass, whose logits are [4096, V]
 
 
 class LmEvalModel(TemplateLM):
-    """See above. Texts begin with what documents of training began with, and nothing is padded.
+    """An evaluation model for lm-eval. Texts begin like documents of training, and nothing is padded.
 
     A context that does not fit is cut on its left, as lm-eval does for the models of transformers.
     """
@@ -32,7 +38,7 @@ class LmEvalModel(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without context: the beginning token, or else the end token of the document before."""
+        """The token before a text without context: the beginning token, or else the end token of the document before."""
         bos = self.model.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else int(bos)
 
@@ -42,17 +48,21 @@ class LmEvalModel(TemplateLM):
         return ids
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """As TemplateLM has it, without its progress bar."""
-        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
-        return found
+        """Log-likelihoods of (context, continuation), without TemplateLM's progress bar."""
+        scores: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
+        return scores
 
     @torch.no_grad()
     def _loglikelihood_tokens(self, requests: Iterable[Any], **kwargs: Any) -> list[tuple[float, bool]]:
-        """Of requests (texts, context ids, continuation ids): the continuation's, and whether it is the likeliest one.
+        """Log-likelihood of each continuation, and whether it is the likeliest one.
 
         Requests with the same input, such as answers of one token, share a forward pass.
+
+        Args:
+            requests: Texts, context ids, continuation ids.
+            kwargs: Not used.
         """
-        wanted: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
+        by_input: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
         number = -1
         for number, (_, context, continuation) in enumerate(requests):
             if len(continuation) > self.model.max_positions:
@@ -61,47 +71,60 @@ class LmEvalModel(TemplateLM):
                     f"{self.model.max_positions} positions (model.max_positions): choose another task"
                 )
             tokens = [*context, *continuation][-self.model.max_positions - 1 :]
-            wanted.setdefault(tuple(tokens[:-1]), []).append((number, continuation))
-        found = [(0.0, True)] * (number + 1)
-        for batch in equal_lengths(wanted, len, LOGIT_TOKENS):
+            by_input.setdefault(tuple(tokens[:-1]), []).append((number, continuation))
+        answers = [(0.0, True)] * (number + 1)
+        for batch in equal_lengths(by_input, len, LOGIT_TOKENS):
             logits = self.model.logits(torch.tensor(batch))
             for inputs, row in zip(batch, logits, strict=True):
-                for number, continuation in wanted[inputs]:
+                for number, continuation in by_input[inputs]:
                     targets = torch.tensor(continuation, device=row.device)
                     scores = row[len(row) - len(targets) :].log_softmax(-1)
                     loglikelihood = scores.gather(-1, targets[:, None]).sum()
-                    found[number] = float(loglikelihood), bool((scores.argmax(-1) == targets).all())
-        return found
+                    answers[number] = float(loglikelihood), bool((scores.argmax(-1) == targets).all())
+        return answers
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
-        """Of whole texts, in windows of all positions; each token is predicted once."""
-        found = []
+        """Log-likelihoods of whole texts, in windows of all positions; each token is predicted once."""
+        sums = []
         for (text,) in (request.args for request in requests):
             ids = self.tok_encode(text, add_special_tokens=False)
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.model.max_positions, context_len=1)
             parts = self._loglikelihood_tokens((None, *make_disjoint_window(window)) for window in windows)
-            found.append(sum(loglikelihood for loglikelihood, _ in parts))
-        return found
+            sums.append(sum(loglikelihood for loglikelihood, _ in parts))
+        return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
-        """Greedy texts, cut in front of the strings that end them. Raises UserError for a task that samples."""
-        asked = []
+        """Greedy texts, cut before the strings that end them. Raises UserError for a task that samples."""
+        prompts = []
         for number, (context, settings) in enumerate(request.args for request in requests):
-            wanted = normalize_gen_kwargs(settings)
-            if wanted.get("do_sample"):
+            options = normalize_gen_kwargs(settings)
+            if options.get("do_sample"):
                 raise UserError(f"the lm-eval task samples its texts ({settings}), but only greedy texts are supported")
-            num_tokens = wanted["max_gen_toks"]
+            num_tokens = options["max_gen_toks"]
             room = self.model.max_positions - num_tokens
             if room < 1:
                 raise UserError(
                     f"the lm-eval task asks for {num_tokens} tokens, but {self.model.name} has {self.model.max_positions} "
                     "positions (model.max_positions): choose another task"
                 )
-            asked.append((number, self.tok_encode(context)[-room:], num_tokens, wanted.get("until") or []))
-        found = [""] * len(asked)
-        for batch in equal_lengths(asked, lambda one: len(one[1])):
-            texts = self.model.continuations([ids for _, ids, _, _ in batch], max(num_tokens for _, _, num_tokens, _ in batch))
-            for (number, _, num_tokens, until), ids in zip(batch, texts, strict=True):
+            prompts.append((number, self.tok_encode(context)[-room:], num_tokens, options.get("until") or []))
+        texts = [""] * len(prompts)
+        for batch in equal_lengths(prompts, lambda one: len(one[1])):
+            answers = self.model.continuations(
+                [ids for _, ids, _, _ in batch], max(num_tokens for _, _, num_tokens, _ in batch)
+            )
+            for (number, _, num_tokens, until), ids in zip(batch, answers, strict=True):
                 text = self.model.tokenizer.decode(ids[:num_tokens], skip_special_tokens=True)
-                found[number] = postprocess_generated_text(text, until, None)
-        return found
+                texts[number] = postprocess_generated_text(text, until, None)
+        return texts
+
+
+@dataclass
+class NamedTasks(Group):
+    """A group whose tasks are known by name only, to aggregate their metrics."""
+
+    names: list[str] = field(default_factory=list)
+
+    def get_all_tasks(self, recursive: bool = True) -> list[Any]:
+        """Stand-ins of the tasks, with their names."""
+        return [SimpleNamespace(task_name=name) for name in self.names]

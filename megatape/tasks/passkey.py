@@ -1,42 +1,101 @@
-"""Passkey retrieval: a number in one line of a long text must be repeated at its end."""
+"""Passkey retrieval: a number in one line of a long text must be repeated at its end.
+
+Protocols are ways to make the questions:
+authors  the prompts of the paper (arXiv 2501.00712, section 4.3), character for character; they come from landmark attention
+         (arXiv 2305.16300) by way of LongLoRA
+grid     prompts of given token lengths, with the number at given depths
+ruler    RULER's single needle in a haystack (arXiv 2404.06654, niah_single_1): a number for a word, among lines of noise.
+         Texts, counts and scoring are those of github.com/NVIDIA/RULER. Its words come from the package wonderwords, ours from
+         the lists below; the word, number and line of a question differ too
+"""
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
 
 from megatape.errors import UserError
 from megatape.options import Count, option
-from megatape.tasks.batching import equal_lengths
-from megatape.tasks.heat_map import Grid, draw_heat_map
-from megatape.tasks.lengths import LengthList
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, Cell, Lengths, authors, grid
-from megatape.tasks.ruler_questions import ruler
-from megatape.tasks.task import Measure, Sample, Task
+from megatape.paper import EXTENSION_NAMES, EXTENSION_PASSKEY
+from megatape.pictures import Grid, heat_map
+from megatape.tasks.engine.batching import equal_lengths
+from megatape.tasks.engine.lengths import LengthList, usual_lengths
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.task import Measure, Task
 
-# --protocol -> (model, lengths, questions of each length and depth) -> cells
-PROTOCOLS: dict[str, Callable[[EvaluationModel, Lengths, int | None], Iterator[Cell]]] = {
-    "authors": authors,
-    "grid": grid,
-    "ruler": ruler,
-}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-# Figure 5 of the paper: Llama-2-7B at AUTHORS_LENGTHS, of 20 prompts each.
-PAPER = {
-    "LoRA": (0.40, 0.40, 0.35, 0.35, 0.30, 0.35, 0.40, 0.35),
-    "LongLoRA": (0.40, 0.35, 0.40, 0.35, 0.50, 0.50, 0.50, 0.45),
-    "Theta": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.95),
-    "TAPE": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.95, 1.0),
-}
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the "
+    "important information there."
+)
+GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+FACT = "The pass key is {key}. Remember it. {key} is the pass key."
+QUESTION = "What is the pass key? The pass key is"
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of `grid`: the share of the garbage before the number
+
+NEEDLE = "One of the special magic numbers for {word} is: {key}."
+RULER_PROMPT = (
+    "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about the number "
+    "afterwards.\n{text}\nWhat is the special magic number for {word} mentioned in the provided text? The special magic number "
+    "for {word} mentioned in the provided text is"
+)
+RULER_ANSWER_TOKENS = 128  # which count in the length; the number may be anywhere in them
+RULER_SHORTEST = 4096
+ADJECTIVES = (
+    "able brave calm dark early fancy gentle happy icy jolly kind lazy mellow noisy odd proud quiet rapid shiny tall upset "
+    "vast warm young zany bitter clever dusty eager faint golden hollow"
+)
+NOUNS = (
+    "anchor basket candle desert engine forest garden hammer island jacket kettle ladder market needle orange pencil quarry "
+    "river saddle tunnel umbrella valley window yard zebra bridge castle dinner earth feather glacier harbor"
+)
+
+Lengths = tuple[int, ...] | None  # of --lengths
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt, and the number that the model must continue it with, after a space.
+
+    Attributes:
+        prompt: Text up to the number.
+        key: The number.
+        within: Tokens that the model may write, in which the number may be anywhere; None: it must write the number alone.
+    """
+
+    prompt: str
+    key: str
+    within: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The questions of one length and, in `grid`, one depth."""
+
+    length: int
+    depth: float | None
+    questions: list[Question]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question in the model's tokens. answer_size: how many the answer may have. alone: the number must be all of them."""
+    """A question in the model's tokens.
+
+    Attributes:
+        length: Of its cell.
+        depth: Of its cell.
+        text: The prompt.
+        key: The number.
+        tokens: Ids of the prompt.
+        answer_size: Tokens that the answer may have.
+        alone: Whether the number must be the whole answer.
+    """
 
     length: int
     depth: float | None
@@ -45,6 +104,19 @@ class Prompt:
     tokens: list[int]
     answer_size: int
     alone: bool
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a question. tokens: of the prompt."""
+
+    length: int
+    depth: float | None
+    tokens: int
+    prompt: str
+    prediction: str
+    reference: str
+    correct: bool
 
 
 @dataclass(frozen=True)
@@ -78,12 +150,12 @@ class PasskeyScores:
     @property
     def by_length(self) -> list[Score]:
         """Results of each length, its depths together."""
-        found = []
+        scores = []
         for length, group in groupby(self.scores, lambda score: score.length):
             cells = list(group)
-            correct, trials = (sum(getattr(cell, name) for cell in cells) for name in ("correct", "trials"))
-            found.append(Score(length, None, fmean(cell.tokens for cell in cells), correct, trials))
-        return found
+            tokens, correct = fmean(cell.tokens for cell in cells), sum(cell.correct for cell in cells)
+            scores.append(Score(length, None, tokens, correct, sum(cell.trials for cell in cells)))
+        return scores
 
     @property
     def summary(self) -> str:
@@ -96,14 +168,14 @@ class PasskeyScores:
         """The accuracy at each length."""
         return [Measure(_name(s.length), 100 * s.accuracy, 100 * s.error, s.trials) for s in self.by_length]
 
-    def draw(self, title: str, path: Path) -> None:
-        """Write a PNG: lengths across, depths upwards."""
+    def draw(self, figure: "Figure") -> None:
+        """Lengths across, depths upwards."""
         rows: dict[float | None, list[float]] = {}
         for score in self.scores:
             rows.setdefault(score.depth, []).append(score.accuracy)
         ticks = list(dict.fromkeys(score.length for score in self.scores)), ["any" if row is None else row for row in rows]
-        grid = Grid(list(rows.values()), "right answers (%)", ("length (tokens)", "depth of the number"), ticks)
-        draw_heat_map(grid, title, path)
+        labels = "length (tokens)", "depth of the number"
+        heat_map(figure, Grid(list(rows.values()), "right answers (%)", labels, ticks))
 
     def describe(self) -> dict[str, Any]:
         """The results of each length and depth."""
@@ -111,12 +183,8 @@ class PasskeyScores:
 
 
 @dataclass(frozen=True)
-class Passkey(Task[Prompt, PasskeyScores]):
-    """The passkey task of `megatape evaluate`.
-
-    protocol: one of PROTOCOLS. lengths: in tokens, for `authors` of Llama 2. trials: questions of each length and depth. None:
-    as the protocol has it.
-    """
+class Passkey(Task[Prompt, Prediction, PasskeyScores]):
+    """The passkey task of `megatape evaluate`. Lengths and trials that are None are those of the protocol."""
 
     protocol: Annotated[
         Literal["authors", "grid", "ruler"],
@@ -134,44 +202,45 @@ class Passkey(Task[Prompt, PasskeyScores]):
         Count | None, option("questions of each length and depth (default for authors: 20; else 100)", metavar="N")
     ] = None
 
+    prediction = Prediction
+
     def batches(self, model: EvaluationModel) -> list[list[Prompt]]:
         """Prompts of equal length, so that nothing is padded.
 
-        Raises UserError for a number of trials below 1, for a length that leaves no room for the question, and for prompts
-        beyond the model's maximum positions.
+        Raises:
+            UserError: A length leaves no room for the question, or prompts exceed the model's maximum positions.
         """
         batches = []
         for cell in PROTOCOLS[self.protocol](model, self.lengths, self.trials):
             batches += equal_lengths(_prompts(model, cell), lambda prompt: len(prompt.tokens))
         return batches
 
-    def run(self, model: EvaluationModel, batch: list[Prompt]) -> list[Sample]:
+    def run(self, model: EvaluationModel, batch: list[Prompt]) -> list[Prediction]:
         """Greedy answers. One is right if its text is the number, in as many tokens as that has; for `ruler` if it has it."""
-        found = model.continuations([prompt.tokens for prompt in batch], max(prompt.answer_size for prompt in batch))
-        samples = []
-        for prompt, ids in zip(batch, found, strict=True):
+        continuations = model.continuations([prompt.tokens for prompt in batch], max(prompt.answer_size for prompt in batch))
+        predictions = []
+        for prompt, ids in zip(batch, continuations, strict=True):
             answer = model.tokenizer.decode(ids[: prompt.answer_size], skip_special_tokens=not prompt.alone).strip()
             correct = answer == prompt.key if prompt.alone else prompt.key in answer
-            cell = {"length": prompt.length, "depth": prompt.depth, "tokens": len(prompt.tokens)}
-            said = {"prompt": prompt.text, "prediction": answer, "reference": prompt.key}
-            samples.append(cell | said | {"correct": correct})
-        return samples
+            size = len(prompt.tokens)
+            predictions.append(Prediction(prompt.length, prompt.depth, size, prompt.text, answer, prompt.key, correct))
+        return predictions
 
-    def result(self, model: EvaluationModel, samples: list[Sample]) -> PasskeyScores:
+    def result(self, predictions: list[Prediction]) -> PasskeyScores:
         scores = []
-        for (length, depth), group in groupby(samples, lambda sample: (sample["length"], sample["depth"])):
+        for (length, depth), group in groupby(predictions, lambda each: (each.length, each.depth)):
             cell = list(group)
-            correct = sum(sample["correct"] for sample in cell)
-            scores.append(Score(length, depth, fmean(sample["tokens"] for sample in cell), correct, len(cell)))
+            tokens, correct = fmean(each.tokens for each in cell), sum(each.correct for each in cell)
+            scores.append(Score(length, depth, tokens, correct, len(cell)))
         return PasskeyScores(self.protocol, scores)
 
     def paper(self) -> dict[str, dict[str, float]]:
         """Figure 5."""
-        if self.protocol != "authors":
-            return {}
+        names = [_name(length) for length in EXTENSION_PASSKEY.lengths]
         return {
-            f"{row}, Llama 2 7B": {_name(length): 100 * share for length, share in zip(AUTHORS_LENGTHS, shares, strict=True)}
-            for row, shares in PAPER.items()
+            f"{EXTENSION_NAMES[method]}, Llama 2 7B": dict(zip(names, shares, strict=True))
+            for method, shares in EXTENSION_PASSKEY.rows.items()
+            if self.protocol == "authors"
         }
 
 
@@ -194,3 +263,99 @@ def _prompts(model: EvaluationModel, cell: Cell) -> list[Prompt]:
             )
         prompts.append(Prompt(cell.length, cell.depth, question.prompt, question.key, tokens, size, question.within is None))
     return prompts
+
+
+def authors_question(length: int, seed: int) -> Question:
+    """The paper's prompt for about `length` tokens of Llama 2: five lines, the garbage cut by characters."""
+    num_garbage = int(3.75 * length // 1024 * 1024)
+    draw = np.random.RandomState(seed)
+    before, key = draw.randint(0, num_garbage), str(draw.randint(1, 50000))
+    garbage = " ".join([GARBAGE] * (num_garbage // len(GARBAGE) + 1))
+    lines = (TASK, garbage[:before], FACT.format(key=key), garbage[: num_garbage - before], QUESTION)
+    return Question("\n".join(lines), key)
+
+
+def authors(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Iterator[Cell]:
+    """The paper's cells: 20 questions of each length, unless `trials` says otherwise."""
+    for length in lengths or EXTENSION_PASSKEY.lengths:
+        if 3.75 * length < 1024:
+            raise UserError(f"lengths {length} is too short for `protocol` authors: give at least 274, or `protocol` grid")
+        yield Cell(length, None, [authors_question(length, seed) for seed in range(20 if trials is None else trials)])
+
+
+def grid(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Iterator[Cell]:
+    """Questions of exact lengths at five depths: 100 of each, unless `trials` says otherwise."""
+    for length in lengths or usual_lengths(model.max_positions):
+        num_sentences = most_that_fit(lambda count: grid_tokens(model, count), length, model)
+        for depth in DEPTHS:
+            seeds = range(100 if trials is None else trials)
+            yield Cell(length, depth, [_grid_question(num_sentences, depth, seed) for seed in seeds])
+
+
+def grid_tokens(model: EvaluationModel, num_sentences: int = 1) -> int:
+    """Tokens of a question of `grid` with its answer, by default of the shortest question."""
+    question = _grid_question(num_sentences, 0.5, 0)
+    return len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
+
+
+def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
+    key = str(np.random.RandomState(seed).randint(10000, 100000))
+    before = round(depth * num_sentences)
+    parts = ([GARBAGE] * before, [FACT.format(key=key)], [GARBAGE] * (num_sentences - before))
+    return Question("\n".join([TASK, *(" ".join(part) for part in parts if part), QUESTION]), key)
+
+
+def most_that_fit(tokens: Callable[[int], int], length: int, model: EvaluationModel) -> int:
+    """The largest number of repetitions of the garbage that fit in a length.
+
+    Args:
+        tokens: Number of repetitions -> tokens of a question.
+        length: The most tokens.
+        model: For messages.
+
+    Raises:
+        UserError: It does not fit once.
+    """
+    shortest = tokens(1)
+    if shortest > length:
+        raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
+    few, many = 1, length // max(1, tokens(2) - shortest) + 2
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if tokens(middle) <= length else (few, middle)
+    return few
+
+
+def ruler(model: EvaluationModel, lengths: Lengths, trials: int | None) -> Iterator[Cell]:
+    """Questions with as many lines of noise as fit: 100 of each length, unless `trials` says otherwise."""
+    for length in lengths or usual_lengths(model.max_positions, RULER_SHORTEST):
+        num_lines = most_that_fit(lambda lines: _ruler_tokens(model, ruler_question(lines, 0)), length, model)
+        questions = []
+        for seed in range(100 if trials is None else trials):
+            lines = num_lines
+            while _ruler_tokens(model, question := ruler_question(lines, seed)) > length and lines > 1:
+                lines -= 1  # its word has more tokens than that of the first question
+            questions.append(question)
+        yield Cell(length, None, questions)
+
+
+def ruler_question(num_lines: int, seed: int) -> Question:
+    """A question with `num_lines` lines of noise, before one of which the needle is."""
+    draw = np.random.RandomState(seed)
+    word = f"{draw.choice(ADJECTIVES.split())}-{draw.choice(NOUNS.split())}"
+    key = str(draw.randint(10**6, 10**7))
+    lines = [GARBAGE] * num_lines
+    lines.insert(draw.randint(num_lines), NEEDLE.format(word=word, key=key))
+    return Question(RULER_PROMPT.format(text="\n".join(lines), word=word), key, RULER_ANSWER_TOKENS)
+
+
+def _ruler_tokens(model: EvaluationModel, question: Question) -> int:
+    return len(model.tokenizer(question.prompt)["input_ids"]) + RULER_ANSWER_TOKENS
+
+
+# Value of --protocol -> (model, lengths, questions of each length and depth) -> cells.
+PROTOCOLS: dict[str, Callable[[EvaluationModel, Lengths, int | None], Iterator[Cell]]] = {
+    "authors": authors,
+    "grid": grid,
+    "ruler": ruler,
+}

@@ -1,65 +1,83 @@
 """Perplexity at several context lengths, on the same text."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.options import option
-from megatape.tasks.lengths import LengthList, usual_lengths
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.task import Measure, Sample, Task
+from megatape.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
+from megatape.tasks.engine.lengths import LengthList, usual_lengths
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.task import Measure, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_TOKENS = 2**15  # of the text of `evaluate_perplexity`
-AUTHORS_STRIDE = 256
+AUTHORS_STRIDE = 256  # of the paper's windows, and the default of sliding ones
 NUM_POSITIONS = 64  # points of the curve over positions
 BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
-
-# Table 4 of the paper: Llama 2 7B, from 4096 to 8192 tokens, at PAPER_LENGTHS.
-PAPER_LENGTHS = (1024, 2048, 4096, 8192)
-PAPER = {
-    "Proof-pile": {
-        "LoRA": (3.828, 3.369, 3.064, 2.867),
-        "LongLoRA": (3.918, 3.455, 3.153, 2.956),
-        "Theta": (3.864, 3.415, 3.121, 2.934),
-        "TAPE": (3.641, 3.196, 2.901, 2.708),
-    },
-    "PG19": {
-        "LoRA": (9.791, 9.098, 8.572, 8.199),
-        "LongLoRA": (9.989, 9.376, 8.948, 8.645),
-        "Theta": (9.257, 8.640, 8.241, 7.999),
-        "TAPE": (8.226, 7.642, 7.278, 7.063),
-    },
-}
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window of N + 1 tokens of the text, of which N are predicted and the last `num_scored` predictions count.
+    """A window of the text, of which the last predictions count.
 
-    tokens: int64 [N + 1], from the token number `begin` of the text on. length: the context length that it belongs to.
+    Attributes:
+        length: The context length that it belongs to.
+        begin: Number of its first token in the text.
+        tokens: int64 [N + 1], of which N are predicted.
+        num_scored: The predictions that count.
+        text_bytes: Bytes of the text that the windows of this length score; None if they score a token more than once.
     """
 
     length: int
     begin: int
     tokens: np.ndarray
     num_scored: int
+    text_bytes: int | None = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Losses of a window.
+
+    Attributes:
+        length: Of the window.
+        begin: Of the window.
+        size: Tokens that are predicted.
+        scored: Predictions that count.
+        losses: Sums (nats) of those that count, in up to NUM_POSITIONS ranges of positions.
+        text_bytes: Of the window.
+    """
+
+    length: int
+    begin: int
+    size: int
+    scored: int
+    losses: list[float]
+    text_bytes: int | None
 
 
 @dataclass(frozen=True)
 class LengthScore:
     """Results at one length.
 
-    nats: mean loss of a token. error: its standard error, from the means of the windows; None where these overlap.
-    nats_per_byte: of a byte of the text that the scored tokens stand for; None where windows score
-    a token more than once. by_position: mean loss at the positions of the windows that count, in NUM_POSITIONS ranges.
+    Attributes:
+        length: In tokens.
+        tokens: Predictions that count.
+        nats: Mean loss of a token.
+        error: Its standard error, from the means of the windows; None where these overlap.
+        nats_per_byte: Mean loss of a byte of the text that is scored; None where windows score a token more than once.
+        by_position: Mean loss at the positions of the windows that count, in NUM_POSITIONS ranges.
     """
 
     length: int
@@ -91,46 +109,39 @@ class PerplexityScores:
     @property
     def measures(self) -> list[Measure]:
         """Perplexity and, where every token counts once, nats per byte at each length."""
-        found = []
+        measures = []
         for score in self.scores:
             error = None if score.error is None else score.perplexity * score.error
-            found.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
+            measures.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
         for score in self.scores:
             if score.nats_per_byte is not None:
                 error = None if score.error is None else score.nats_per_byte / score.nats * score.error
-                found.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
-        return found
+                measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
+        return measures
 
     def describe(self) -> dict[str, Any]:
         """The results of each length."""
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
-    def draw(self, title: str, path: Path) -> None:
-        """Write a PNG: perplexity over lengths, and loss over positions of the longest windows."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 4.5), layout="constrained")
+    def draw(self, figure: "Figure") -> None:
+        """Perplexity over lengths, and loss over positions of the longest windows."""
+        figure.set_size_inches(11, 4.5)
         over_lengths, over_positions = figure.subplots(1, 2)
         lengths = [score.length for score in self.scores]
-        over_lengths.plot(lengths, [score.perplexity for score in self.scores], ".-")
+        over_lengths.plot(lengths, [score.perplexity for score in self.scores], marker=".")
         over_lengths.set_xscale("log", base=2)
         over_lengths.set_xticks(lengths, map(str, lengths))
         over_lengths.set(xlabel="tokens", ylabel="perplexity")
         longest = self.scores[-1]
         width = longest.length / len(longest.by_position)
-        over_positions.plot([width * (number + 0.5) for number in range(len(longest.by_position))], longest.by_position, ".-")
+        middles = [width * (number + 0.5) for number in range(len(longest.by_position))]
+        over_positions.plot(middles, longest.by_position, marker=".")
         over_positions.set(xlabel=f"position in {longest.length} tokens", ylabel="loss (nats)")
-        figure.suptitle(title, fontsize="small")
-        figure.savefig(path, dpi=150)
 
 
 @dataclass(frozen=True)
-class Perplexity(Task[Window, PerplexityScores]):
-    """The perplexity task of `megatape evaluate`.
-
-    data: a data directory, a text file or a .bin file. lengths: context lengths in tokens, ascending; None: usual_lengths.
-    mode: one of _MODES. stride: tokens that sliding windows move by; None: 256. max_tokens: of the text.
-    """
+class Perplexity(Task[Window, Prediction, PerplexityScores]):
+    """The perplexity task of `megatape evaluate`."""
 
     data: Annotated[
         Path,
@@ -154,71 +165,75 @@ class Perplexity(Task[Window, PerplexityScores]):
     stride: Annotated[int | None, option("tokens that sliding windows move by (default: 256)", metavar="S")] = None
     max_tokens: Annotated[int, option("use the first N tokens of the text", metavar="N")] = 2**17
 
+    prediction = Prediction
+
     def batches(self, model: EvaluationModel) -> list[list[Window]]:
         """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
 
-        Raises FileNotFoundError, or UserError for a text that is too short or not in the model's tokens, lengths that do not
-        divide the longest in mode "disjoint", and a stride elsewhere than in mode "sliding" or above
-        a length.
+        Raises:
+            FileNotFoundError: There is no such text.
+            UserError: The text is too short or not in the model's tokens, lengths do not divide the longest in mode "disjoint",
+                or a stride is given for another mode than "sliding" or above a length.
         """
         if self.stride is not None and self.mode != "sliding":
             raise UserError(f"stride has no effect with `mode` {self.mode}: leave it out, or choose sliding")
-        lengths, tokens = self._lengths(model), read_tokens(model, self.data, self.max_tokens)
+        lengths = self.lengths or usual_lengths(model.max_positions)
+        tokens = read_tokens(model, self.data, self.max_tokens)
         if tokens.size <= max(lengths):
             raise UserError(
                 f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
-        windows = []
+        windows, stride = [], AUTHORS_STRIDE if self.stride is None else self.stride
         for length in lengths:
-            windows += _batched(_MODES[self.mode](length, max(lengths), tokens, self.stride or AUTHORS_STRIDE))
+            spans = _spans(self.mode, length, max(lengths), tokens.size, stride)
+            windows += _batched(_windows(length, tokens, spans, _text_bytes(model, tokens, spans)))
         return windows
 
-    def run(self, model: EvaluationModel, batch: list[Window]) -> list[Sample]:
-        """The sum of the losses (nats) of each window, in up to NUM_POSITIONS ranges of positions."""
-        samples = []
+    def run(self, model: EvaluationModel, batch: list[Window]) -> list[Prediction]:
+        """The losses of each window."""
+        predictions = []
         for window, losses in zip(batch, _losses(model, batch), strict=True):
-            parts = np.array_split(losses, min(NUM_POSITIONS, losses.size))
-            said = {"length": window.length, "begin": window.begin, "size": window.tokens.size - 1, "scored": window.num_scored}
-            samples.append(said | {"losses": [float(part.sum()) for part in parts]})
-        return samples
+            sums = [float(part.sum()) for part in np.array_split(losses, min(NUM_POSITIONS, losses.size))]
+            size = window.tokens.size - 1
+            predictions.append(Prediction(window.length, window.begin, size, window.num_scored, sums, window.text_bytes))
+        return predictions
 
-    def result(self, model: EvaluationModel, samples: list[Sample]) -> PerplexityScores:
-        tokens = read_tokens(model, self.data, self.max_tokens)
-        scores = [_score(model, tokens, list(group)) for _, group in groupby(samples, lambda sample: sample["length"])]
-        return PerplexityScores(self.mode, scores)
+    def result(self, predictions: list[Prediction]) -> PerplexityScores:
+        by_length = groupby(predictions, lambda each: each.length)
+        return PerplexityScores(self.mode, [_score(length, list(windows)) for length, windows in by_length])
 
     def paper(self) -> dict[str, dict[str, float]]:
         """Table 4, which has other texts than most evaluations: both of its sets."""
-        if self.mode != "authors":
-            return {}
         return {
-            f"{row}, Llama 2 7B on {text}": {_name(length): value for length, value in zip(PAPER_LENGTHS, values, strict=True)}
-            for text, rows in PAPER.items()
-            for row, values in rows.items()
+            f"{EXTENSION_NAMES[method]}, Llama 2 7B on {text}": dict(zip(map(_name, table.lengths), values, strict=True))
+            for text, table in EXTENSION_PERPLEXITY.items()
+            for method, values in table.rows.items()
+            if self.mode == "authors"
         }
-
-    def _lengths(self, model: EvaluationModel) -> tuple[int, ...]:
-        return self.lengths or usual_lengths(model.max_positions)
 
 
 def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest: int) -> float:
     """Exponential of the mean loss (nats) on the start of the validation split, in disjoint windows of `length` tokens.
 
-    Every length sees the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
-    text is packed as in training, and every sequence starts without context. Raises UserError if the split is shorter
-    than `longest`.
+    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
+    text is packed as in training, and every window starts without context.
+
+    Raises:
+        UserError: The split is shorter than `longest`.
     """
     num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
     tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
-    windows = _batched(_disjoint(length, longest, tokens, 0))
+    windows = _batched(_windows(length, tokens, _spans("disjoint", length, longest, num_tokens + 1), None))
     return math.exp(fmean(float(losses.mean()) for batch in windows for losses in _losses(model, batch)))
 
 
 def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarray:
     """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
 
-    Raises FileNotFoundError, or UserError for ids that are not the model's.
+    Raises:
+        FileNotFoundError: There is no such text.
+        UserError: Ids are not the model's.
     """
     if path.is_dir():
         size = TokenDataset(path, "validation", 1).num_tokens
@@ -245,9 +260,9 @@ def read_tokens(model: EvaluationModel, path: Path, max_tokens: int) -> np.ndarr
 
 def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.ndarray) -> None:
     """Raise UserError if the data's tokenizer is not the model's, by the first document of the text."""
-    own = tokens[1:] if tokens[0] == dataset.bos_id else tokens
-    ends = np.flatnonzero(own == dataset.eos_id)
-    ours = own[: ends[0] if ends.size else own.size].tolist()
+    text = tokens[1:] if tokens[0] == dataset.bos_id else tokens
+    ends = np.flatnonzero(text == dataset.eos_id)
+    ours = text[: ends[0] if ends.size else text.size].tolist()
     tokenizer = dataset.tokenizer()
     theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
@@ -257,37 +272,45 @@ def _check_tokenizer(model: EvaluationModel, dataset: TokenDataset, tokens: np.n
         )
 
 
-def _disjoint(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
+@dataclass(frozen=True)
+class Spans:
+    """Windows of one length: their first tokens, and the predictions of each, of which the last `num_scored` count."""
+
+    begins: range
+    size: int
+    num_scored: int
+
+
+def _spans(mode: str, length: int, longest: int, num_tokens: int, stride: int = AUTHORS_STRIDE) -> Spans:
+    """Windows of `length` tokens of a text, whose longest windows have `longest`. stride: of mode "sliding"."""
+    if mode == "authors":  # L tokens make L - 1 predictions
+        return Spans(range(0, num_tokens - length + 1, AUTHORS_STRIDE), length - 1, length - 1)
+    if mode == "sliding":
+        if not 1 <= stride <= length:
+            raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
+        # Every length has the whole context of each block of `stride` targets, which ends at longest, longest + stride, ...
+        return Spans(range(longest - length, num_tokens - length, stride), length, stride)
     if longest % length:
         raise UserError(
             f"lengths: {length} does not divide {longest}, so not all lengths would score the same tokens: give lengths that "
             "divide the longest, or `mode` sliding"
         )
-    return _windows(length, tokens, range(0, (tokens.size - 1) // longest * longest, length), length, length)
+    return Spans(range(0, (num_tokens - 1) // longest * longest, length), length, length)
 
 
-def _sliding(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
-    if not 1 <= stride <= length:
-        raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
-    # Blocks of `stride` targets that every length has the whole context of: they end at tokens longest, longest + stride, ...
-    return _windows(length, tokens, range(longest - length, tokens.size - length, stride), length, stride)
+def _windows(length: int, tokens: np.ndarray, spans: Spans, text_bytes: int | None) -> list[Window]:
+    return [
+        Window(length, begin, tokens[begin : begin + spans.size + 1], spans.num_scored, text_bytes) for begin in spans.begins
+    ]
 
 
-def _authors(length: int, longest: int, tokens: np.ndarray, stride: int) -> list[Window]:
-    # L tokens make L - 1 predictions.
-    return _windows(length, tokens, range(0, tokens.size - length + 1, AUTHORS_STRIDE), length - 1, length - 1)
-
-
-# (length, longest, tokens of the text, stride) -> windows
-_MODES: dict[str, Callable[[int, int, np.ndarray, int], list[Window]]] = {
-    "disjoint": _disjoint,
-    "sliding": _sliding,
-    "authors": _authors,
-}
-
-
-def _windows(length: int, tokens: np.ndarray, begins: range, size: int, num_scored: int) -> list[Window]:
-    return [Window(length, begin, tokens[begin : begin + size + 1], num_scored) for begin in begins]
+def _text_bytes(model: EvaluationModel, tokens: np.ndarray, spans: Spans) -> int | None:
+    """Bytes of the text that the windows score; None if they score a token more than once."""
+    first, last = (begin + spans.size + 1 for begin in (spans.begins[0], spans.begins[-1]))
+    if len(spans.begins) * spans.num_scored != last - first + spans.num_scored:
+        return None
+    text: str = model.tokenizer.decode(tokens[first - spans.num_scored : last].tolist(), skip_special_tokens=True)
+    return len(text.encode())
 
 
 def _batched(windows: list[Window]) -> list[list[Window]]:
@@ -304,21 +327,17 @@ def _losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]
         yield row[row.size - window.num_scored :]
 
 
-def _score(model: EvaluationModel, tokens: np.ndarray, samples: list[Sample]) -> LengthScore:
-    sample = samples[0]
-    size, num_scored = sample["size"], sample["scored"]
-    sums = np.array([sample["losses"] for sample in samples])
-    nats = float(sums.sum()) / (len(samples) * num_scored)
-    first, last = (samples[end]["begin"] + size + 1 for end in (0, -1))
+def _score(length: int, windows: list[Prediction]) -> LengthScore:
+    num_scored, text_bytes = windows[0].scored, windows[0].text_bytes
+    sums = np.array([window.losses for window in windows])
+    total, num_tokens = float(sums.sum()), len(windows) * num_scored
     nats_per_byte = error = None
-    if len(samples) * num_scored == last - first + num_scored:  # each token once
-        text = model.tokenizer.decode(tokens[first - num_scored : last].tolist(), skip_special_tokens=True)
-        nats_per_byte = float(sums.sum()) / len(text.encode())
-        if len(samples) > 1:
-            error = float(sums.sum(1).std(ddof=1)) / num_scored / math.sqrt(len(samples))
+    if text_bytes is not None:
+        nats_per_byte = total / text_bytes
+        if len(windows) > 1:
+            error = float(sums.sum(1).std(ddof=1)) / num_scored / math.sqrt(len(windows))
     sizes = [part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])]
-    curve = [float(value) for value in sums.mean(0) / sizes]
-    return LengthScore(sample["length"], len(samples) * num_scored, nats, error, nats_per_byte, curve)
+    return LengthScore(length, num_tokens, total / num_tokens, error, nats_per_byte, (sums.mean(0) / sizes).tolist())
 
 
 def _name(length: int) -> str:

@@ -1,45 +1,122 @@
-"""SCROLLS (arXiv 2201.03533): answers to questions about long texts, and summaries, asked as in fine-tuning."""
+"""SCROLLS (arXiv 2201.03533): questions about long texts, and summaries, prompted as in fine-tuning.
+
+A set NAME is NAME/SPLIT.jsonl in a folder, or the same in NAME.zip, as SCROLLS publishes them and as sets of one's own may be.
+A line has `id`, `input` and `output`; a question with several references has a line for each.
+"""
 
 import json
-from dataclasses import dataclass
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from zipfile import BadZipFile, ZipFile
 
+import numpy as np
+import orjson
 from pydantic import BeforeValidator
 
-from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.format import Limits, text_of
 from megatape.data.finetuning.scrolls import Answering, Summarizing
-from megatape.errors import UserError
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.files import read_json
 from megatape.options import Count, option
+from megatape.paper import SCROLLS, SCROLLS_SETS
+from megatape.pictures import bars
 from megatape.tables import markdown
-from megatape.tasks.batching import equal_lengths
-from megatape.tasks.model import EvaluationModel
-from megatape.tasks.prompt_tokenizer import PromptTokenizer
-from megatape.tasks.scrolls_sets import SETS, Question, TextSet, parse_set, read_set
-from megatape.tasks.task import Measure, Sample, Task
-from megatape.tasks.text_scores import Metric, mean_scores, rouge_scorer, score
+from megatape.tasks.engine.batching import equal_lengths
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.task import Measure, Task
+from megatape.tasks.scores import METRICS, Metric, mean_scores, rouge_scorer, score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LABELS: dict[Metric, str] = {"f1": "F1", "exact_match": "EM", "rouge": "ROUGE"}
-
-# The paper's results on SCROLLS: models of 155M parameters, in the order of SETS.
-PAPER = {
-    "RoPE": (8.39, 65.00, 1.77, 0.04, 6.34, 5.63, 9.71),
-    "ALiBi": (8.25, 69.62, 4.11, 0.00, 9.92, 9.78, 18.81),
-    "RandPE": (13.44, 62.01, 4.63, 0.38, 8.43, 8.31, 8.93),
-    "FIRE": (3.41, 71.26, 0.48, 1.25, 8.78, 7.42, 11.03),
-    "xPos": (9.02, 71.75, 4.83, 0.24, 10.73, 9.38, 16.38),
-    "TAPE": (11.52, 72.80, 6.79, 11.60, 12.42, 10.34, 15.18),
-}
+NUM_SHOWN = 3  # ids in an error
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question of a set; num_tokens: how many the answer may have."""
+class TextSet:
+    """A set by its name, and the metric of its answers: `rouge` for summaries, any other for answers to questions."""
+
+    name: str
+    metric: Metric
+
+    def __str__(self) -> str:
+        """As `parse_set` reads it."""
+        return self.name if self.name in SETS else f"{self.name}={self.metric}"
+
+
+SETS: dict[str, TextSet] = {
+    each.name: each
+    for each in (
+        TextSet("qasper", "f1"),
+        TextSet("contract_nli", "exact_match"),
+        TextSet("narrative_qa", "f1"),
+        TextSet("quality", "exact_match"),
+        TextSet("qmsum", "rouge"),
+        TextSet("summ_screen_fd", "rouge"),
+        TextSet("gov_report", "rouge"),
+    )
+}
+
+
+def parse_set(text: str) -> TextSet:
+    """A set of SCROLLS by its name, or any other as NAME=METRIC. Raises UserError."""
+    name, _, metric = text.partition("=")
+    if metric in METRICS and name not in SETS and re.fullmatch(r"\w[\w.-]*", name):
+        return TextSet(name, metric)
+    if text not in SETS:
+        raise UserError(
+            f"{text!r} is no set: give one of {', '.join(SETS)}, or a set of your own with its metric, such as "
+            f"my_set=exact_match (of {', '.join(METRICS)})"
+        )
+    return SETS[text]
+
+
+def _parse_sets(text: Any) -> Any:
+    names = text.split(",") if isinstance(text, str) else text
+    sets = tuple(parse_set(name) for name in names)
+    if len({each.name for each in sets}) < len(sets):
+        raise UserError(f"a set is named twice, got {text}")
+    return sets
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question or a text to summarize. prompt: its tokens, in an array because a set has millions of them."""
+
+    id: str
+    prompt: "array[int]"
+    references: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question of a set, and the tokens that its answer may have."""
 
     text_set: TextSet
     question: Question
     num_tokens: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a question. set: as `parse_set` reads it."""
+
+    set: str
+    id: str
+    prompt: str
+    prediction: str
+    references: list[str]
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -65,50 +142,26 @@ class ScrollsScores:
     @property
     def measures(self) -> list[Measure]:
         """The score of each set."""
-        return [
-            Measure(_name(found.text_set), *found.scores[found.text_set.metric], found.num_questions) for found in self.sets
-        ]
+        return [Measure(_name(each.text_set), *each.scores[each.text_set.metric], each.num_questions) for each in self.sets]
 
-    def draw(self, title: str, path: Path) -> None:
-        """Write a PNG with a bar for each set."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 1.5 + 0.4 * len(self.sets)), layout="constrained")
-        axes = figure.add_subplot()
-        measures = self.measures
-        errors = [measure.error or 0.0 for measure in measures]
-        axes.barh([measure.name for measure in measures], [measure.value for measure in measures], xerr=errors)
-        axes.invert_yaxis()
-        axes.set(xlabel="points", xlim=(0, 100))
-        axes.set_title(title, fontsize="small")
-        figure.savefig(path, dpi=150)
+    def draw(self, figure: "Figure") -> None:
+        """A bar for each set."""
+        bars(figure, {measure.name: (measure.value, measure.error) for measure in self.measures}, "points")
 
     def describe(self) -> dict[str, Any]:
         """All scores of each set."""
         return {
-            found.text_set.name: {
-                "questions": found.num_questions,
-                "scores": {name: {"mean": mean, "error": error} for name, (mean, error) in found.scores.items()},
+            each.text_set.name: {
+                "questions": each.num_questions,
+                "scores": {name: {"mean": mean, "error": error} for name, (mean, error) in each.scores.items()},
             }
-            for found in self.sets
+            for each in self.sets
         }
 
 
-def _parse_sets(text: Any) -> Any:
-    names = text.split(",") if isinstance(text, str) else text
-    sets = tuple(parse_set(name) for name in names)
-    if len({each.name for each in sets}) < len(sets):
-        raise UserError(f"a set is named twice, got {text}")
-    return sets
-
-
 @dataclass(frozen=True)
-class Scrolls(Task[Asked, ScrollsScores]):
-    """The SCROLLS task of `megatape evaluate`.
-
-    scrolls: the folder of the sets. max_examples: of each set; None: all. sequence_length: the N of the fine-tuning, None: the
-    model's maximum; max_answer_tokens: that of the fine-tuning, None: the recipe's. They decide where prompts are cut.
-    """
+class Scrolls(Task[Example, Prediction, ScrollsScores]):
+    """The SCROLLS task of `megatape evaluate`. The lengths of the fine-tuning decide where prompts are cut."""
 
     scrolls: Annotated[Path, option("the sets as SCROLLS publishes them, folders or zip files", metavar="FOLDER")]
     sets: Annotated[
@@ -125,10 +178,13 @@ class Scrolls(Task[Asked, ScrollsScores]):
         int | None, option("longest answers of the fine-tuning (default: 200, of summaries 1000)", metavar="N")
     ] = None
 
-    def batches(self, model: EvaluationModel) -> list[list[Asked]]:
+    prediction = Prediction
+
+    def batches(self, model: EvaluationModel) -> list[list[Example]]:
         """Prompts of equal length, so that nothing is padded.
 
-        Raises UserError for lengths that do not fit the model or leave no room for prompts, and what read_set raises.
+        Raises:
+            UserError: Lengths do not fit the model or leave no room for prompts, or an error of `read_set`.
         """
         length = model.max_positions if self.sequence_length is None else self.sequence_length
         if length > model.max_positions:
@@ -143,65 +199,221 @@ class Scrolls(Task[Asked, ScrollsScores]):
         for text_set in self.sets:
             form = (Summarizing if text_set.metric == "rouge" else Answering)(tokenizer, limits)
             questions = read_set(self.scrolls, text_set.name, self.split, form.question, self.max_examples)
-            asked = [Asked(text_set, question, form.answer_tokens) for question in questions]
-            batches += equal_lengths(asked, lambda each: len(each.question.prompt) + each.num_tokens)
+            examples = [Example(text_set, question, form.answer_tokens) for question in questions]
+            batches += equal_lengths(examples, lambda each: len(each.question.prompt) + each.num_tokens)
         return batches
 
-    def run(self, model: EvaluationModel, batch: list[Asked]) -> list[Sample]:
+    def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
         """Greedy answers, up to their end token."""
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
-        found = model.continuations([list(asked.question.prompt) for asked in batch], batch[0].num_tokens)
-        samples = []
-        for asked, ids in zip(batch, found, strict=True):
-            question, answer = asked.question, tokenizer.decode(ids).strip()
-            samples.append(
-                {
-                    "set": str(asked.text_set),
-                    "id": question.id,
-                    "prompt": tokenizer.decode(question.prompt),
-                    "prediction": answer,
-                    "references": question.references,
-                    "scores": score(asked.text_set.metric, answer, question.references),
-                }
-            )
-        return samples
+        continuations = model.continuations([list(each.question.prompt) for each in batch], batch[0].num_tokens)
+        predictions = []
+        for example, ids in zip(batch, continuations, strict=True):
+            text_set, question, answer = example.text_set, example.question, tokenizer.decode(ids).strip()
+            prompt, scores = tokenizer.decode(question.prompt), score(text_set.metric, answer, question.references)
+            predictions.append(Prediction(str(text_set), question.id, prompt, answer, question.references, scores))
+        return predictions
 
-    def result(self, model: EvaluationModel, samples: list[Sample]) -> ScrollsScores:
-        return ScrollsScores(
-            [
-                SetScores(text_set, mean_scores([sample["scores"] for sample in found]), len(found))
-                for text_set, found in _by_set(samples)
-            ]
-        )
+    def result(self, predictions: list[Prediction]) -> ScrollsScores:
+        scores = {text_set: [each.scores for each in answers] for text_set, answers in _by_set(predictions)}
+        return ScrollsScores([SetScores(text_set, mean_scores(each), len(each)) for text_set, each in scores.items()])
 
-    def files(self, samples: list[Sample]) -> dict[str, str]:
+    def files(self, predictions: list[Prediction]) -> dict[str, str]:
         """Predictions of each set as SCROLLS' scorer takes them, and tables of answers beside their references."""
         files = {}
-        for text_set, found in _by_set(samples):
-            predictions = {sample["id"]: sample["prediction"] for sample in found}
-            files[f"predictions_{text_set.name}.json"] = json.dumps(predictions, indent=1) + "\n"
+        for text_set, answers in _by_set(predictions):
+            by_id = {each.id: each.prediction for each in answers}
+            files[f"predictions_{text_set.name}.json"] = json.dumps(by_id, indent=1) + "\n"
             if text_set.metric == "exact_match":
-                files[f"answers_{text_set.name}.md"] = _side_by_side(found) + "\n"
+                files[f"answers_{text_set.name}.md"] = _side_by_side(answers) + "\n"
         return files
 
     def paper(self) -> dict[str, dict[str, float]]:
         """The paper's results on the published sets."""
-        names = [_name(text_set) for text_set in SETS.values()]
-        return {f"{row}, 155M": dict(zip(names, values, strict=True)) for row, values in PAPER.items()}
+        names = [_name(SETS[name]) for name in SCROLLS_SETS]
+        return {f"{row}, 155M": dict(zip(names, values, strict=True)) for row, values in SCROLLS.items()}
 
 
 def _name(text_set: TextSet) -> str:
     return f"{text_set.name} {LABELS[text_set.metric]}"
 
 
-def _by_set(samples: list[Sample]) -> list[tuple[TextSet, list[Sample]]]:
-    return [(parse_set(name), list(found)) for name, found in groupby(samples, lambda sample: sample["set"])]
+def _by_set(predictions: list[Prediction]) -> list[tuple[TextSet, list[Prediction]]]:
+    return [(parse_set(name), list(answers)) for name, answers in groupby(predictions, lambda each: each.set)]
 
 
-def _side_by_side(samples: list[Sample]) -> str:
-    """Answers beside their references, as in the paper's appendix. A question is what stands before the first empty line."""
+def _side_by_side(predictions: list[Prediction]) -> str:
+    """Answers beside their references, as in the paper's appendix. A question is the text before the first empty line."""
     rows = []
-    for sample in samples:
-        question, right = sample["prompt"].partition("\n\n")[0], "yes" if sample["scores"]["exact_match"] else ""
-        rows.append([sample["id"], question, " / ".join(sample["references"]), sample["prediction"], right])
+    for each in predictions:
+        question, right = each.prompt.partition("\n\n")[0], "yes" if each.scores["exact_match"] else ""
+        rows.append([each.id, question, " / ".join(each.references), each.prediction, right])
     return markdown(["id", "question", "reference", "answer", "right"], rows)
+
+
+class PromptTokenizer(Tokenizer):
+    """A tokenizer of transformers by the interface of data/; it has no files. name: of the model."""
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        super().__init__({}, name)
+        self._tokenizer = tokenizer
+        self.vocab_size = len(tokenizer)
+        self.eos_id = tokenizer.eos_token_id
+        front = tokenizer("")["input_ids"]
+        self.bos_id = int(front[0]) if front else None
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.array([*self.begin, *self.encode(text), self.eos_id], np.int32) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+
+@path_errors()
+def read_set(
+    data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
+) -> list[Question]:
+    """The questions of a split in the order of their first lines.
+
+    Args:
+        data: Folder of the sets.
+        name: Of the set.
+        split: Of the set.
+        encode: Makes a prompt of an input.
+        max_questions: Read the first ones only; None: all.
+
+    Raises:
+        MissingPath: `data` has not the layout.
+        UserError: A line is not of a set, an id has two inputs, a question has no reference, or the set is empty.
+    """
+    questions: dict[str, Question] = {}
+    inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
+    without: list[str] = []
+    with _open(data, name, split) as (path, file):
+        for number, line in enumerate(file, start=1):
+            if line.isspace():
+                continue
+            place = f"{path}:{number}"
+            record = _record(place, line)
+            key, text = record["id"], record["input"]
+            digest = sha256(text.encode()).digest()
+            first, expected = inputs.setdefault(key, (place, digest))
+            if digest != expected:
+                raise UserError(f"{place}: id {key!r} was given another input in {first}: give each question an id of its own")
+            if key not in questions:
+                if max_questions is not None and len(questions) == max_questions:
+                    continue
+                questions[key] = Question(key, array("i", encode(text)))
+            output = record.get("output")
+            if isinstance(output, str) and output.strip():
+                questions[key].references.append(output)
+            else:
+                without.append(key)
+    if not inputs:
+        raise UserError(f"{path} is empty: it must have a line for each question")
+    if without:
+        test = "; the published test split has none, use the validation split" if split == "test" else ""
+        raise UserError(
+            f"{path}: {some_ids(list(dict.fromkeys(without)))} without a reference: `output` must have its text{test}"
+        )
+    return list(questions.values())
+
+
+@contextmanager
+def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
+    """Name and lines of a split's file."""
+    plain, packed = data / name / f"{split}.jsonl", data / f"{name}.zip"
+    if plain.is_file():
+        with plain.open("rb") as file:
+            yield str(plain), file
+        return
+    inside: list[str] = []
+    if packed.is_file():
+        try:
+            with ZipFile(packed) as archive:
+                inside = archive.namelist()
+                for member in (f"{name}/{split}.jsonl", f"{split}.jsonl"):
+                    if member in inside:
+                        with archive.open(member) as lines:
+                            yield f"{packed}:{member}", lines  # type: ignore[misc]  # reads as a binary file does
+                        return
+        except BadZipFile as error:
+            raise UserError(f"{packed}: corrupted ({error}): download it again") from None
+    if not data.is_dir():
+        raise MissingPath(f"scrolls {data}: no such folder")
+    contents = {
+        str(data): sorted(path.name for path in data.iterdir()),
+        str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
+        str(packed): inside,
+    }
+    listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in contents.items() if names) or "it is empty"
+    raise MissingPath(
+        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
+        f"{listed}"
+    )
+
+
+def _record(place: str, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{place}: malformed JSON ({error}): copy the file again") from None
+    try:
+        if not isinstance(record, dict):
+            raise UserError(f"{record!r:.40} is not an object")
+        for name in ("id", "input"):
+            if not text_of(record, name).strip():
+                raise UserError(f"`{name}` is empty")
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
+    return record
+
+
+def some_ids(ids: list[str]) -> str:
+    """How many ids, and the first of them."""
+    more = ", ..." if len(ids) > NUM_SHOWN else ""
+    return f"{len(ids):,} id{'s' if len(ids) > 1 else ''} ({', '.join(ids[:NUM_SHOWN])}{more})"
+
+
+@path_errors()
+def read_predictions(path: Path) -> dict[str, str]:
+    """Answers by id, from a file {id: answer} as SCROLLS' scorer takes it.
+
+    Raises:
+        MissingPath: There is no such file.
+        UserError: It has another content, or an id twice.
+    """
+    twice: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice.extend(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+        return dict(pairs)
+
+    if not path.is_file():
+        raise MissingPath(f"{path}: no such file of predictions")
+    try:
+        predictions = read_json(path, unique)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    if not isinstance(predictions, dict):
+        raise UserError(f"{path}: it must be an object {{id: answer}}, not {str(predictions)[:40]!r}")
+    if twice:
+        raise UserError(f"{path}: {some_ids(twice)} given twice: give each once")
+    if others := [key for key, value in predictions.items() if not isinstance(value, str)]:
+        raise UserError(f"{path}: {some_ids(others)} whose answer is not a text: {predictions[others[0]]!r:.40}")
+    return predictions
+
+
+def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:
+    """Raises UserError unless there is a prediction for each question, and none for anything else."""
+    ids = {question.id for question in questions}
+    missing, unknown = [key for key in ids if key not in predictions], [key for key in predictions if key not in ids]
+    faults = [f"{some_ids(sorted(missing))} missing"] if missing else []
+    faults += [f"{some_ids(unknown)} not in the set"] if unknown else []
+    if faults:
+        raise UserError(f"{path}: of {len(ids):,} questions, {' and '.join(faults)}: predict this set, and all of it")

@@ -26,7 +26,6 @@ def build_loader(config: Config, data: RunData, axis: Axis) -> Loader:
     """
     return Loader(
         data.train,
-        seed=config.training.seed,
         global_batch_size=config.training.global_batch_size,
         micro_batch_size=config.training.micro_batch_size,
         rank=axis.rank,

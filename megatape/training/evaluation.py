@@ -11,6 +11,7 @@ import torch.distributed as dist
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.data.training.loader import Batch, evaluation_batches
+from megatape.data.training.mixture import named
 from megatape.data.training.positions import Positions
 from megatape.data.training.splits import RunData
 from megatape.model.encodings import encoding_of
@@ -76,11 +77,11 @@ def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationB
         name: engine.evaluate((on_device(batch, engine.device) for batch in split), sum(batch.num_targets for batch in split))
         for name, split in batches.splits.items()
     }
-    loss = sum(data.shares[name] * of_split for name, of_split in losses.items())
+    loss = sum(data.train.shares[name] * of_split for name, of_split in losses.items())
     views = None
     if math.isfinite(loss) and encoding_of(config.model).carries_state:
         views = view_positions(engine, on_device(batches.viewed[0], engine.device), data.tokenizer.decode)
-    return Validation(loss, views, losses if config.data.mixture else {})
+    return Validation(loss, views, named(losses))
 
 
 def positions_of(config: Config) -> Positions:

@@ -10,20 +10,18 @@ import numpy as np
 
 from megatape.checkpoint.reader import MAX_STEP_SAMPLES
 from megatape.config import load_config
-from megatape.data.training.dataset import Dataset
-from megatape.data.training.mixture import Mixture
-from megatape.data.training.order import samples_digest
+from megatape.data.training.order import SampleOrder, samples_digest
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 
 
-def check_order(origin: Path, state: dict[str, Any], data: Dataset | Mixture, seed: int) -> None:
+def check_order(origin: Path, state: dict[str, Any], order: SampleOrder) -> None:
     """Raise UserError if the order of samples is not that in which the last step before the checkpoint `origin` took them."""
     last = state.get("last_step")
     if not last:  # of an earlier version
         return
-    found = samples_digest(data.located(place, seed) for place in range(last["first"], last["last"] + 1))
+    found = order.digest(range(last["first"], last["last"] + 1))
     if found != last["digest"]:
         raise UserError(
             f"{origin}: samples {last['first']:,} to {last['last']:,}, of its last step, had the digest {last['digest']}; this "
@@ -68,8 +66,8 @@ def prove(directory: Path) -> Iterator[str]:
     if not folder.config.is_file():
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
     config = load_config(folder.config)
-    data, seed = open_data(config).train, config.training.seed
-    corpora = {name: Consumed(size) for name, size in data.sizes.items()}
+    data = open_data(config).train
+    corpora = {name: Consumed(corpus.num_samples) for name, corpus in data.corpora.items()}
     left_out: list[tuple[int, int, int, int, str]] = []  # steps and samples, first and last of each, and why
     step = consumed = unrecorded = 0
     for number, line in read_metrics(folder.metrics).items():
@@ -79,13 +77,14 @@ def prove(directory: Path) -> Iterator[str]:
         first, step, consumed = consumed, number, entry.get("samples")
         if type(consumed) is not int or not 0 <= consumed - first < MAX_STEP_SAMPLES:
             raise UserError(f"{folder.metrics}: step {step} ends with sample {consumed!r} after {first:,}: it was changed")
-        located = [data.located(place, seed) for place in range(first, consumed)]
-        for corpus, index in located:
+        locations = [data.order.locate(place) for place in range(first, consumed)]
+        for location in locations:
             try:
-                corpora[corpus].take(index)
+                corpora[location.corpus].take(location.sample_index)
             except ValueError as error:
-                raise UserError(f"step {step}, samples {first:,} to {consumed - 1:,}: {corpus} {error}") from None
-        recorded, found = entry.get("digest"), samples_digest(located)
+                samples = f"step {step}, samples {first:,} to {consumed - 1:,}"
+                raise UserError(f"{samples}: {location.corpus} {error}") from None
+        recorded, found = entry.get("digest"), samples_digest(locations)
         if recorded is None:
             unrecorded += 1
         elif recorded != found:

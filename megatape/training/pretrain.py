@@ -10,8 +10,6 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError
 
 from megatape.config import Config
-from megatape.data.training.best_fit_dataset import BestFitDataset
-from megatape.data.training.mixture import Mixture
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.model.accounting import count_parameters
 from megatape.run_folder import RunFolder
@@ -107,6 +105,7 @@ def introduction(run: Trainer) -> str:
     """What is about to be trained, in a few lines."""
     config, model, data = run.config, run.config.model, run.data.train
     count, samples = count_parameters(model), config.training.steps * config.training.global_batch_size
+    validation_tokens = sum(split.num_tokens for split in run.data.validation.values())
     return "\n".join(
         [
             (
@@ -115,10 +114,10 @@ def introduction(run: Trainer) -> str:
             ),
             (
                 f"data: {', '.join(config.data.paths)}, {data.num_tokens:,} training tokens, "
-                f"{run.data.num_validation_tokens:,} validation tokens"
+                f"{validation_tokens:,} validation tokens"
             ),
-            *([f"samples are {data.filled:.2%} full, the rest is padding"] if isinstance(data, BestFitDataset) else []),
-            *([f"mixture: {data.describe(samples)}"] if isinstance(data, Mixture) else []),
+            *([f"samples are {data.filled:.2%} full, the rest is padding"] if data.filled < 1 else []),
+            *([f"mixture: {mixture}"] if (mixture := data.describe(samples)) else []),
             (
                 f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a model above this loss "
                 "uses no context)"

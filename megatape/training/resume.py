@@ -31,7 +31,7 @@ def check_continues(
     origin, theirs = reader.directory, reader.config
     check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
-    place.on_main(lambda: check_order(origin, reader.state, data.train, config.training.seed))
+    place.on_main(lambda: check_order(origin, reader.state, data.train.order))
     check_annealing(origin, theirs, config, reader.tokens)
     changed = changed_settings(origin, theirs, config, allow_changes)
     before = reader.state.get("attention", attention)  # older checkpoints do not tell

@@ -16,6 +16,7 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.config import Config, save_config
+from megatape.data.training.mixture import named
 from megatape.data.training.splits import RunData
 from megatape.errors import DataError, NotSaved, TrainingDiverged
 from megatape.model.needs import attention_needs
@@ -444,7 +445,7 @@ class Trainer:
                     seconds=seconds,
                     peak_memory=peak_memory(),
                     validation=validation,
-                    corpora=self.data.counts(self.state.samples),
+                    corpora=named(self.data.train.order.counts(self.state.samples)),
                     skipped=output.skipped,
                     digest=output.digest,
                 )

@@ -11,24 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from megatape.benchmark import gpu_tests, parts
-from megatape.benchmark.child import Bench
+from megatape.benchmark import parts
 from megatape.benchmark.journal import Result, read_results
 from megatape.benchmark.parts import PARTS
 from megatape.benchmark.runner import benchmark
-from megatape.benchmark.shapes import SHAPES
 from megatape.benchmark.tables import report
-from megatape.config import load_config
+from megatape.benchmark.worker import Bench
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize(("name", "file"), [("155m", "155m"), ("1b", "1b"), ("7b", "7b"), ("8b", "8b_gqa")])
-def test_shapes_are_those_of_the_files(name: str, file: str) -> None:
-    config, shape = load_config(ROOT / f"configs/tape_{file}.json"), SHAPES[name]
-    assert shape.model == config.model.model_copy(update={"rotary_base": shape.model.rotary_base})
-    assert (shape.batch, shape.length) == (config.training.micro_batch_size, config.data.sequence_length)
 
 
 def test_parts_are_ordered_by_worth() -> None:
@@ -55,27 +46,6 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     reasons = {key: result.get("skipped") for key, result in results.items() if key != "tests"}
     assert set(reasons.values()) == {"Skipped: needs a CUDA device"}
     assert {key.split("::")[0] for key in reasons} == {f"tests/{file.name}" for file in (ROOT / "tests/gpu").glob("test_*.py")}
-
-
-@pytest.mark.parametrize("fault", ["no tests", "pytest cannot start"])
-def test_gpu_tests_that_do_not_run_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
-    folder = tmp_path / "tests/gpu"
-    folder.mkdir(parents=True)
-    if fault == "pytest cannot start":
-        (folder / "conftest.py").write_text("import no_such_package")
-        (folder / "test_any.py").write_text("def test_any(): pass")
-    monkeypatch.setattr(gpu_tests, "TESTS", folder)
-    with pytest.raises(RuntimeError, match="pytest ran none of the tests"):
-        gpu_tests.gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()))
-
-
-def test_gpu_tests_that_are_known_do_not_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All of them have a result of an earlier benchmark, so pytest collects none."""
-    folder = tmp_path / "tests/gpu"
-    folder.mkdir(parents=True)
-    (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")
-    monkeypatch.setattr(gpu_tests, "TESTS", folder)
-    gpu_tests.gpu_tests(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()))
 
 
 @pytest.fixture(scope="module")

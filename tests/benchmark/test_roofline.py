@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.benchmark import roofline
-from tests.study.cells import cells
+from tests.helpers.cells import cells
 
 
 @pytest.mark.slow

@@ -12,17 +12,8 @@ import pytest
 
 from megatape.benchmark import runner
 from megatape.benchmark.journal import read_results
-from megatape.benchmark.parts import Part
-from megatape.benchmark.runner import benchmark
 from megatape.errors import UserError
-
-
-def part(name: str, seconds: int = 20) -> Part:
-    return Part(name, f"tests.benchmark.parts:{name}", seconds)
-
-
-def run(out: Path, *parts: Part, done: Path | None = None, budget: float | None = None) -> list[str]:
-    return list(benchmark(parts, out, done, budget, "cpu", True))
+from tests.helpers.benchmark_parts import part, run
 
 
 def test_failures_are_results(tmp_path: Path) -> None:
@@ -74,7 +65,10 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
     """Also where it is killed, so that nothing is left on the GPU."""
-    code = "import sys, pathlib; from tests.benchmark import test_runner as t; t.run(pathlib.Path(sys.argv[1]), t.part('slow'))"
+    code = (
+        "import sys, pathlib; from tests.helpers import benchmark_parts as parts; "
+        "parts.run(pathlib.Path(sys.argv[1]), parts.part('slow'))"
+    )
     command = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     log = tmp_path / "results.jsonl"
     deadline = time.monotonic() + 30

@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatape.benchmark.tables import report
-from tests.study.cells import cells
+from tests.helpers.cells import cells
 
 
 def step(seconds: float, ratio: float, **more: Any) -> dict[str, Any]:

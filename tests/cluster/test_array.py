@@ -42,7 +42,7 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     started, code = (tmp_path / "started").read_text(), script.parent / "code"
     assert started == (
         f"{code} {code}/megatape/__main__.py study suite --tasks all --encodings all --seeds 2 --size tiny --out {out} "
-        "--jobs 1 --rates 1e-3 --cell 3\n"
+        "--jobs 1 --rates 0.001 --cell 3\n"
     )
     with pytest.raises(SystemExit):  # each says what is trained here
         command("study", "suite", "--out", out, "--slurm", "", "--budget", 60)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatape.commands import generate, main
-from megatape.commands.main import COMMANDS
+from megatape.commands.main import COMMANDS, RENAMED
 from megatape.errors import UserError
 from tests.conftest import Command
 from tests.workers import ROOT
@@ -49,21 +49,21 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
-    "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
+    "benchmark efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),
     "study compare": ([*NOWHERE, "--encodings", "rope", "--out", "out"], "no configuration at nowhere.json"),
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "study precision": (["--layers", "0"], "--layers: Input should be greater than or equal to 1; it is '0'"),
-    "study loss": None,
-    "study loader": (["--data", "nowhere"], "nowhere is not a data directory"),
-    "study memory": None,
+    "benchmark precision": (["--layers", "0"], "--layers: Input should be greater than or equal to 1; it is '0'"),
+    "benchmark loss": None,
+    "benchmark loader": (["--data", "nowhere"], "nowhere is not a data directory"),
+    "benchmark memory": None,
     "study scaling": None,
-    "study serving": (NOWHERE, "no configuration at nowhere.json"),
-    "study preparation": (["--source", "c4"], "--source c4 needs --input"),
-    "study startup": ([], "no folder runs/data/python"),
+    "benchmark serving": (NOWHERE, "no configuration at nowhere.json"),
+    "benchmark preparation": (["--source", "c4"], "--source c4 needs --input"),
+    "benchmark startup": ([], "no folder runs/data/python"),
 }
 
 
@@ -143,6 +143,13 @@ def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Comm
     words, message = BAD_INPUT["evaluate"] or ([], "")
     status, _, errors = command("evaluate", "--local_rank=1", *words)
     assert status == 2 and message in errors
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_former_name_answers_with_the_present_one(old: str, command: Command) -> None:
+    assert RENAMED[old] in COMMANDS and old not in COMMANDS
+    code, _, errors = command(*old.split(), "--rounds", 1)
+    assert code == 2 and errors == f"error: megatape {old} is now megatape {RENAMED[old]}: the options are the same\n"
 
 
 def test_ledger_answers_to_audit(command: Command) -> None:

@@ -89,7 +89,7 @@ def test_planned_memory(raw_config: dict[str, Any], stage: int) -> None:
     everything = parse_config(raw_config, "test")
     raw_config["training"]["trainable"] = CHOSEN
     some = parse_config(raw_config, "test")
-    before, after = (plan_memory(config, 2, run_pass(config), on_gpu=False).device for config in (everything, some))
+    before, after = (plan_memory(config, 2, on_gpu=False).device for config in (everything, some))
     model = meta_model(some.model)
     freeze(model, some.training.trainable, some.training.frozen)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]

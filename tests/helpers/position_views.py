@@ -1,4 +1,4 @@
-"""A position view without a model."""
+"""Position views with known content."""
 
 import numpy as np
 

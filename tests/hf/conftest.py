@@ -3,60 +3,18 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
-import torch
 import transformers.dynamic_module_utils
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from megatape import registry
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.export import export
-from megatape.model.transformer import Transformer
+from tests.helpers.exports import ALL_SHAPES, Exported
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "grouped": {"num_kv_heads": 2},
-    "tied": {"tie_embeddings": True},
-    "odd": {"hidden_size": 20, "num_heads": 3, "head_dim": 6, "mlp_size": 37, "position_size": 7},
-    "single": {"num_layers": 1},
-    "base": {"rotary_base": 300.0, "norm_eps": 1e-2},
-}
-FEATURES: dict[str, Any] = {"num_kv_heads": 2, "attention_bias": "qkvo", "qk_norm": True}
-_YARN = {"original_length": 16, "beta_fast": 4.0, "beta_slow": 0.5, "truncate": False, "attention_factor": 1.2}
-_LLAMA3 = {"original_length": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-SCALINGS: dict[str, dict[str, Any]] = {
-    kind: {"scaling": {"kind": kind, "factor": 4.0} | settings}
-    for kind, settings in {"linear": {}, "theta": {}, "yarn": _YARN, "llama3": _LLAMA3}.items()
-}
-TWELVE: dict[str, Any] = {"num_heads": 12, "head_dim": 4, "max_positions": 1024}
-ALL_SHAPES = SHAPES | SCALINGS | {"twelve": TWELVE, "features": FEATURES}
-# Every encoding, with grouped queries, and every scaling: (shape, encoding).
-ENCODINGS = [("grouped", name) for name in registry.ENCODINGS]
-ENCODINGS += [(kind, name) for kind in SCALINGS for name in ("rope", "tape")]
-ENCODINGS += [("features", name) for name in ("tape", "t5", "rope")]
-
-
-class Exported(NamedTuple):
-    """A folder and the model it came from."""
-
-    folder: Path
-    ours: Transformer
-
-    def positions(self, tokens: Tensor, seed: int = 1234) -> Tensor:
-        """Evaluation positions of tokens [B, N] in training's terms; 64 is the sequence length of the checkpoint's run."""
-        positions = self.ours.encoding.positions(random_offset=False).evaluation(64, seed)
-        return torch.from_numpy(positions)[: tokens.shape[1]].expand_as(tokens)
-
-    def load(self, **options: Any) -> PreTrainedModel:
-        """The model in the folder, fresh."""
-        remote = (self.folder / "modeling_tape.py").exists()
-        return AutoModelForCausalLM.from_pretrained(self.folder, trust_remote_code=remote, **options)
+from tests.helpers.tiny_models import save_tiny
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -89,5 +47,19 @@ def exported(sentencepiece_model: Path, tmp_path_factory: pytest.TempPathFactory
             export(checkpoint, folder)
             made[key] = Exported(folder, ours)
         return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, PreTrainedModel]]:
+    """tiny("qwen2"): the folder of that model, which nothing changes, and the model."""
+    made: dict[str, tuple[Path, PreTrainedModel]] = {}
+
+    def make(name: str) -> tuple[Path, PreTrainedModel]:
+        if name not in made:
+            folder = tmp_path_factory.mktemp("tiny") / name
+            made[name] = folder, save_tiny(name, folder)
+        return made[name]
 
     return make

@@ -13,18 +13,15 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-import megatape.hf.weights
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
-from megatape.hf.families.tape import CODE
 from megatape.model.build import build_model
-from megatape.registry import ENCODINGS
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
+from tests.helpers.exports import Exported
 from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.hf.conftest import SHAPES, Exported
 from tests.workers import run_workers
 
 COMMON = {
@@ -119,29 +116,6 @@ def test_loads_without_megatape(
     assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
 
 
-def test_the_table_in_the_package_is_that_of_tape(exported: Callable[..., Exported]) -> None:
-    """What export writes is what type checkers and readers see in the package."""
-    assert (exported("grouped").folder / "encodings.py").read_text() == (CODE / "encodings.py").read_text()
-
-
-def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_path: Path) -> None:
-    """In one process, where transformers remembers model classes by configuration class."""
-    for encoding in ("alibi", "fire", "alibi"):
-        folder = tmp_path / encoding / "exported"
-        if not folder.exists():
-            export(memory_checkpoint(sentencepiece_model, encoding=encoding)[0], folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-        assert type(model.model.encoding).__name__.lower() == model.config.encoding == encoding
-
-
-def test_exported_code_imports_only_torch_and_transformers() -> None:
-    paths = list(CODE.glob("*.py"))
-    assert len(paths) > len({entry.exported.partition(":")[0] for entry in ENCODINGS.values() if entry.exported})
-    for path in paths:
-        lines = [line.split() for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
-        assert {words[1].split(".")[0] for words in lines} <= {"", "math", "torch", "transformers", "typing"}
-
-
 @pytest.mark.parametrize("shape", ["grouped", "tied", "odd"])
 def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], shape: str, tmp_path: Path) -> None:
     model = exported(shape).load()
@@ -151,31 +125,6 @@ def test_saving_again_keeps_model_and_code(exported: Callable[..., Exported], sh
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
         assert torch.equal(again(tokens).logits, model(tokens).logits)
-
-
-@pytest.mark.parametrize("shape", ["grouped", "tied"])
-def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
-    limit = 20_000
-    monkeypatch.setattr(megatape.hf.weights, "SHARD_BYTES", limit)
-    checkpoint, ours = memory_checkpoint(sentencepiece_model, num_layers=11, **SHAPES[shape])
-    export(checkpoint, tmp_path / "out")
-    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
-    files = sorted((tmp_path / "out").glob("*.safetensors"))
-    assert len(files) > 5
-    stored: dict[str, str] = {}
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            sizes = {name: file.get_tensor(name).numel() * 4 for name in file.keys()}  # noqa: SIM118 (no mapping)
-        assert sum(sizes.values()) <= limit or len(sizes) == 1
-        stored |= dict.fromkeys(sizes, path.name)
-    assert index["weight_map"] == stored
-    assert index["metadata"]["total_size"] == sum(4 * weight.numel() for weight in ours.parameters())
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
-    tokens = torch.arange(3, 33).view(2, 15)
-    with torch.no_grad():
-        expected = ours(tokens, torch.arange(15).expand(2, 15))
-        assert_close(model(tokens).logits, expected, bounds.EXPORTED)
 
 
 def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:

@@ -1,171 +1,267 @@
-"""Generation: the cache changes nothing, and neither do padding, batches and beams."""
+"""megatape generate: batches, streaming, stop strings, sampling, and what is refused."""
 
-import itertools
+import io
+import json
+import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, StaticCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from tests import bounds
-from tests.bounds import assert_close, relative_difference
-from tests.helpers.memory_checkpoint import VOCAB_SIZE
-from tests.hf.conftest import ENCODINGS, SHAPES, Exported
+from megatape.commands import generate
+from megatape.hf.export import export
+from megatape.hf.folder import read_tokenizer
+from megatape.hf.generation import Continuation, Sampling, continue_prompts
+from megatape.hf.loading import LoadedModel, load_exported
+from tests.conftest import Command
+from tests.helpers.exports import Exported
+from tests.helpers.imported import FAMILIES, write_llama3
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
-NEW = 24
-MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
-
-
-def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
-    """The NEW tokens that follow each row, [B, NEW]; no row ends early."""
-    mask = torch.ones_like(tokens) if mask is None else mask
-    output = model.generate(tokens, attention_mask=mask, max_new_tokens=NEW, min_new_tokens=NEW, **options)
-    return output[:, tokens.shape[1] :]
+PROMPTS = ["The fox", "over", "and then\n    the dog jumps\n    over the quick brown fox", "12345 times"]
 
 
-def prompts(*lengths: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
+@pytest.mark.parametrize("encoding", ["tape", "rope"])
+def test_a_prompt(command: Command, tmp_path: Path, encoding: str) -> None:
+    """Prompt and continuation are those of transformers; a seed is a text."""
+    checkpoint, _ = memory_checkpoint(write_llama3(tmp_path / "llama3"), vocab_size=640, encoding=encoding)
+    export(checkpoint, tmp_path / "out")
+    status, printed, errors = command("generate", tmp_path / "out", "--prompt", "The fox", "--max-new-tokens", 20)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=encoding == "tape")
+    expected = model.generate(**tokenizer("The fox", return_tensors="pt"), max_new_tokens=20)[0]
+    assert (status, printed, errors) == (0, tokenizer.decode(expected, skip_special_tokens=True) + "\n", "")
+    assert printed.startswith("The fox") and len(printed) > 8
+    sample: tuple[Any, ...] = ("generate", tmp_path / "out", "--prompt", "The fox", "--max-new-tokens", 9)
+    sample += ("--temperature", 2, "--samples", 2, "--seed")
+    first, again, other = (command(*sample, seed)[1] for seed in (1, 1, 2))
+    assert first == again != other
+    texts = first.removeprefix("--- 1 ---\n").split("--- 2 ---\n")
+    assert len(texts) == 2 and texts[0] != texts[1] and all(text.startswith("The fox") for text in texts)
 
 
-def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows padded on the left with `value`, and their mask."""
-    width = max(len(row) for row in rows)
-    tokens = [torch.cat([torch.full((width - len(row),), value), row]) for row in rows]
-    mask = [torch.cat([torch.zeros(width - len(row)), torch.ones(len(row))]).long() for row in rows]
-    return torch.stack(tokens), torch.stack(mask)
+@pytest.mark.parametrize("encoding", ["tape", "randpe"])
+def test_a_file_gives_what_each_prompt_gives_alone(
+    exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """With 60 new tokens some texts are longer than the samples that RandPE was trained on, and others are not."""
+    folder = exported("grouped", encoding).folder
+    monkeypatch.setattr(generate, "BATCH_TOKENS", 200)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text, "id": len(text)}) + "\n" for text in PROMPTS))
+    words = ("generate", folder, "--max-new-tokens", 60)
+    assert command(*words, "--prompts", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")[:2] == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["prompt"], line["id"], line["sample"], line["end"]) for line in lines] == [
+        (text, len(text), 0, "length") for text in PROMPTS
+    ]
+    for line in lines:
+        assert command(*words, "--prompt", line["prompt"])[1] == line["prompt"] + line["continuation"] + "\n"
+    assert command(*words, "--prompts", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")[0] == 2
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(("shape", "encoding"), MODELS)
-def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
-    model = exported(shape, encoding).load(attn_implementation=attention)
-    tokens = torch.stack(prompts(9, 9))
-    varied: dict[str, Any] = {"no_repeat_ngram_size": 1}  # random weights like to repeat one token, which would prove little
-    expected = generate(model, tokens, use_cache=False, **varied)
-    assert torch.equal(generate(model, tokens, **varied), expected)
-    assert torch.equal(generate(model, tokens, cache_implementation="static", **varied), expected)
+def test_batches_hold_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "BATCH_TOKENS", 40)
+    sampling = Sampling(max_new_tokens=4, temperature=1, samples=2)
+    for lengths, expected in (
+        ([6], [(0, 1)]),
+        ([6, 6, 6, 7, 6], [(0, 2), (2, 3), (3, 4), (4, 5)]),
+        ([50, 50], [(0, 1), (1, 2)]),
+    ):
+        assert list(generate._batches(lengths, sampling)) == expected
 
 
-def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
-    found = exported("grouped")
-    tokens = prompts(9)[0][None]
-    assert torch.equal(generate(found.load(), tokens), followed(found, tokens, torch.arange(9 + NEW)))
+def test_samples_of_a_file(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
+    """Top-k 1 and a tiny top-p leave the likeliest token only; without them samples differ."""
+    folder = exported("plain").folder
+    (tmp_path / "in.txt").write_text("The fox\nover\n")
+    words = ("generate", folder, "--prompts", tmp_path / "in.txt", "--max-new-tokens", 20)
+    greedy = command(*words)[1]
+    likeliest = [json.loads(line)["continuation"] for line in greedy.splitlines()]
+    sample = (*words, "--temperature", 5, "--samples", 3)
+    for options in (("--top-k", 1), ("--top-p", 1e-6), ()):
+        lines = [json.loads(line) for line in command(*sample, *options)[1].splitlines()]
+        assert [(line["prompt"], line["sample"]) for line in lines] == [
+            (text, number) for text in ("The fox", "over") for number in range(3)
+        ]
+        found = [line["continuation"] for line in lines]
+        if options:
+            assert found == [likeliest[0]] * 3 + [likeliest[1]] * 3
+        else:
+            assert len(set(found)) == 6
 
 
-def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported]) -> None:
-    """Over the run's 64 positions, or as many as a longer text will have, whatever batch it is in."""
-    found = exported("grouped", "randpe")
-    model, rows = found.load(), prompts(9, 60)
-    draws = found.ours.encoding.positions(random_offset=False)
-    expected = [followed(found, row[None], torch.from_numpy(draws.evaluation(max(64, len(row) + NEW), 1234))) for row in rows]
-    for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
-        assert torch.equal(generate(model, *padded(rows), **options), torch.cat(expected))
-    with pytest.raises(ValueError, match="a text of 129 tokens, with those to come"):
-        generate(model, prompts(129 - NEW)[0][None])
+class Script:
+    """A model that continues every prompt of a batch with the ids written for it, then with 5s."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rows: list[list[int]], ends: int | list[int] | None) -> None:
+        self.rows, self.generation_config = rows, GenerationConfig(eos_token_id=ends)
+
+    def generate(self, tokens: Tensor, stopping_criteria: list[Any], max_new_tokens: int, **options: Any) -> Tensor:
+        done = torch.zeros(len(self.rows), dtype=torch.bool)
+        for step in range(max_new_tokens):
+            column = torch.tensor([row[step] if step < len(row) else 5 for row in self.rows])
+            tokens = torch.cat([tokens, column.where(~done, options["pad_token_id"])[:, None]], dim=1)
+            done |= stopping_criteria[0](tokens, None)
+            if done.all():
+                break
+        return tokens
 
 
-@torch.no_grad()
-def followed(found: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
-    """What `generate` gives with training's model, from the whole text each time."""
-    continued = tokens
-    for _ in range(NEW):
-        logits = found.ours(continued, positions[None, : continued.shape[1]])[:, -1]
-        logits[:, 2] = -torch.inf  # `generate` is told not to end
-        continued = torch.cat([continued, logits.argmax(-1, keepdim=True)], dim=1)
-    return continued[:, tokens.shape[1] :]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_is_shown_as_it_comes(family: str, tmp_path: Path) -> None:
+    """Never a part of a character, nor of a stop string; the pieces are the text."""
+    tokenizer = read_tokenizer(FAMILIES[family](tmp_path / family))
+    letter = tokenizer("a", add_special_tokens=False).input_ids
+
+    def ids(text: str) -> list[int]:
+        """Those after another text, so that a space at the beginning stays."""
+        found: list[int] = tokenizer("a" + text, add_special_tokens=False).input_ids
+        assert found[: len(letter)] == letter
+        return found[len(letter) :]
+
+    def run(row: list[int], stop: tuple[str, ...] = (), end: int | None = None) -> tuple[list[str], Continuation]:
+        model = Script([row if end is None else [*row, end]], end)
+        sampling = Sampling(max_new_tokens=len(model.rows[0]), stop=stop)
+        pieces: list[str] = []
+        ((found,),) = continue_prompts(LoadedModel("a script", model, tokenizer), [[7, 8]], sampling, pieces.append)
+        assert "".join(pieces) == found.text
+        return [piece for piece in pieces if piece], found
+
+    text = " statement\n漢字 \U0001f600 é, the end"
+    pieces, found = run(ids(text))
+    assert found == (text, "length") and len(pieces) > 5
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert run(ids(text), end=3)[1] == (text, "end token")
+    special = tokenizer.eos_token_id  # the model goes on after it, and it is no text
+    assert run([*ids(" over"), special, *ids(" the")])[1] == (" over the", "length")
+    cuts = {("the e",): text[: text.index("the e")], ("é", "字"): " statement\n漢", ("t", "s"): " ", ("not there",): text}
+    for stop, cut in cuts.items():
+        assert run(ids(text), stop, end=3)[1] == (cut, "end token" if cut == text else "stop string")
+    pieces, found = run(ids(" an ENd, an ENDX"), ("END",))  # what only begins a stop string is shown later
+    assert found == (" an ENd, an ", "stop string")
 
 
-@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str) -> None:
-    """A batch of different prompts through the cache gives what each gives alone without one."""
-    model = exported("grouped", encoding).load()
-    rows = prompts(4, 11, 7)
-    alone = torch.cat([generate(model, row[None], use_cache=False) for row in rows])
-    assert torch.equal(generate(model, *padded(rows)), alone)
-
-
-@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str) -> None:
-    """Logits of a text fed in pieces through a dynamic or a static cache are those of the whole."""
-    model = exported("grouped", encoding).load()
-    tokens = torch.stack(prompts(20, 20))
-    with torch.no_grad():
-        expected = model(tokens).logits
-        for cache in (DynamicCache(config=model.config), StaticCache(config=model.config, max_cache_len=32)):
-            for begin, end in itertools.pairwise((0, 5, 6, 14, 20)):
-                part = model(tokens[:, begin:end], past_key_values=cache).logits
-                assert_close(part, expected[:, begin:end], bounds.EXPORTED)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 3}])
-def test_left_padding(exported: Callable[..., Exported], options: dict[str, Any], attention: str) -> None:
-    model = exported("grouped").load(attn_implementation=attention)
-    rows = prompts(4, 11, 7)
-    alone = torch.cat([generate(model, row[None], **options) for row in rows])
-    assert torch.equal(generate(model, *padded(rows), **options), alone)
-
-
-def test_padding_tokens_are_never_looked_at(exported: Callable[..., Exported]) -> None:
-    model = exported("plain").load()
-    rows = prompts(4, 11)
-    with torch.no_grad():
-        logits = [model(*padded(rows, value)).logits[0, -4:] for value in (0, 17)]
-        unmasked = [model(padded(rows, value)[0]).logits[0, -4:] for value in (0, 17)]
-    assert torch.equal(*logits)
-    assert relative_difference(*unmasked) > 100 * bounds.EXPORTED.limit
-
-
-@pytest.mark.parametrize("shape", ["grouped", "odd"])
-def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: str) -> None:
-    model = exported(shape).load()
-    tokens = torch.stack(prompts(6, 6))
-    expected = generate(model, tokens, num_beams=4, use_cache=False)
-    assert torch.equal(generate(model, tokens, num_beams=4), expected)
-    assert torch.equal(generate(model, tokens, num_beams=4, cache_implementation="static"), expected)
-    assert not torch.equal(generate(model, tokens), expected)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("static", [False, True])
-def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool) -> None:
-    """Positions are counted right without `generate`, from the mask or the cache, whatever pieces a text comes in."""
-    model = exported("grouped").load()
-    tokens, mask = padded(prompts(12, 20))
-    for given in (mask, None):
-        expected = model(tokens, attention_mask=given).logits
-        cache = StaticCache(config=model.config, max_cache_len=32) if static else DynamicCache(config=model.config)
-        begin = 0
-        for end in (5, 6, 14, 15, 20):
-            seen = None if given is None else given[:, :end]
-            part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
-            real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
-            if real.start < end:
-                assert_close(part[0, real.start - begin :], expected[0, real], bounds.EXPORTED)
-            assert_close(part[1], expected[1, begin:end], bounds.EXPORTED)
-            begin = end
-
-
-def test_cache_holds_rotated_keys_and_both_values(exported: Callable[..., Exported]) -> None:
-    model = exported("grouped").load()
-    with torch.no_grad():
-        cache = model(torch.stack(prompts(5, 5))).past_key_values
-    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 3
-    assert [layer.values.shape[-1] for layer in cache.layers] == [16, 16, 8]  # nothing reads e after the last layer
-
-
-def test_prompt_embeddings_instead_of_tokens(exported: Callable[..., Exported]) -> None:
-    model = exported("plain").load()
-    tokens = prompts(9)[0][None]
-    embedded = model.generate(
-        inputs_embeds=model.get_input_embeddings()(tokens),
-        attention_mask=torch.ones_like(tokens),
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
+def test_stop_strings_end_each_text_of_a_batch(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(FAMILIES["qwen"](tmp_path / "qwen"))
+    model = Script([tokenizer(text).input_ids for text in ("one. two", "and more than that", "1.")], None)
+    (first,), (second,), (third,) = continue_prompts(
+        LoadedModel("a script", model, tokenizer), [[7], [7, 8], [9]], Sampling(stop=(".", "than"))
     )
-    assert torch.equal(embedded, generate(model, tokens))
-    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
-        model(attention_mask=torch.ones_like(tokens))
+    assert (first, second, third) == (("one", "stop string"), ("and more ", "stop string"), ("1", "stop string"))
+
+
+def test_interactive(exported: Callable[..., Exported], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line, its continuation, until the end of the input; a terminal is asked for lines."""
+    folder = exported("plain").folder
+    words = ("generate", folder, "--max-new-tokens", 30)
+    expected = [command(*words, "--prompt", text)[1].removeprefix(text) for text in ("The fox", "over")]
+    for terminal in (False, True):
+        typed = io.StringIO("The fox\n\nover")
+        monkeypatch.setattr(typed, "isatty", lambda answer=terminal: answer)
+        monkeypatch.setattr(sys, "stdin", typed)
+        assert command(*words, "--interactive") == (0, "".join(expected), "> > > > " if terminal else "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The fox\n\xff\nover"), encoding="utf-8"))
+    status, printed, errors = command(*words, "--interactive")
+    assert (status, printed, errors.count("\n")) == (0, "".join(expected), 1)
+    assert errors.startswith("a line '\\udcff' is not valid UTF-8")
+
+
+def test_a_terminal_without_the_texts_letters(
+    exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text is escaped, JSON stays JSON, and what a file of prompts holds comes back."""
+    folder, words = exported("plain").folder, ("--max-new-tokens", 1)
+    record = {"prompt": "für", "key": "\ud800"}
+    (tmp_path / "in.jsonl").write_text(json.dumps(record))
+    for source in (["--prompt", "für"], ["--prompts", tmp_path / "in.jsonl"]):
+        shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", shown)
+        assert command("generate", folder, *source, *words)[0] == 0
+        text = cast(io.BytesIO, shown.buffer).getvalue().decode()
+        if source[0] == "--prompt":
+            assert text.startswith("f\\xfcr")
+        else:
+            assert json.loads(text).items() >= record.items()
+    assert command("generate", folder, *source, *words, "--output", tmp_path / "out.jsonl")[0] == 0
+    written = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    assert "für" in written and json.loads(written).items() >= record.items()
+
+
+def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
+    folder = exported("plain").folder
+    num_tokens = len(load_exported(folder).tokenizer("The fox").input_ids)
+    fits, more = (command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 64 - num_tokens + by) for by in (0, 1))
+    assert fits[2] == ""
+    assert more[0] == 0 and more[2] == (
+        f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {65 - num_tokens} make 65, but {folder} is made for 64 "
+        "(max_positions): what comes after them may be worthless\n"
+    )
+    (tmp_path / "in.txt").write_text("over\n" + "The fox " * 40)
+    assert command("generate", folder, "--prompts", tmp_path / "in.txt")[2].count("warning") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prompt", ""], "--prompt is empty"),
+        (["--prompt", "\udcff"], "--prompt '\\udcff' is not valid UTF-8"),
+        (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0: give at least 1"),
+        (["--prompt", "a", "--max-new-tokens", "9999999"], "--max-new-tokens is 9999999: give at most 1048576"),
+        (["--prompt", "a", "--temperature", "-1"], "--temperature is -1.0"),
+        (["--prompt", "a", "--temperature", "nan"], "--temperature: expected a number, got nan"),
+        (["--prompt", "a", "--temperature", "1e-300"], "--temperature is 1e-300: give 0 for the likeliest text, or 1e-06 to"),
+        (["--prompt", "a", "--temperature", "1e300"], "--temperature is 1e+300"),
+        (["--prompt", "a", "--temperature", "1", "--samples", "9999999"], "--samples is 9999999: give 1 to 16,384"),
+        (["--prompt", "a", "--temperature", "1", "--top-k", "0"], "--top-k is 0: give at least 1"),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "--top-p is 1.5: give a probability above 0, at most 1"),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "0"], "--top-p is 0.0"),
+        (["--prompt", "a", "--top-p", "0.9"], "--top-p 0.9 has no effect on the likeliest text: give --temperature above 0"),
+        (["--prompt", "a", "--samples", "2"], "--samples 2 has no effect"),
+        (["--prompt", "a", "--samples", "0"], "--samples is 0"),
+        (["--prompt", "a", "--seed", "-1"], "--seed is -1"),
+        (["--prompt", "a", "--stop", ""], "--stop is empty"),
+        (["--prompt", "a", "--output", "out"], "--output is for texts of --prompts"),
+        (["--prompt", "a", "--base", "."], "is no checkpoint that holds only what was trained: leave out --base"),
+        (["--prompts", "nowhere.txt"], "nowhere.txt"),
+        (["--prompts", "in.csv"], "--prompts in.csv: give a .jsonl file"),
+    ],
+)
+def test_bad_input(
+    exported: Callable[..., Exported],
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, printed, errors = command("generate", exported("plain").folder, *words)
+    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.jsonl", b"", "is empty: give at least one prompt"),
+        ("in.txt", b"\n\n", "is empty: give at least one prompt"),
+        ("in.txt", b"a\n\nb\n", "in.txt:2: the prompt is empty"),
+        ("in.txt", b"a\xff\n", "is not UTF-8 text"),
+        ("in.jsonl", b'{"prompt": "a"}\n{"text": "a"}\n', 'in.jsonl:2: no object with a text "prompt": {"text": "a"}'),
+        ("in.jsonl", b'{"prompt": 7}\n', "in.jsonl:1: no object"),
+        ("in.jsonl", b'{"prompt": ""}\n', "in.jsonl:1: the prompt is empty"),
+        ("in.jsonl", b'{"prompt": "\\ud800"}\n', "in.jsonl:1: the prompt '\\ud800' is not valid UTF-8"),
+        ("in.jsonl", b'["prompt"]\n', "in.jsonl:1: no object"),
+        ("in.jsonl", b"{prompt\n", "in.jsonl:1: not JSON"),
+    ],
+)
+def test_files_that_are_refused(command: Command, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    """Before the model is loaded."""
+    (tmp_path / name).write_bytes(content)
+    status, printed, errors = command("generate", "nowhere", "--prompts", tmp_path / name)
+    assert (status, printed, errors.count("\n")) == (2, "", 1) and message in errors, errors

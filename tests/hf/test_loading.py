@@ -15,9 +15,9 @@ from megatape.hf.loading import load_exported, load_trained
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
 from tests.conftest import Command
+from tests.helpers.adapters import CASES, TOKENS, adapted
 from tests.helpers.imported import write_llama3
 from tests.helpers.tiny_models import save_tiny
-from tests.hf.test_lora import CASES, TOKENS, adapted
 
 
 def logits(folder: Path, adapter: Path | None = None) -> Tensor:

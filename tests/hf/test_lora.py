@@ -1,14 +1,10 @@
 """LoRA against peft: the same loss and gradients, adapters that peft loads, merged models."""
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -18,25 +14,8 @@ from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from tests import bounds
 from tests.bounds import assert_close
-from tests.conftest import Command
-from tests.helpers.memory_checkpoint import VOCAB_SIZE, MemoryCheckpoint, memory_checkpoint
-
-TARGETS = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "output": "o_proj",
-    "gate": "gate_proj",
-    "up": "up_proj",
-    "down": "down_proj",
-}
-TOKENS = torch.randint(VOCAB_SIZE, (2, 24), generator=torch.Generator().manual_seed(3))
-
-
-def adapted(tokenizer: Path, trainable: list[str], **changes: Any) -> tuple[MemoryCheckpoint, Transformer]:
-    """A checkpoint in memory of a run that trained these, and its model."""
-    lora = {"rank": 3, "alpha": 6.0, "dropout": 0.1, "targets": list(TARGETS)}
-    return memory_checkpoint(tokenizer, trainable=trainable, num_kv_heads=2, lora=lora, **changes)
+from tests.helpers.adapters import CASES, TARGETS, TOKENS, adapted
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 
 def load(folder: Path) -> PreTrainedModel:
@@ -74,15 +53,6 @@ def test_loss_and_gradients_are_those_of_peft(sentencepiece_model: Path, tmp_pat
         assert_close(weight.grad, their_weight.grad, bounds.GOLDEN_GRADIENTS, what=name)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "adapters": {"encoding": "rope", "trainable": ["adapters"]},
-    "paper": {"encoding": "rope", "trainable": ["adapters", "norms", "embeddings"]},
-    "tape": {"encoding": "tape", "trainable": ["adapters", "norms", "embeddings", "position"]},
-    "tied": {"encoding": "tape", "trainable": ["adapters", "embeddings"], "tie_embeddings": True},
-    "biased": {"encoding": "tape", "trainable": ["adapters", "*norm*"], "attention_bias": "qkvo", "qk_norm": True},
-}
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_peft_loads_the_adapter(sentencepiece_model: Path, tmp_path: Path, case: str) -> None:
     """Onto a base whose trained weights were other ones; and the merged model gives the same logits."""
@@ -97,48 +67,6 @@ def test_peft_loads_the_adapter(sentencepiece_model: Path, tmp_path: Path, case:
     assert_close(load(tmp_path / "merged")(TOKENS).logits, expected, bounds.EXPORTED, what="merged")
     model = PeftModel.from_pretrained(load(tmp_path / "base"), tmp_path / "adapter").eval()
     assert_close(model(TOKENS).logits, expected, bounds.EXPORTED, what="peft")
-
-
-@pytest.mark.parametrize("case", ["tape", "tied", "biased"])
-def test_an_adapter_knows_its_base(sentencepiece_model: Path, tmp_path: Path, command: Command, case: str) -> None:
-    """Merged into it, it gives the merged export bit for bit in float32; another model is refused, also one of the same
-    shape."""
-    checkpoint, ours = adapted(sentencepiece_model, **CASES[case])
-    export_adapter(checkpoint, tmp_path / "adapter")
-    export(checkpoint, tmp_path / "merged")
-    freeze(ours, CASES[case]["trainable"], ())
-    trained = {name for name, weight in ours.named_parameters() if weight.requires_grad}
-    checkpoint.weights |= {name: checkpoint.weights[name] + 1 for name in trained}
-    export(checkpoint, tmp_path / "base", merge=False)
-    status, _, errors = command("export", tmp_path / "adapter", tmp_path / "out", "--base", tmp_path / "base")
-    assert status == 0, errors
-    assert_equal_folders(tmp_path / "out", tmp_path / "merged")
-
-    name = "blocks.1.mlp.down.weight"
-    checkpoint.weights[name] = checkpoint.weights[name].clone()
-    checkpoint.weights[name][-1, -1] += 1e-3
-    export(checkpoint, tmp_path / "changed", merge=False)
-    export(adapted(sentencepiece_model, ["adapters"], encoding="rope", num_layers=3)[0], tmp_path / "deep", merge=False)
-    for base, told in {
-        "changed": "changed is not the base of .*: model.layers.1.mlp.down_proj.weight has other values in float32",
-        "deep": "deep is not the base of",
-        "merged": "merged is not the base of",
-    }.items():
-        status, _, errors = command("export", tmp_path / "adapter", tmp_path / "none", "--base", tmp_path / base)
-        assert status == 2 and errors.count("\n") == 1 and re.search(told, errors), errors
-    assert "give --base DIR" in command("export", tmp_path / "adapter", tmp_path / "none")[2]
-    (tmp_path / "adapter" / "base.json").unlink()
-    assert "no base.json" in command("export", tmp_path / "adapter", tmp_path / "none", "--base", tmp_path / "base")[2]
-    assert not list(tmp_path.glob("none*"))
-
-
-def assert_equal_folders(found: Path, expected: Path) -> None:
-    """The same files, but for the layout of config.json, and the same tensors."""
-    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}
-    ours, theirs = (json.loads((folder / "config.json").read_text()) for folder in (found, expected))
-    assert ours == theirs
-    tensors, others = (load_file(folder / "model.safetensors") for folder in (found, expected))
-    assert tensors.keys() == others.keys() and all(torch.equal(tensors[name], value) for name, value in others.items())
 
 
 def test_what_peft_cannot_hold(sentencepiece_model: Path, tmp_path: Path) -> None:

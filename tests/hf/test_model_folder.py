@@ -10,8 +10,8 @@ import torch
 from megatape.errors import UserError
 from megatape.hf.imports.importer import import_model
 from megatape.hf.model_folder import open_model_folder
+from tests.helpers.exports import Exported
 from tests.helpers.tiny_models import save_tiny
-from tests.hf.conftest import Exported
 
 CHECKPOINT = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
 

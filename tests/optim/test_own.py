@@ -14,7 +14,6 @@ from megatape.model.transformer import Transformer
 from megatape.optim.schedules import learning_rate
 from megatape.parallel import parameters
 from megatape.plan.memory import checkpoint_bytes, plan_memory
-from megatape.plan.trace import run_pass
 from megatape.runtime.topology import Topology
 from tests import bounds
 from tests.bounds import assert_close
@@ -96,7 +95,7 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
     others = [w for w in weights.values() if parameters.settings(w).role != "matrix"]
     state = 4 * (sum(w.numel() + w.shape[0] + 1 for w in matrices) + sum(w.numel() for w in others))
     assert checkpoint_bytes(config) == state + 4 * sum(w.numel() for w in weights.values())
-    assert plan_memory(config, 1, run_pass(config), on_gpu=False).device["moments"] == state
+    assert plan_memory(config, 1, on_gpu=False).device["moments"] == state
 
 
 def _tensors(run: Path) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
 from megatape.optim.optimizer import Group
 from megatape.plan.memory import plan_memory
-from megatape.plan.trace import run_pass
 from megatape.runtime.topology import Topology
 from tests import bounds
 from tests.bounds import assert_close
@@ -87,7 +86,7 @@ def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     moments = {}
     for kind in ("adamw", "momentum"):
         config = configure(raw_config, "x", {"optimizer.kind": kind})
-        moments[kind] = plan_memory(config, 2, run_pass(config), on_gpu=False).device["moments"]
+        moments[kind] = plan_memory(config, 2, on_gpu=False).device["moments"]
     assert moments["momentum"] == moments["adamw"] / 2 > 0
 
 

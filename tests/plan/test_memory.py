@@ -12,7 +12,7 @@ from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import FP8_BYTES, plan_activations, plan_memory
-from megatape.plan.trace import PLAIN, activations, run_pass
+from megatape.plan.trace import PLAIN, activations
 from megatape.runtime.topology import Topology
 from tests.helpers.plan_cases import configure
 from tests.workers import run_workers
@@ -81,7 +81,7 @@ def test_parts(raw_config: dict[str, Any]) -> None:
     parts, hosts = {}, {}
     for stage in (0, 1, 2, 3):
         config = configure(raw_config, "x", {"zero.stage": stage, "checkpoint.background": True})
-        planned = plan_memory(config, 4, run_pass(config), on_gpu=False)
+        planned = plan_memory(config, 4, on_gpu=False)
         parts[stage], hosts[stage] = planned.device, planned.host
     for stage, (weights, gradients, state) in {0: (1, 1, 1), 1: (1, 1, 4), 2: (1, 4, 4), 3: (4, 4, 4)}.items():
         near = pytest.approx  # padding, and the vectors that stage 3 keeps whole
@@ -96,8 +96,8 @@ def test_parts(raw_config: dict[str, Any]) -> None:
 def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     changes = {"zero.stage": 3, "zero.offload_optimizer": True, "zero.offload_parameters": True}
     plain, offloaded = configure(raw_config, "x", {"zero.stage": 3}), configure(raw_config, "x", changes)
-    before = plan_memory(plain, 2, run_pass(plain), on_gpu=False).device
-    after = plan_memory(offloaded, 2, run_pass(offloaded), on_gpu=False)
+    before = plan_memory(plain, 2, on_gpu=False).device
+    after = plan_memory(offloaded, 2, on_gpu=False)
     assert after.host == {part: before[part] for part in after.host}
     assert {"weights", "gradients", "master weights", "moments"} <= set(after.host)
     assert not set(after.host) & set(after.device)

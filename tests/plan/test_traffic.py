@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
-from megatape.plan.trace import run_pass, tensor_traffic
+from megatape.plan.trace import tensor_traffic
 from megatape.plan.traffic import leaving_node, plan_traffic
 from tests.helpers.plan_cases import configure
 from tests.workers import run_workers
@@ -67,7 +67,7 @@ def test_planned_bytes_are_those_sent(
     )
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
-        planned = plan_traffic(config, 4, run_pass(config))
+        planned = plan_traffic(config, 4)
         overlapped = {"tensor": tensor_traffic(config).overlapped * config.accumulation(4)}
         expected = {"tensor": planned.tensor, "data": planned.data, "other": {}, "overlapped": overlapped}
         for rank, counted in enumerate(results):

@@ -11,11 +11,13 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.contents import Bin, histogram, read_contents
+from megatape.data.shards.document_table import lengths_by_end
 from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.conftest import Command
-from tests.report.example import HOSTILE
+from tests.helpers.reports import HOSTILE
 
 
 @pytest.fixture
@@ -63,31 +65,14 @@ def test_lengths_with_and_without_tables(folder: Path) -> None:
     assert all(sample.text and not sample.place for sample in earlier.samples)
 
 
-def test_documents_that_cross_members(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_that_cross_members(folder: Path) -> None:
     """Members of 7 tokens, of which a document may have many, and some have no end."""
-    expected = read_contents(folder).lengths
-    ids = {name: _stream(folder, name) for name in expected}
-
-    class Pieces:
-        def __init__(self, directory: Path, index: object, split: str) -> None:
-            self.ids = ids[split]
-
-        def __len__(self) -> int:
-            return (self.ids.size + 6) // 7
-
-        def member(self, number: int) -> np.ndarray:
-            return self.ids[7 * number : 7 * number + 7]
-
-    save_index(replace(load_index(folder), document_tables={}, ledger={}), folder)
-    monkeypatch.setattr("megatape.data.shards.contents.SplitReader", Pieces)
-    assert read_contents(folder).lengths == expected
-
-
-def _stream(folder: Path, split: str) -> np.ndarray:
-    from megatape.data.training.dataset import TokenDataset
-
-    dataset = TokenDataset(folder, split, 1)
-    return dataset.stream(0, dataset.num_tokens)
+    eos_id = load_index(folder).tokenizer.eos_id
+    for name, expected in read_contents(folder).lengths.items():
+        split = StoredSplit(folder, name)
+        ids = split.stream(0, split.num_tokens)
+        members = (ids[begin : begin + 7] for begin in range(0, ids.size, 7))
+        assert histogram(lengths_by_end(members, eos_id)) == expected
 
 
 def test_histogram() -> None:

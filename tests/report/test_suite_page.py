@@ -11,8 +11,8 @@ import pytest
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import MAX_POINTS, write_page
 from megatape.study.suite.records import Record
-from tests.report.example import HOSTILE
-from tests.study.suite.example import make_records
+from tests.helpers.reports import HOSTILE
+from tests.helpers.suite_records import make_records
 
 
 def written(records: list[Record], path: Path, not_run: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:

@@ -1,146 +1,24 @@
 """megatape study compare: what it trains, evaluates and reports, and that it continues where it was stopped."""
 
 import json
-import math
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import matplotlib.image
-import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.prepare.addition import ALPHABET, AdditionTask, longest_document, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.data.training.dataset import TokenDataset
-from megatape.hf.loading import LoadedModel
-from megatape.study import measure
 from megatape.study.compare import compare
-from megatape.study.comparison import report
-from megatape.study.measure import loss_curve
 from megatape.study.outcome import Outcome
 from megatape.study.runs import RunsFailed
-from megatape.study.variants import Variant, parse_variants, with_scaling
-from megatape.tasks import perplexity
-from megatape.tasks.addition import AdditionGrid
-from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
 from tests.bounds import assert_close
-from tests.conftest import VOCAB_SIZE
-from tests.study.cells import cells
-
-
-def test_variants() -> None:
-    rope, scaled, wide = parse_variants("rope, tape+yarn,tape:position_size=12:num_kv_heads=4")
-    assert rope == Variant("rope", ("model.encoding=rope",), None)
-    assert scaled == Variant("tape", ("model.encoding=tape",), "yarn") and scaled.label == "tape+yarn"
-    assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
-    assert wide.label == "tape:position_size=12:num_kv_heads=4"
-    for text, message in [
-        ("ropes", "'ropes' is not an encoding: choose from tape, "),
-        ("rope,,tape", "'' is not an encoding"),
-        ("rope,rope", "rope is listed twice"),
-        ("tape+yarn,tape+yarn", "tape\\+yarn is listed twice"),
-        ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope do"),
-        ("tape+ntk", "'ntk' is not a scaling: choose from linear, theta, yarn"),
-        ("tape:12", "'12' is not a model setting"),
-        ("tape:encoding=rope", "'encoding=rope' is not a model setting"),
-        ("tape:scaling.kind=yarn", "'scaling.kind=yarn' is not a model setting"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            parse_variants(text)
-
-
-def test_scaling_is_for_tests_longer_than_training(raw_config: dict[str, Any]) -> None:
-    model = parse_config(raw_config, "test").model
-    assert with_scaling(model, "yarn", 32, 32) is model
-    yarn, linear = (with_scaling(model, kind, 32, 48).scaling for kind in ("yarn", "linear"))
-    assert yarn is not None and (yarn.kind, yarn.factor, yarn.original_length) == ("yarn", 1.5, 32)
-    assert linear is not None and (linear.kind, linear.factor, linear.original_length) == ("linear", 1.5, None)
-
-
-class Unigrams:
-    """A model that predicts every token by its log frequency, whatever came before, and records its inputs."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, log_frequencies: Tensor) -> None:
-        self.logits = log_frequencies
-        self.asked: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        self.asked.append(input_ids)
-        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
-
-
-@pytest.mark.parametrize("max_tokens", [2**15, 300])
-def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
-    monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
-    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
-    longest = 64
-    dataset = TokenDataset(data_directory, "validation", longest)
-    count = min(dataset.num_samples, max_tokens // longest)
-    text = np.concatenate([dataset.tokens(index)[:-1] for index in range(count)] + [dataset.tokens(count - 1)[-1:]])
-    log_frequencies = torch.log_softmax(torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)), 0)
-    expected = math.exp(-log_frequencies.double()[text[1:]].mean())
-    for length in (64, 32, 16):
-        model = Unigrams(log_frequencies)
-        found = evaluate_perplexity(LoadedModel("unigrams", model, None), data_directory, length, longest)
-        assert_close([found], [expected], bounds.PERPLEXITY)
-        assert np.array_equal(torch.cat(model.asked).flatten().numpy(), text[:-1])
-        assert {asked.shape[1] for asked in model.asked} == {length}
-
-
-def test_loss_curve() -> None:
-    assert loss_curve([5.0, 4.0, 3.0]) == {1: 5.0, 2: 4.0, 3: 3.0}
-    curve = loss_curve([float(step) for step in range(1, 201)])
-    assert len(curve) == 50 and curve[4] == 2.5 and curve[200] == 198.5
-
-
-def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    def outcome(encoding: str, seed: int, figure: float, loss: float | None = None) -> Outcome:
-        raw = raw_config | {"model": raw_config["model"] | {"encoding": encoding}}
-        config = parse_config(raw | {"training": raw["training"] | {"seed": seed}}, "test")
-        figures = {"figure": figure} if loss is None else {"validation loss": loss, "figure": figure}
-        scaling = "yarn" if loss is None else None
-        return Outcome(config, {"data": "d"}, scaling, figures, {1: 5.0, 2: 3.0}, {1: figure, 2: 2.0}, ("tokens", "figure"))
-
-    rows = [
-        ("rope", [outcome("rope", 1, 10.0, 3.0), outcome("rope", 2, 14.0, 4.0)]),
-        ("tape", [outcome("tape", 1, 9.0, 2.5), outcome("tape", 2, 12.0, 3.7), outcome("tape", 3, 1.0, 1.0)]),
-        ("tape+yarn", [outcome("tape", 1, 8.0)]),
-    ]
-    kept = tmp_path / "outcome.json"
-    rows[0][1][0].write(kept)
-    assert Outcome.read(kept) == rows[0][1][0]
-    kept.write_text(kept.read_text()[:-10])
-    with pytest.raises(ValueError, match="outcome.json is corrupted"):
-        Outcome.read(kept)
-
-    text = report(rows, "the command", tmp_path)
-    assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
-    lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
-    spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
-    assert spreads == [
-        ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
-        ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
-        ["`tape+yarn`", "1", "", "8.000 (8.000 to 8.000)"],
-        # Differences are of equal seeds only.
-        ["`tape`", "2", "-0.400 (-0.500 to -0.300)", "-1.500 (-2.000 to -1.000)"],
-        ["`tape+yarn`", "1", "", "-2.000 (-2.000 to -2.000)"],
-    ]
-    pixels = matplotlib.image.imread(tmp_path / "comparison.png")
-    assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
@@ -242,29 +120,6 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="need 16 positions, but model.max_positions is 15: raise it"):
         run(file, tmp_path / "none", "rope", 1, "model.max_positions=15")
-
-
-def test_scaling_reaches_the_model_that_adds(
-    raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training has 2 digits, 11 tokens; the test has 4 digits, 16 tokens."""
-    asked = []
-
-    @contextmanager
-    def load(checkpoint: Path, model: ModelConfig) -> Iterator[None]:
-        asked.append((checkpoint, model.scaling))
-        yield
-
-    data = tmp_path / "addition"
-    prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
-    raw_config["data"] = {"path": str(data), "samples": "documents", "sequence_length": longest_document(2), "prompt_end": "="}
-    config = parse_config(raw_config, "test")
-    cells = [[1] * 4] * 4
-    monkeypatch.setattr(measure, "load_trained", load)
-    monkeypatch.setattr(measure, "evaluate", lambda task, loaded: AdditionGrid(2, cells, cells))
-    for scaling in (None, "linear"):
-        measure._addition(config, tmp_path, scaling)
-    assert asked == [(tmp_path, None), (tmp_path, ScalingConfig(kind="linear", factor=16 / 11))]
 
 
 def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:

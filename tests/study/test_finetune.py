@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
@@ -17,16 +16,14 @@ from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.model.accounting import count_trainable
-from megatape.study import extension
 from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome
-from megatape.tasks.passkey import Passkey, PasskeyScores, Score
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests import bounds
 from tests.bounds import assert_close
 from tests.conftest import Command
+from tests.helpers.cells import cells
 from tests.helpers.tiny_models import save_tiny
-from tests.study.cells import cells
 
 LENGTH = 32  # that the base is made for
 RECIPE = ("training.global_batch_size=4", "training.micro_batch_size=4", "evaluation.samples=8", "optimizer.learning_rate=0.01")
@@ -117,21 +114,6 @@ def test_methods_are_compared_with_the_base(
     write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, other)
     code, _, errors = study(source=other)
     assert code == 2 and f"is an import of {base}, not of {other}: choose another --out" in errors
-
-
-def test_passkey_at_the_lengths_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shortest question has 20 tokens; of each length and depth a model here answers some."""
-    loaded = LoadedModel("none", SimpleNamespace(config=None), None)
-
-    def evaluate(task: Passkey, model: LoadedModel) -> PasskeyScores:
-        assert (model, task) == (loaded, Passkey("grid", (32, 64), 4))
-        cells = [(32, 0.0, 4), (32, 1.0, 2), (64, 0.0, 1), (64, 1.0, 0)]
-        return PasskeyScores("grid", [Score(length, depth, 1.0, correct, 4) for length, depth, correct in cells])
-
-    monkeypatch.setattr(extension, "grid_tokens", lambda model: 20)
-    monkeypatch.setattr(extension, "evaluate", evaluate)
-    assert extension.passkey(loaded, [16, 32, 64]) == {"passkey at 32 (%)": 75.0, "passkey at 64 (%)": 12.5}
-    assert extension.passkey(loaded, [8, 16]) == {}
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from megatape.study.shift import ADDED, SHIFTED, attention_difference, changes, 
 from megatape.study.subjects import Subject
 from tests import bounds
 from tests.bounds import assert_within
+from tests.helpers.cells import cells
 from tests.model.builder import random_model, tokens_and_positions
-from tests.study.cells import cells
 
 
 def subject(encoding: str, **options: Any) -> Subject:

@@ -15,7 +15,7 @@ from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import Addition, AdditionGrid
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from tests.conftest import Command
 from tests.workers import Workers
 

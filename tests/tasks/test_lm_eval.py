@@ -23,7 +23,6 @@ from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.model.transformer import Transformer
 from megatape.tasks import lm_eval
-from megatape.tasks.evaluation import evaluate
 from megatape.tasks.lm_eval import LmEval
 from megatape.tasks.lm_eval_model import LmEvalModel
 from tests import bounds
@@ -51,6 +50,7 @@ doc_to_target: "{{{{answer}}}}"
 metric_list:
   - metric: acc
   - metric: acc_norm
+  - metric: brier_score
 """
 
 
@@ -126,15 +126,21 @@ def test_an_own_task(models: dict[str, Any], own_task: Path, command: Command, t
         measure = measures[f"words {name} (%)"]
         assert measure["value"] == pytest.approx(100 * fmean(values)) and measure["n"] == 12
         assert measure["error"] == pytest.approx(100 * stdev(values) / math.sqrt(12))
+    assert 0 < measures["words brier_score"]["value"] < 2  # of scores that are arrays
     assert "words acc (%)" in printed
     assert (folder / "lm-eval.png").stat().st_size > 5000
 
 
 def test_a_group(models: dict[str, Any], own_task: Path) -> None:
-    """The table has its mean, the details its tasks too."""
+    """The table has its mean, the details its tasks too. Results follow from the predictions alone, without a data set."""
     task = LmEval(("both",), max_examples=5, include=own_task)
     assert [len(batch) for batch in task.batches(models["llama3"][0])] == [5, 5]
-    scores = evaluate(task, models["llama3"][0])
+    predictions = [
+        prediction for batch in task.batches(models["llama3"][0]) for prediction in task.run(models["llama3"][0], batch)
+    ]
+    (own_task / "test.jsonl").unlink()
+    lm_eval._load.cache_clear()
+    scores = task.result(predictions)
     assert [(measure.name, measure.n) for measure in scores.measures] == [("both acc (%)", 10)]
     assert scores.metrics["both"]["acc,none"] == scores.metrics["words"]["acc,none"] == scores.metrics["more"]["acc,none"]
 

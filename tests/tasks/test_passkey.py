@@ -15,10 +15,9 @@ from torch import Tensor
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel
-from megatape.tasks.evaluation import evaluate
-from megatape.tasks.passkey import PAPER, Passkey
-from megatape.tasks.passkey_questions import AUTHORS_LENGTHS, DEPTHS, GARBAGE, TASK, authors_question
-from megatape.tasks.ruler_questions import ruler_question
+from megatape.paper import EXTENSION_PASSKEY
+from megatape.tasks.engine.runner import evaluate
+from megatape.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question, ruler_question
 from tests.conftest import Command
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 
@@ -67,7 +66,7 @@ def loaded(model: Reader) -> LoadedModel:
 
 def test_prompts_are_the_papers() -> None:
     digest, sizes = hashlib.sha256(), []
-    for length in AUTHORS_LENGTHS:
+    for length in EXTENSION_PASSKEY.lengths:
         questions = [authors_question(length, seed) for seed in range(20)]
         sizes.append(sum(len(question.prompt) for question in questions))
         for question in questions:
@@ -91,7 +90,7 @@ def test_right_answers_count() -> None:
     assert [score.correct for score in evaluate(Passkey(lengths=(1000,)), loaded(wrong)).scores] == [0]
     short = Reader(lambda prompt, key: key[:-1])
     assert [score.correct for score in evaluate(Passkey(lengths=(1000,)), loaded(short)).scores] == [0]
-    assert all(len(row) == len(AUTHORS_LENGTHS) for row in PAPER.values())
+    assert all(len(row) == len(EXTENSION_PASSKEY.lengths) for row in EXTENSION_PASSKEY.rows.values())
     assert Passkey().paper()["TAPE, Llama 2 7B"]["passkey at 7000 (%)"] == 95 and not Passkey("grid").paper()
 
 

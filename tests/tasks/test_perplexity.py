@@ -16,7 +16,7 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
-from megatape.tasks.evaluation import evaluate
+from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores
 from tests import bounds
 from tests.bounds import assert_close
@@ -142,6 +142,15 @@ def test_sources_agree(data_directory: Path, tmp_path: Path) -> None:
         assert torch.cat(model.seen).flatten().tolist() == ids[: (ids.size - 1) // 32 * 32].tolist()
 
 
+def test_results_need_predictions_only(data_directory: Path, tmp_path: Path) -> None:
+    loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
+    TokenDataset(data_directory, "validation", 999).tokens(0).astype(np.uint16).tofile(tmp_path / "text.bin")
+    task = Perplexity(tmp_path / "text.bin", (32, 64))
+    predictions = [prediction for batch in task.batches(loaded) for prediction in task.run(loaded, batch)]
+    (tmp_path / "text.bin").unlink()
+    assert task.result(predictions) == measure(loaded, data_directory, (32, 64), max_tokens=1000)
+
+
 def test_refused(data_directory: Path, tmp_path: Path) -> None:
     loaded = LoadedModel("a model", Uniform(), Pieces(data_directory))
     (tmp_path / "short.txt").write_text("a few words")
@@ -155,6 +164,7 @@ def test_refused(data_directory: Path, tmp_path: Path) -> None:
 
     assert "48 does not divide 64" in refusal(data_directory, (48, 64))
     assert "stride has no effect with `mode` disjoint" in refusal(data_directory, (32,), "disjoint", 4)
+    assert "stride is 0" in refusal(data_directory, (32, 64), "sliding", 0)
     assert "stride is 33" in refusal(data_directory, (32, 64), "sliding", 33)
     assert "and one more than the longest length is needed" in refusal(tmp_path / "short.txt", (256,))
     assert f"has the token id {VOCAB_SIZE}, but a model has" in refusal(tmp_path / "other.bin", (32,))

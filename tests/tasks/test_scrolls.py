@@ -1,4 +1,4 @@
-"""SCROLLS is asked as in fine-tuning and scored as by the official scorer, and a model that was trained on it knows it."""
+"""SCROLLS: sets are read in their published layout, prompted as in fine-tuning, scored as by the official scorer."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,15 +15,14 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.folder import read_tokenizer
-from megatape.tasks.batching import BATCH_TOKENS
-from megatape.tasks.evaluation import evaluate, evaluate_in
-from megatape.tasks.prompt_tokenizer import PromptTokenizer
-from megatape.tasks.scrolls import PAPER, Scrolls
-from megatape.tasks.scrolls_sets import SETS, parse_set
-from megatape.tasks.text_scores import rouge_scorer
+from megatape.paper import SCROLLS
+from megatape.tasks.engine.batching import BATCH_TOKENS
+from megatape.tasks.engine.runner import evaluate, evaluate_in
+from megatape.tasks.scores import rouge_scorer
+from megatape.tasks.scrolls import SETS, PromptTokenizer, Scrolls, parse_set, read_set
 from tests.conftest import Command
 from tests.helpers.imported import FAMILIES
-from tests.tasks.test_scores import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
+from tests.helpers.scrolls import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
 from tests.workers import Workers
 
 END = 3
@@ -51,7 +51,7 @@ class Reader:
 
     def __init__(self, answer: Callable[[str], str], max_positions: int = 1300) -> None:
         self.answer, self.max_positions = answer, max_positions
-        self.asked: list[tuple[list[str], int]] = []
+        self.prompts: list[tuple[list[str], int]] = []
 
     def logits(self, tokens: Any) -> Any:
         raise NotImplementedError
@@ -62,7 +62,7 @@ class Reader:
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         assert len({len(prompt) for prompt in prompts}) == 1
         texts = [self.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]
-        self.asked.append((texts, num_tokens))
+        self.prompts.append((texts, num_tokens))
         found = [[2, *map(ord, self.answer(text)), END] for text in texts]
         return [[*ids, *[0] * (num_tokens - len(ids))][:num_tokens] for ids in found]
 
@@ -99,7 +99,9 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
     assert [measure.value for measure in row.measures] == pytest.approx(
         [expected[name][each.metric] for name, each in SETS.items()], abs=1e-4
     )
-    assert set(task.paper()) == {f"{name}, 155M" for name in PAPER} and all(list(row) == names for row in task.paper().values())
+    assert set(task.paper()) == {f"{name}, 155M" for name in SCROLLS} and all(
+        list(row) == names for row in task.paper().values()
+    )
     results = json.loads((folder / "results.json").read_text())
     assert results["settings"]["sets"] == list(SETS)
     for name, scores in expected.items():
@@ -134,7 +136,7 @@ def test_prompts_are_those_of_fine_tuning(name: str, form: type[scrolls.Scrolls]
             example = form(tokenizer, limits).example(record | {"output": "a" * 2000})
             ((begin, end),) = example.answers
             prompts.append(tokenizer.decode(example.ids[:begin]))
-        assert model.asked == [(prompts, end - begin - 1)]
+        assert model.prompts == [(prompts, end - begin - 1)]
 
 
 def test_batches(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_batches(tmp_path: Path) -> None:
     model = Reader(lambda prompt: "7" if prompt.split()[0] == "8" else prompt.split()[0])
     task = Scrolls(tmp_path, (parse_set("mine=exact_match"),), max_examples=450)
     assert evaluate(task, model).measures[0].value == pytest.approx(100 * 449 / 450)
-    sizes = [(len(texts), len(texts[0]) + 1 + num_tokens) for texts, num_tokens in model.asked]
+    sizes = [(len(texts), len(texts[0]) + 1 + num_tokens) for texts, num_tokens in model.prompts]
     assert sizes == [(129, 253), (21, 253), (108, 303), (42, 303), (92, 353), (58, 353)]
     assert all(count * size <= BATCH_TOKENS for count, size in sizes)
 
@@ -219,3 +221,110 @@ def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: d
     rows = (folder / "answers_topics.md").read_text().splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert cells == [[key, "Which topic is this?", key, key, "yes"] for key in sorted(topics)[:12]]
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> None:
+    write_set(tmp_path / "sets", name, lines())
+    predictions = tmp_path / "predictions.json"
+    predictions.write_text(json.dumps({f"q{number}": text for number, text in reversed(list(enumerate(PREDICTIONS)))}))
+    status, printed, errors = command("scores", predictions, "--scrolls", tmp_path / "sets", "--set", name)
+    assert status == 0, errors
+    first, *rows = printed.splitlines()
+    assert first == f"{name}, validation: 3 questions"
+    assert {row.split()[0]: float(row.split()[1]) for row in rows} == OFFICIAL[name]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"q0": "a", "q2": "c"}', "of 3 questions, 1 id (q1) missing: predict this set, and all of it"),
+        ('{"x": "a"}', "of 3 questions, 3 ids (q0, q1, q2) missing and 1 id (x) not in the set"),
+        (
+            '{"q0": "a", "q1": "b", "q2": "c", "w": "", "x": "", "y": "", "z": ""}',
+            "of 3 questions, 4 ids (w, x, y, ...) not in the set",
+        ),
+        ('{"q0": "a", "q1": "b", "q0": "c", "q2": "c"}', "1 id (q0) given twice: give each once"),
+        ('{"q0": "a", "q1": ["b"], "q2": 1}', "2 ids (q1, q2) whose answer is not a text: ['b']"),
+        ('["a"]', "it must be an object {id: answer}, not \"['a']\""),
+        ('{"q0": ', "not JSON (Expecting value"),
+    ],
+)
+def test_bad_predictions(content: str, message: str, command: Command, tmp_path: Path) -> None:
+    write_set(tmp_path / "sets", "qasper", lines())
+    path = tmp_path / "predictions.json"
+    path.write_text(content)
+    status, printed, errors = command("scores", path, "--scrolls", tmp_path / "sets", "--set", "qasper")
+    assert (status, printed) == (2, "") and f"{path}: {message}" in errors
+
+
+def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[str, list[int], list[str]]]:
+    found = read_set(data, "qasper", split, lambda text: [len(text)], **options)
+    return [(each.id, list(each.prompt), each.references) for each in found]
+
+
+def test_layouts(tmp_path: Path) -> None:
+    """A folder, the published archive and one without a folder in it hold the same; references are grouped."""
+    expected = [("q0", [16], REFERENCES[0]), ("q1", [16], REFERENCES[1]), ("q2", [16], REFERENCES[2])]
+    path = write_set(tmp_path / "folder", "qasper", lines())
+    path.write_text(path.read_text() + "\n")
+    assert read(tmp_path / "folder") == expected
+    for layout, member in (("published", "qasper/validation.jsonl"), ("flat", "validation.jsonl")):
+        (tmp_path / layout).mkdir()
+        with ZipFile(tmp_path / layout / "qasper.zip", "w") as archive:
+            archive.write(path, member)
+        assert read(tmp_path / layout) == expected
+    assert read(tmp_path / "folder", max_questions=2) == expected[:2]
+    with pytest.raises(
+        FileNotFoundError, match=r"expected qasper/train.jsonl in it, or qasper.zip .*/qasper.zip holds validation.jsonl"
+    ):
+        read(tmp_path / "flat", "train")
+    with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl .* holds validation.jsonl"):
+        read(tmp_path / "folder" / "qasper")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="SCROLLS publishes its sets; it is empty"):
+        read(tmp_path / "empty")
+    (tmp_path / "flat" / "qasper.zip").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"qasper.zip: corrupted .*: download it again"):
+        read(tmp_path / "flat")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "validation.jsonl is empty"),
+        ([{"id": "a", "input": "b", "output": None}], "1 id (a) without a reference: `output` must have its text"),
+        ([{"id": "a", "input": "b"}] * 2, "1 id (a) without a reference"),
+        (
+            [{"id": "a", "input": "b", "output": "c"}, {"id": "a", "input": "d", "output": "c"}],
+            "jsonl:2: id 'a' was given another",
+        ),
+        ([{"id": 1, "input": "b", "output": "c"}], "jsonl:1: 'id' is 1, not a string"),
+        ([{"pid": "a", "input": "b", "output": "c"}], "jsonl:1: 'id' is missing; the record has 'pid', 'input', 'output'"),
+        ([{"id": "a", "input": " ", "output": "c"}], "jsonl:1: `input` is empty"),
+        ([["a"]], "jsonl:1: ['a'] is not an object"),
+    ],
+)
+def test_bad_sets(rows: list[Any], message: str, tmp_path: Path) -> None:
+    write_set(tmp_path, "qasper", rows)
+    with pytest.raises(ValueError) as raised:
+        read(tmp_path)
+    assert message in str(raised.value)
+
+
+def test_the_published_test_split_has_no_references(tmp_path: Path) -> None:
+    write_set(tmp_path, "qasper", [{"id": "a", "input": "b", "output": None}], "test")
+    with pytest.raises(ValueError, match="the published test split has none, use the validation split"):
+        read(tmp_path, "test")
+    (tmp_path / "qasper" / "test.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"test.jsonl:1: malformed JSON"):
+        read(tmp_path, "test")
+
+
+def test_names_of_sets() -> None:
+    assert [parse_set(name) for name in SETS] == list(SETS.values())
+    mine = parse_set("my_set=exact_match")
+    assert (mine.name, mine.metric) == ("my_set", "exact_match")
+    for wrong in ("my_set", "quality=f1", "my_set=em", "../a=f1", "..=f1", "=f1"):
+        with pytest.raises(ValueError, match="is no set: give one of qasper, contract_nli"):
+            parse_set(wrong)

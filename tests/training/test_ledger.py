@@ -89,8 +89,10 @@ def test_another_order_is_refused(runs: Path, raw_config: dict[str, Any]) -> Non
     state = json.loads((checkpoint / "state.json").read_text())
     assert state["last_step"]["first"] == 16 and state["last_step"]["last"] == 23
     config = parse_config(state["config"], "state")
-    data, seed = open_data(config).train, config.training.seed
-    check_order(checkpoint, state, data, seed)
-    check_order(checkpoint, {}, data, seed)
+    order = open_data(config).train.order
+    check_order(checkpoint, state, order)
+    check_order(checkpoint, {}, order)
+    state["config"]["training"]["seed"] += 1
+    other = open_data(parse_config(state["config"], "state")).train.order
     with pytest.raises(ValueError, match="samples 16 to 23, of its last step, had the digest"):
-        check_order(checkpoint, state, data, seed + 1)
+        check_order(checkpoint, state, other)

@@ -1,1 +1,1 @@
-"""megatape benchmark: measurements of a machine."""
+"""megatape benchmark: speed, memory and start-up, on a CPU or a GPU (docs/benchmarks.md)."""

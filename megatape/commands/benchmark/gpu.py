@@ -20,7 +20,7 @@ class Options(CommandOptions):
 def run(options: Options) -> int:
     """Measure, print the progress."""
     if options.device == "cpu" and not options.tiny:
-        raise UserError("device cpu takes hours at these sizes: add `tiny`, or see megatape study")
+        raise UserError("device cpu takes hours at these sizes: add `tiny`, or see the other parts of megatape benchmark")
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():

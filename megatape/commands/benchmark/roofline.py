@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.study import show
+from megatape.commands.paragraphs import show
 from megatape.options import CommandOptions, option
 from megatape.plan.gpus import GPUS
 

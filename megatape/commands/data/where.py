@@ -20,14 +20,14 @@ def run(options: Options) -> int:
     """Print the document."""
     from megatape.data.shards.document_table import DocumentTables
     from megatape.data.shards.index import load_index
-    from megatape.data.training.dataset import TokenDataset
+    from megatape.data.shards.stored_split import StoredSplit
 
     index = load_index(options.directory)
     found = DocumentTables(options.directory, index, options.split).find(options.token)
-    dataset = TokenDataset(options.directory, options.split, 1)
-    tokenizer = dataset.tokenizer()
+    split = StoredSplit(options.directory, options.split)
+    tokenizer = split.tokenizer()
     begin, end = max(found.first, options.token - TEXT_TOKENS), min(found.first + found.tokens, options.token + 1 + TEXT_TOKENS)
-    ids, token = dataset.stream(begin, end), dataset.stream(options.token, options.token + 1)
+    ids, token = split.stream(begin, end), split.stream(options.token, options.token + 1)
     length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
     print(f"document:  {found.number:,} of {options.split}, {length}")
     print(f"place:     {found.place}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import SubjectOptions, check_config
-from megatape.commands.study import show
+from megatape.commands.paragraphs import show
 from megatape.options import option
 
 

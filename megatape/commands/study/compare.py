@@ -1,7 +1,7 @@
 """megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
 
 from megatape.commands.options import ConfigOptions, RunsOptions
-from megatape.commands.study import show_resumable
+from megatape.commands.paragraphs import show_resumable
 from megatape.options import Count, option
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
-from megatape.commands.study import show
+from megatape.commands.paragraphs import show
 from megatape.options import Count, option
 
 

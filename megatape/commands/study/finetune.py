@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions, OverrideOptions, RunsOptions
-from megatape.commands.study import show_resumable
+from megatape.commands.paragraphs import show_resumable
 from megatape.options import Count, option
 
 

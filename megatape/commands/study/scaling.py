@@ -1,6 +1,6 @@
 """megatape study scaling: step time by size. Takes no arguments."""
 
-from megatape.commands.study import show
+from megatape.commands.paragraphs import show
 from megatape.options import CommandOptions
 
 

@@ -4,7 +4,7 @@ With random weights: `megatape study shift --random --config configs/tape_tiny.j
 """
 
 from megatape.commands.options import SubjectOptions, check_config
-from megatape.commands.study import show
+from megatape.commands.paragraphs import show
 from megatape.options import option
 
 

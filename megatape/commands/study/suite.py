@@ -1,10 +1,16 @@
 """megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
 
-from typing import TYPE_CHECKING
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from megatape.commands.options import ImportOptions, RunsOptions
-from megatape.commands.study import show_resumable
-from megatape.options import Count, option
+from megatape.commands.paragraphs import show_resumable
+from megatape.errors import UserError
+from megatape.options import Count, Listed, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
@@ -15,18 +21,20 @@ if TYPE_CHECKING:
 class Options(RunsOptions, ImportOptions):
     """Tasks and encodings to compare, and how they are trained."""
 
-    at_most_one = (("budget", "cell", "slurm"),)
+    at_most_one = (("budget", "plan", "cell", "slurm"),)
 
     tasks: str = option(f"tasks, or all of {', '.join(SYNTHETIC_TASKS)}", "all", metavar="A,B")
     encodings: str = option(f"encodings, or all of {', '.join(ENCODINGS)}", "all", metavar="A,B")
     seeds: Count = option("runs per task and encoding", 5, metavar="S")
     size: str = option("size of models and samples: tiny for a core, small or base for a GPU", "tiny")
     budget: Count | None = option(
-        "skip what does not fit, by a timed pilot, down to a core of two tasks, four encodings and three seeds "
-        "(docs/suite.md; default: run everything)",
+        "plan what fits, by a timed pilot, down to a core of two tasks, four encodings and three seeds, print the plan and "
+        "ask before it is trained (docs/suite.md; default: run everything)",
         None,
         metavar="MINUTES",
     )
+    plan: Path | None = option("train a plan that --budget wrote, perhaps edited", None, metavar="FILE")
+    yes: bool = option("with --budget: train the plan without a question", False)
     cell: int | None = option(
         "train only the task and encoding number K, counted from 0, as the tasks of an array job do", None, metavar="K"
     )
@@ -35,7 +43,7 @@ class Options(RunsOptions, ImportOptions):
         None,
         metavar="OPTIONS",
     )
-    rates: str | None = option(
+    rates: Listed[Annotated[float, Field(gt=0, lt=1)]] | None = option(
         "learning rates, of which the best is chosen for each task and encoding on the validation split (default: the "
         "grid of the size, docs/suite.md); one alone is taken as it is",
         None,
@@ -46,14 +54,50 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> int:
     """Train and score the models, print the table."""
     from megatape.report.suite_page import write_page
-    from megatape.study.suite.plan import parse_plan
+    from megatape.study.suite.plan import parse_plan, read_plan
     from megatape.study.suite.run import suite
 
-    plan = options.fill(parse_plan)
+    if options.plan is not None:
+        if given := sorted(options.model_fields_set & {"tasks", "encodings", "seeds", "size", "rates"}):
+            raise UserError(f"{given[0]}: the file of `plan` has its own: remove one of them")
+        plan = read_plan(options.plan)
+    else:
+        plan = options.fill(parse_plan)
+    if options.budget is not None:
+        confirmed = _confirm(options, plan, options.budget)
+        if confirmed is None:
+            print("nothing was trained")
+            return 0
+        plan = confirmed
     if options.slurm is not None:
         return _submit(options, plan, options.slurm)
     study = options.fill(suite, plan=plan, command=options.typed, write_page=write_page, only=options.cell)
     return show_resumable(study)
+
+
+def _confirm(options: Options, asked: "Plan", minutes: float) -> "Plan | None":
+    """Print the plan that fits. Returns it, as the user may have edited it, or None if the user does not confirm it.
+
+    Raises UserError if there is nobody to ask.
+    """
+    from megatape.study.suite.pilot import PLAN, propose
+    from megatape.study.suite.plan import read_plan
+
+    plan, text = propose(asked, options.out, minutes, options.jobs)
+    file = options.out / PLAN
+    print(f"{text}\n", flush=True)
+    if options.yes:
+        return plan
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(
+            f"nothing was trained: train the plan by {options.typed} --yes; or edit {file} and give `plan` {file} in place of "
+            "`budget`"
+        )
+    print(f"It is in {file}: edit it if you like.")
+    answer = ""
+    with suppress(EOFError):  # Ctrl-D
+        answer = input("Train it? [y/N] ")
+    return read_plan(file) if answer.strip().lower() in ("y", "yes") else None
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> int:
@@ -62,8 +106,8 @@ def _submit(options: Options, plan: "Plan", sbatch: str) -> int:
 
     words = ["study", "suite", "--tasks", options.tasks, "--encodings", options.encodings, "--seeds", str(options.seeds)]
     words += ["--size", options.size, "--out", str(options.out.absolute()), "--jobs", str(options.jobs)]
-    for name, value in (("--rates", options.rates), ("--launcher", options.launcher)):
-        words += [name, value] if value else []
+    words += ["--rates", ",".join(map(str, options.rates))] if options.rates else []
+    words += ["--launcher", options.launcher] if options.launcher else []
     job = submit_array(words, "--cell", len(plan.pairs), options.out, "suite", sbatch)
     logs, table = RunFolder(options.out).job_logs, options.out / "suite.md"
     print(f"job {job}, {len(plan.pairs)} tasks; logs: {logs}; when all have ended: {table}")

@@ -1,14 +1,15 @@
 """Conversations, of which every message of the assistant is learned.
 
-A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. What stands around the
-messages is up to the chat template of the tokenizer (chat_template.py), or to a plain one where it has none.
+A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The chat template of
+the tokenizer (chat_template.py) writes the text around the messages, or a plain one if it has none.
 """
 
 from collections import Counter
 from typing import Any
 
-from megatape.data.finetuning.chat_template import ChatTemplate, Message, Tokens
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits
+from megatape.data.finetuning.chat_renderer import Message
+from megatape.data.finetuning.chat_template import ChatTemplate, ConversationTokens
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError
@@ -21,12 +22,8 @@ class Chat(Format):
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
-        for option, value in (
-            ("max_prompt_tokens", limits.max_prompt),
-            ("max_answer_tokens", limits.max_answer),
-            ("truncation", limits.truncation),
-        ):
-            if value is not None:
+        for option, value in limits.options.items():
+            if option != "sequence_length":
                 raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
         self._template = None
         if isinstance(tokenizer, JsonTokenizer) and tokenizer.chat_template is not None:
@@ -38,14 +35,14 @@ class Chat(Format):
     def example(self, record: dict[str, Any]) -> Example:
         messages = read_messages(record)
         if not any(message["role"] == "assistant" for message in messages):
-            raise Dropped("conversation without an assistant")
+            raise RecordDropped("conversation without an assistant")
         if any(message["role"] == "assistant" and not message["content"].strip() for message in messages):
-            raise Dropped("empty answer")
+            raise RecordDropped("empty answer")
         tokens = self._template.tokens(messages) if self._template else plain_tokens(messages, self.tokenizer)
         limit = self.limits.sequence_length + 1
         answers = [answer for answer in tokens.answers if answer[1] <= limit]
         if not answers:
-            raise Dropped("first exchange longer than a sequence")
+            raise RecordDropped("first exchange longer than a sequence")
         counts = Counter[str]()
         if cut := len(tokens.answers) - len(answers):
             lost = tokens.answers[-1][1] - answers[-1][1]
@@ -76,7 +73,7 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
+def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> ConversationTokens:
     r"""`<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
     ids, answers = list(tokenizer.begin), []
     context = ""
@@ -89,4 +86,4 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> Tokens:
             context = ""
         else:
             context += f"{message['role'].title()}: {message['content']}\n"
-    return Tokens(ids, answers)
+    return ConversationTokens(ids, answers)

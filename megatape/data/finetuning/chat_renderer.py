@@ -18,7 +18,7 @@ from megatape.errors import RecordError, UserError
 from megatape.units import format_bytes
 
 Message = dict[str, str]  # role and content
-Places = list[tuple[int, int]]
+Spans = list[tuple[int, int]]  # characters [begin, end) of each answer
 
 MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
 MAX_MEMORY = 4 * 2**30  # bytes
@@ -36,7 +36,7 @@ class ChatRenderer:
     _process: BaseProcess | None = None
     _pipe: "Connection[Any, Any]"
 
-    def render(self, origin: str, template: str, variables: dict[str, str], messages: list[Message]) -> tuple[str, Places]:
+    def render(self, origin: str, template: str, variables: dict[str, str], messages: list[Message]) -> tuple[str, Spans]:
         """Render a conversation.
 
         Args:
@@ -46,7 +46,7 @@ class ChatRenderer:
             messages: The conversation.
 
         Returns:
-            The text, and where in it each answer begins and ends.
+            The text, and the span of each answer in it.
 
         Raises:
             NotJinja: The template does not compile.
@@ -77,15 +77,15 @@ class ChatRenderer:
             )
         if isinstance(answer, UserError):
             raise answer
-        text, places = answer
-        return text, places
+        text, spans = answer
+        return text, spans
 
 
 renderer = ChatRenderer()
 
 
 def _serve(pipe: "Connection[Any, Any]") -> None:
-    """Render what comes until nobody is left to ask."""
+    """Render conversations until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends this process
     from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
@@ -98,22 +98,22 @@ def _serve(pipe: "Connection[Any, Any]") -> None:
             return
         _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds)
         _limit(resource.RLIMIT_DATA, max_memory)
-        answer: tuple[str, Places] | UserError | MemoryError
+        answer: tuple[str, Spans] | UserError | MemoryError
         try:
-            answer = _places(partial(render_jinja_template, chat_template=template, **variables), template, messages, max_text)
+            answer = _spans(partial(render_jinja_template, chat_template=template, **variables), template, messages, max_text)
         except MemoryError:
             answer = MemoryError()
         except TemplateSyntaxError as error:
             answer = NotJinja(f"line {error.lineno}: {error}")
         except ValueError as error:
             answer = RecordError(str(error))
-        except Exception as error:  # noqa: BLE001 (whatever a template raises)
+        except Exception as error:  # noqa: BLE001 (a template may raise any)
             answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
         pipe.send(answer)
 
 
-def _places(render: Any, template: str, messages: list[Message], max_text: int) -> tuple[str, Places]:
-    """The rendered conversation, and where in it each answer begins and ends. Raises MemoryError if it is too long."""
+def _spans(render: Any, template: str, messages: list[Message], max_text: int) -> tuple[str, Spans]:
+    """The rendered conversation, and the span of each answer in it. Raises MemoryError if it is too long."""
     marked = GENERATION.search(template) is not None
     (text,), found = render([messages], return_assistant_tokens_mask=marked)
     if len(text) > max_text:
@@ -122,7 +122,7 @@ def _places(render: Any, template: str, messages: list[Message], max_text: int) 
         if not found[0]:
             raise RecordError("the chat template marks nothing of this conversation by {% generation %}")
         return text, found[0]
-    places = []
+    spans = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
@@ -132,8 +132,8 @@ def _places(render: Any, template: str, messages: list[Message], max_text: int) 
                     f"the chat template writes message {index + 1}, or one before it, differently in the whole "
                     "conversation, so its place is unknown: use a template that marks answers by {% generation %}"
                 )
-            places.append((len(prompt), len(answered)))
-    return text, places
+            spans.append((len(prompt), len(answered)))
+    return text, spans
 
 
 def _limit(kind: int, most: int) -> None:

@@ -1,4 +1,8 @@
-"""The chat template that an adopted tokenizer brings along, run as transformers runs it: by Jinja, in its sandbox."""
+"""The chat template of an imported tokenizer, rendered by transformers in Jinja's sandbox.
+
+The mask of answers that transformers' apply_chat_template returns does not suffice: it needs a
+template with marks, and does not tell whether generation would give the same tokens before an answer.
+"""
 
 from dataclasses import dataclass
 
@@ -10,8 +14,13 @@ PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", 
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """The tokens of a conversation. answers: [begin, end) of each answer in them."""
+class ConversationTokens:
+    """The tokens of a conversation.
+
+    Attributes:
+        ids: All tokens.
+        answers: [begin, end) of each answer in them.
+    """
 
     ids: list[int]
     answers: list[tuple[int, int]]
@@ -20,12 +29,16 @@ class Tokens:
 class ChatTemplate:
     """Makes tokens of conversations.
 
-    Where an answer lies follows from the template's own {% generation %} marks, or else from rendering the conversation up to
-    the answer, once as the prompt of the answer and once with it. Each of these must be the beginning of the whole
-    conversation, as text and as tokens: so the model learns each answer behind the very tokens that generation would give it.
+    The position of an answer follows from the template's own {% generation %} marks, or else from rendering the conversation
+    up to the answer, once as the prompt of the answer and once with it. Each of these must be the beginning of the whole
+    conversation, as text and as tokens: so the model learns each answer after the very tokens that generation would give it.
     An answer ends with the first token after its text at which generation stops.
 
-    Attributes: notes, for the user. Raises UserError for a template that is not Jinja.
+    Attributes:
+        notes: For the user.
+
+    Raises:
+        UserError: The template is not Jinja.
     """
 
     def __init__(self, tokenizer: JsonTokenizer, template: str) -> None:
@@ -40,7 +53,7 @@ class ChatTemplate:
                 f"{tokenizer.chat_template_origin}: the chat template is not Jinja ({error}): copy the file again"
             ) from None
         except RecordError:
-            return  # templates may refuse a conversation, which is told of each that they do
+            return  # templates may refuse a conversation; each refused record is reported
         last = probe.ids[probe.answers[-1][1] - 1]
         if last not in tokenizer.stop_ids:
             stops = ", ".join(repr(tokenizer.piece(token)) for token in tokenizer.stop_ids)
@@ -49,19 +62,19 @@ class ChatTemplate:
                 "name the token that ends answers in eos_token_id of generation_config.json beside the tokenizer"
             )
 
-    def tokens(self, messages: list[Message]) -> Tokens:
+    def tokens(self, messages: list[Message]) -> ConversationTokens:
         """The tokens of a conversation, up to its last answer. Raises RecordError for one whose answers have no exact place."""
         for number, message in enumerate(messages, start=1):
             for text in self._tokenizer.special_texts:
                 if text in message["content"]:
                     raise RecordError(f"message {number} has the special token {text!r}, which would be one: remove it")
         origin = self._tokenizer.chat_template_origin
-        text, places = renderer.render(origin, self._template, self._variables, messages)
+        text, spans = renderer.render(origin, self._template, self._variables, messages)
         ids = self._tokenizer.encode_rendered(text)
-        answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in places]
+        answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in spans]
         if any(not 0 < begin < end for begin, end in answers):
             raise RecordError("the chat template writes nothing for an answer, or nothing before it")
-        return Tokens(ids, [self._with_stop(ids, begin, end) for begin, end in answers])
+        return ConversationTokens(ids, [self._with_stop(ids, begin, end) for begin, end in answers])
 
     def _prefix(self, ids: list[int], text: str) -> int:
         """The number of tokens of the beginning of a rendered conversation that has these tokens."""
@@ -75,8 +88,8 @@ class ChatTemplate:
 
     def _with_stop(self, ids: list[int], begin: int, end: int) -> tuple[int, int]:
         """An answer up to its last stop token, or with the one that follows it."""
-        stops = set(self._tokenizer.stop_ids)
-        inside = [place for place in range(begin, end) if ids[place] in stops]
+        stops = self._tokenizer.stop_ids
+        inside = [index for index in range(begin, end) if ids[index] in stops]
         if inside:
             return begin, inside[-1] + 1
         return begin, end + (end < len(ids) and ids[end] in stops)

@@ -1,4 +1,4 @@
-"""What a format of fine-tuning data is, how long its examples may be, and what it makes of a record."""
+"""The interface of fine-tuning formats: from a record to an example within limits."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,18 +11,19 @@ from megatape.errors import RecordError, UserError
 Truncation = Literal["end", "middle"]
 
 
-class Dropped(RecordError):
-    """A record that is as the format has it, but gives no example. The message is the reason, the same for all of its kind."""
+class RecordDropped(RecordError):
+    """A record of the format that gives no example. The message is the reason, the same for all of its kind."""
 
 
 @dataclass(frozen=True)
 class Example:
     """One example.
 
-    ids      all tokens
-    answers  [begin, end) of each answer in them, its end token included; the last one ends the example
-    prompt   text of the prompt, or its start: examples with the same are kept in one split
-    counts   what was cut, by what a person reads
+    Attributes:
+        ids: All tokens.
+        answers: [begin, end) of each answer in them, its end token included; the last one ends the example.
+        prompt: Text of the prompt, or its start: examples with the same are kept in one split.
+        counts: Numbers of things that were cut, by their name in reports.
     """
 
     ids: list[int]
@@ -33,14 +34,16 @@ class Example:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long examples may be, in tokens.
+    """Lengths of examples, in tokens. None: the format's own limit.
 
-    sequence_length  N: an example has at most N + 1, because its last token is only a target
-    max_prompt       of the prompt; None: as the format has it
-    max_answer       of the answer without its end token; None: as the format has it
-    truncation       what prompts lose that are too long: their end, or their middle; None: as the format has it
+    Attributes:
+        sequence_length: N: an example has at most N + 1, because its last token is only a target.
+        max_prompt: Of the prompt.
+        max_answer: Of the answer without its end token.
+        truncation: Part that is cut from prompts that are too long.
 
-    Raises UserError for lengths below 1.
+    Raises:
+        UserError: A length is below 1.
     """
 
     sequence_length: int
@@ -49,20 +52,29 @@ class Limits:
     truncation: Truncation | None = None
 
     def __post_init__(self) -> None:
-        for option, value in (
-            ("sequence_length", self.sequence_length),
-            ("max_prompt_tokens", self.max_prompt),
-            ("max_answer_tokens", self.max_answer),
-        ):
-            if value is not None and value < 1:
+        for option, value in self.options.items():
+            if isinstance(value, int) and value < 1:
                 raise UserError(f"{option} is {value}: give at least 1")
+
+    @property
+    def options(self) -> dict[str, int | Truncation]:
+        """The limits that are set, by the command's option."""
+        limits = {"max_prompt_tokens": self.max_prompt, "max_answer_tokens": self.max_answer, "truncation": self.truncation}
+        return {"sequence_length": self.sequence_length} | {name: value for name, value in limits.items() if value is not None}
 
 
 class Format(ABC):
     """From records to examples. To add one, write a subclass and its line in megatape/registry.py.
 
-    tokenizer: that of the model. Raises UserError if tokenizer, limits and format do not fit together.
-    Attributes: notes, what a user should know about how examples are made.
+    Args:
+        tokenizer: Of the model.
+        limits: Of examples.
+
+    Attributes:
+        notes: For the user, about how examples are made.
+
+    Raises:
+        UserError: Tokenizer, limits and format do not fit together.
     """
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
@@ -75,7 +87,7 @@ class Format(ABC):
 
         Raises:
             RecordError: The record is not of the format.
-            Dropped: The record gives no example.
+            RecordDropped: The record gives no example.
         """
 
 

@@ -1,20 +1,17 @@
 """From files of records to a data directory of examples: all or nothing."""
 
-import hashlib
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits
+from megatape.data.finetuning.example_folder import ExampleFolder
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.io.records import RecordCounts, check_max_record_bytes, read_records
 from megatape.data.io.remote import find_files
-from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
-from megatape.data.shards.writer import SplitWriter, check_share, entropy, split_of
+from megatape.data.shards.index import Index
+from megatape.data.shards.writer import check_share, split_of
 from megatape.data.sources.limits import MAX_RECORD_BYTES
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
@@ -28,13 +25,16 @@ KIND = "finetuning"
 class ExampleSource:
     """Where examples come from, and how long they may be.
 
-    format            a name of FORMATS
-    inputs            files and folders of lines of JSON
-    validation        those of the validation split; empty: a share of `inputs`
-    validation_share  which share; examples with the same prompt are kept together
-    max_record_bytes  longer lines are skipped
+    Attributes:
+        format: A name of FORMATS.
+        inputs: Files and folders of lines of JSON.
+        validation: Those of the validation split; empty: a share of `inputs`.
+        limits: Of an example.
+        validation_share: Which share; examples with the same prompt are kept together.
+        max_record_bytes: Longer lines are skipped.
 
-    Raises UserError for a share of nothing or of everything.
+    Raises:
+        UserError: The share is nothing or everything.
     """
 
     format: str
@@ -51,26 +51,19 @@ class ExampleSource:
 
     def describe(self) -> dict[str, Any]:
         """What the index records."""
-        limits = {
-            "sequence_length": self.limits.sequence_length,
-            "max_prompt_tokens": self.limits.max_prompt,
-            "max_answer_tokens": self.limits.max_answer,
-            "truncation": self.limits.truncation,
-        }
-        found: dict[str, Any] = {"kind": KIND, "format": self.format, "inputs": list(self.inputs)}
-        if self.validation:
-            found["validation"] = list(self.validation)
-        return found | {name: value for name, value in limits.items() if value is not None}
+        validation = {"validation": list(self.validation)} if self.validation else {}
+        return {"kind": KIND, "format": self.format, "inputs": list(self.inputs)} | validation | self.limits.options
 
 
 @dataclass
 class ExampleCounts(RecordCounts):
-    """What was read so far.
+    """Records and examples so far.
 
     Attributes:
-        cut: by what was cut.
-        dropped: records by why they give no example.
-        first_dropped: the place of the first of each.
+        examples: Number of examples.
+        cut: By the name in Example.counts.
+        dropped: Records by the reason of RecordDropped.
+        first_dropped: File and line of the first record of each reason.
     """
 
     examples: int = 0
@@ -78,9 +71,9 @@ class ExampleCounts(RecordCounts):
     dropped: Counter[str] = field(default_factory=Counter)
     first_dropped: dict[str, str] = field(default_factory=dict)
 
-    def add_dropped(self, place: str, reason: str) -> None:
+    def add_dropped(self, record_location: str, reason: str) -> None:
         self.dropped[reason] += 1
-        self.first_dropped.setdefault(reason, place)
+        self.first_dropped.setdefault(reason, record_location)
 
     def recorded(self) -> dict[str, int]:
         """What the index keeps."""
@@ -93,76 +86,38 @@ class ExampleCounts(RecordCounts):
 def prepare_examples(
     source: ExampleSource, output: Path, tokenizer: Tokenizer, progress: Callable[[ExampleCounts, int], None]
 ) -> tuple[Index, ExampleCounts, list[str]]:
-    """Writes the examples of `source` as the data directory `output`. Returns its index, the counts and the format's notes.
+    """Write a data directory of examples, or nothing if an error is raised.
 
-    Calls `progress` with the counts and the number of tokens so far. Raises UserError, FileNotFoundError, or FileExistsError
-    if `output` exists; then nothing is left.
+    Args:
+        source: Of the records.
+        output: The data directory.
+        tokenizer: Of the model.
+        progress: Called with the counts and the number of tokens so far.
+
+    Returns:
+        The index, the counts, and the notes of the format.
+
+    Raises:
+        UserError, FileNotFoundError: The records or the format do not fit.
+        FileExistsError: `output` exists.
     """
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
     counts, num_tokens = ExampleCounts(), 0
     with new_folder(output) as directory:
-        writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
+        folder = ExampleFolder(directory, tokenizer)
         for split, example in _examples(source, form, counts):
-            writers[split].add(example)
+            folder.add(split, example)
             num_tokens += len(example.ids)
             counts.examples += 1
             counts.cut += example.counts
             if counts.examples % 100 == 0:
                 progress(counts, num_tokens)
         progress(counts, num_tokens)
-        for split, writer in writers.items():
-            if not writer.examples:
-                raise UserError(_nothing(split, source, counts))
-        written = {split: writer.close() for split, writer in writers.items()}
-        index = build_index(
-            directory,
-            tokenizer,
-            source=source.describe(),
-            validation_share=0.0 if source.validation else source.validation_share,
-            splits={split: content for split, (content, _) in written.items()},
-            answers={split: answers for split, (_, answers) in written.items()},
-            counts=counts.recorded(),
-        )
+        if empty := folder.empty_split():
+            raise UserError(_nothing(empty, source, counts))
+        share = 0.0 if source.validation else source.validation_share
+        index = folder.close(source.describe(), share, counts.recorded())
     return index, counts, form.notes
-
-
-class ExampleWriter:
-    """Collects the examples of a split: tokens in shards as of any data, and which of them are answers.
-
-    examples: how many there are.
-    """
-
-    def __init__(self, directory: Path, split: str, tokenizer: Tokenizer) -> None:
-        self._path = directory / f"{split}-answers.npy"
-        self._tokens = SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id)
-        self._answers: list[tuple[int, int, int]] = []
-        self._learned = np.zeros(tokenizer.vocab_size, np.int64)  # how often each token is a target
-        self._num_tokens = self._longest = self.examples = 0
-
-    def add(self, example: Example) -> None:
-        """Append an example."""
-        ids = np.array(example.ids)
-        for begin, end in example.answers:
-            self._answers.append((self.examples, self._num_tokens + begin, self._num_tokens + end))
-            np.add.at(self._learned, ids[begin:end], 1)
-        self._tokens.add(ids, text_bytes=0)
-        self._num_tokens += ids.size
-        self._longest = max(self._longest, ids.size)
-        self.examples += 1
-
-    def close(self) -> tuple[Split, Answers]:
-        """Write the rest and return the split's parts of the index."""
-        stream = io.BytesIO()
-        np.lib.format.write_array(stream, np.array(self._answers, np.int64), version=(1, 0), allow_pickle=False)
-        self._path.write_bytes(stream.getvalue())
-        return self._tokens.close(), Answers(
-            file=self._path.name,
-            sha256=hashlib.sha256(stream.getvalue()).hexdigest(),
-            examples=self.examples,
-            tokens=int(self._learned.sum()),
-            longest=self._longest,
-            unigram_entropy=entropy(self._learned),
-        )
 
 
 def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Iterator[tuple[str, Example]]:
@@ -170,24 +125,25 @@ def _examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Ite
     files = [(path, None) for path in find_files(source.inputs, "*.jsonl", "*.jsonl.gz")]
     held_out = [(path, "validation") for path in find_files(source.validation, "*.jsonl", "*.jsonl.gz", option="validation")]
     for path, split in [*files, *held_out]:
-        for place, record in read_records(path, source.max_record_bytes, counts):
+        for location, record in read_records(path, source.max_record_bytes, counts):
             try:
                 if not isinstance(record, dict):
                     raise RecordError(f"{record!r:.40} is not an object")
                 example = form.example(record)
-            except Dropped as reason:
-                counts.add_dropped(place, str(reason))
+            except RecordDropped as reason:
+                counts.add_dropped(location, str(reason))
             except RecordError as error:
-                counts.add_bad(place, str(error))
+                counts.add_bad(location, str(error))
             except UserError as error:  # not of this record alone
-                raise UserError(f"{place}: {error}") from None
+                raise UserError(f"{location}: {error}") from None
             else:
                 yield split or ("train" if source.validation else split_of(example.prompt, source.validation_share)), example
 
 
 def _nothing(split: str, source: ExampleSource, counts: ExampleCounts) -> str:
     seen = f"{counts.examples} examples, {sum(counts.dropped.values())} records dropped, {counts.bad} bad"
-    places = counts.bad_examples[:1] + [f"{place}: {reason}" for reason, place in counts.first_dropped.items()][:1]
-    told = f"; the first: {'; '.join(places)}" if places else ""
+    first = counts.bad_examples[:1] + [f"{location}: {reason}" for reason, location in counts.first_dropped.items()][:1]
+    if first:
+        seen += f"; the first: {'; '.join(first)}"
     share = "" if source.validation else f", or change --validation-share {source.validation_share}"
-    return f"the {split} split got no example ({seen}{told}): give more or other records{share}"
+    return f"the {split} split got no example ({seen}): give more or other records{share}"

@@ -1,10 +1,10 @@
-"""Examples of a prompt and an answer, with tokens of their own, and what is cut from those that are too long."""
+"""Examples of a prompt and an answer, which are tokenized separately and cut to the limits."""
 
 from abc import abstractmethod
 from collections import Counter
 from typing import Any, ClassVar
 
-from megatape.data.finetuning.format import Dropped, Example, Format, Limits, Truncation
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped, Truncation
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
@@ -16,13 +16,13 @@ class PromptFormat(Format):
     are made without it.
 
     Answers are cut at their end to `max_answer`. Prompts are cut to `max_prompt` and to the room that the answer leaves, where
-    truncation says; the middle is what lies between the first and the last tokens, which are half of the room each unless
-    `instruction` says how many are the last.
+    truncation says; `middle` keeps the first and the last tokens, half of the room each, or as last ones those of
+    `instruction`.
     """
 
     truncation: ClassVar[Truncation] = "middle"
     max_answer: ClassVar[int | None] = None
-    instruction: ClassVar[str] = ""  # what every prompt ends with
+    instruction: ClassVar[str] = ""  # end of every prompt
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
@@ -56,7 +56,7 @@ class PromptFormat(Format):
         prompt, answer = self.texts(record)
         for name, text in (("prompt", prompt), ("answer", answer)):
             if not text or text.isspace():
-                raise Dropped(f"empty {name}")
+                raise RecordDropped(f"empty {name}")
         tokenizer, counts = self.tokenizer, Counter[str]()
         answer_ids = tokenizer.encode(answer)
         kept = answer_ids[: self._max_answer]
@@ -65,7 +65,7 @@ class PromptFormat(Format):
         if self._max_prompt is not None:
             room = min(room, self._max_prompt)
         if room < self._least:
-            raise Dropped("answer that leaves no room for a prompt")
+            raise RecordDropped("answer that leaves no room for a prompt")
         whole = self._whole(prompt)
         ids = self._cut(whole, room)
         for name, cut in (("prompts", len(whole) - len(ids)), ("answers", len(answer_ids) - len(kept))):

@@ -1,4 +1,4 @@
-"""What a data directory of prompts and answers holds, and what preparation cut: for people."""
+"""The content of a data directory of prompts and answers, and the counts of its preparation, as text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from megatape.targets import target_mask
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
-    """A few lines. Sequences are of the length that was given to the preparation."""
+    """Yields lines. Sequences have the length that was given to the preparation."""
     length = index.source["sequence_length"]
     for name, answers in index.answers.items():
         tokens = index.splits[name].tokens

@@ -14,7 +14,7 @@ MAX_WORDS = 20_000  # of an input, before it is tokenized: books have ten times 
 
 
 class Scrolls(PromptFormat):
-    """What both kinds of task share."""
+    """Prompts of both kinds of task."""
 
     def separator(self) -> list[int]:
         return self.tokenizer.begin or self.tokenizer.encode("\n")

@@ -1,4 +1,8 @@
-"""Files named by a path or a URL: found, sized, opened and copied in one way, by fsspec."""
+"""Files named by a path or a URL: found, sized, opened and copied in one way, by fsspec.
+
+Folders are walked by hand, over fsspec's listing of each: its own walk follows the links of a web page to the folders above,
+skips folders that fail, or repeats the whole walk for one of them.
+"""
 
 import io
 import re
@@ -12,7 +16,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
-from megatape.data.io.remote_file import USUAL, Attempts, RemoteFile, Retries, file_system, is_http, within
+from megatape.data.io.remote_file import DEFAULT_RETRIES, Attempts, RemoteFile, Retries, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -31,14 +35,14 @@ def is_url(name: str) -> bool:
     return URL.match(name) is not None
 
 
-def open_file(name: str, retries: Retries = USUAL) -> BinaryIO:
+def open_file(name: str, retries: Retries = DEFAULT_RETRIES) -> BinaryIO:
     """A file to read, which can seek. Raises OSError, when it is opened or read, and as `find_files` does."""
     if path := _local(name):
         return path.open("rb")
     return cast(BinaryIO, io.BufferedReader(RemoteFile(name, retries), BUFFER_BYTES))
 
 
-def copy_file(name: str, path: Path, retries: Retries = USUAL, size: int | None = None) -> None:
+def copy_file(name: str, path: Path, retries: Retries = DEFAULT_RETRIES, size: int | None = None) -> None:
     """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
 
     size: in bytes, that it must have; None: any.
@@ -63,7 +67,7 @@ class FileState(NamedTuple):
     version: str
 
 
-def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileState]:
+def file_states(names: Sequence[str], retries: Retries = DEFAULT_RETRIES) -> list[FileState]:
     """States of files. Raises OSError."""
 
     def state(name: str) -> FileState:
@@ -80,7 +84,7 @@ def file_states(names: Sequence[str], retries: Retries = USUAL) -> list[FileStat
 
 
 def find_files(
-    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", retries: Retries = USUAL
+    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", retries: Retries = DEFAULT_RETRIES
 ) -> list[str]:
     """The given files, and those in the given folders that match, sorted by path within each.
 
@@ -172,7 +176,7 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool, retries: Re
         return [url]
     found, folders = [], [path]
     matches = _matcher(patterns)
-    while folders:  # fsspec's own walk leaves out folders that fail
+    while folders:
         folder = folders.pop()  # the deepest: one that contains itself is noticed at once
         if folder.count("/") - path.count("/") > MAX_DEPTH:
             raise UserError(

@@ -1,8 +1,9 @@
 """A file at a URL as a stream that survives its server's failures.
 
-What is read is that file from its first to its last byte, or an error. Whatever interrupts the stream (a reset, a server that
-is busy or silent, a body that ends early), it goes on at the byte that comes next, after a wait. A server that cannot begin
-there is read from the start again up to it, and a file that has changed meanwhile is refused.
+It gives the file from its first to its last byte, or an error. After any interruption (a reset, a server that is busy or
+silent, a body that ends early) it resumes at the next byte, after a wait. A server that cannot begin there is read from the
+start again up to it, and a file that has changed in between is refused. fsspec opens the connections; its files do not resume
+or refuse so, which is why this stream is kept by hand.
 """
 
 import io
@@ -31,9 +32,11 @@ FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryErr
 class Retries:
     """How long a server may fail.
 
-    count: failures without PROGRESS_BYTES in between, of which one more is an error. wait, longest_wait: seconds before the
-    first new attempt, twice as many before each further one. timeout: seconds of silence that are a failure, and of waiting for
-    fewer than SLOW_BYTES.
+    Attributes:
+        count: Number of failures without PROGRESS_BYTES in between; one more is an error.
+        wait: Seconds before the first new attempt, twice as many before each further one.
+        longest_wait: Most seconds before an attempt.
+        timeout: Seconds of silence that are a failure, and of waiting for fewer than SLOW_BYTES.
     """
 
     count: int = 7
@@ -42,7 +45,7 @@ class Retries:
     timeout: float = 60.0
 
 
-USUAL = Retries()
+DEFAULT_RETRIES = Retries()
 
 
 class RemoteError(PathError):

@@ -20,7 +20,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit import Progress
-from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS, LeaseTimeouts
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
 from megatape.data.shards.writer import check_share
 from megatape.data.sources.source import CorpusCounts
@@ -29,6 +29,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import PathError, UserError, path_errors
 from megatape.files import check_absent
 from megatape.imports import given, import_given
+from megatape.runtime.lease import LeaseTimeouts
 
 REPORTS = 0.5  # seconds between the reports of a worker
 POLL = 0.2  # seconds between looks at workers that report nothing

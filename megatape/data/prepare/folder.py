@@ -23,7 +23,7 @@ import numpy as np
 
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.unit import SUMMARY, Summary
-from megatape.data.prepare.unit_lease import LeaseTimeouts, UnitLease
+from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import INDEX_FILE, SPLITS, Index, Split, build_index, load_index
 from megatape.data.shards.writer import entropy
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
@@ -32,6 +32,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.files import as_type, check_absent, read_json, sync, write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, read_holder
+from megatape.runtime.lease import LeaseTimeouts
 
 PLAN = "plan.json"
 

@@ -27,7 +27,7 @@ from megatape.files import temporary_name, write_atomically
 
 LOG = logging.getLogger(__name__)
 
-FIRST, LAST = "verdicts", "tokens"  # passes over the source
+FIRST, LAST = "decisions", "tokens"  # passes over the source
 Report = Callable[[int, str, Progress], None]  # number of a unit, pass, work done on it so far
 
 
@@ -96,7 +96,7 @@ class Preparation:
     def _each(
         self, step: str, is_done: Callable[[int], bool], work: Callable[[int, UnitLease], None], count: int | None = None
     ) -> None:
-        """Process unclaimed units until all are finished. count: number of parts of the step; None: the units."""
+        """Process free units until all are finished. count: number of parts of the step; None: the units."""
         numbers = range(len(self.units) if count is None else count)
         while left := [number for number in numbers if not is_done(number)]:
             worked, names = False, {number: f"{unit_name(number)}{step and '.'}{step}" for number in left}

@@ -4,7 +4,6 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,9 +132,9 @@ class UnitWriter:
         tables = {split: writer.close() for split, writer in self._tables.items()}
         token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
         np.savez_compressed(self._folder / TOKEN_COUNTS, **token_counts)
-        everything = deepcopy(counts)
-        everything.add(self.counts)
-        summary = Summary(splits, tables, everything)
+        summary = Summary(splits, tables, CorpusCounts())
+        summary.counts.add(counts)
+        summary.counts.add(self.counts)
         (self._folder / SUMMARY).write_text(json.dumps(asdict(summary)), encoding="utf-8")
 
 

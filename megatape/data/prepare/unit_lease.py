@@ -8,29 +8,12 @@ runtime/lease.py is for what only one process may do.
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.runtime.holder import HeartbeatMonitor, read_holder, this_process
+from megatape.runtime.lease import LeaseTimeouts
 
-
-@dataclass(frozen=True)
-class LeaseTimeouts:
-    """Times in seconds.
-
-    Attributes:
-        heartbeat_interval: Time between heartbeats.
-        expiry: Time without a heartbeat, as another process sees it, after which the lease of a process that is stopped or on
-            another machine is void; NFS shows changes up to 60 s late.
-        poll_interval: Time between looks at the work of other processes.
-    """
-
-    heartbeat_interval: float = 10.0
-    expiry: float = 120.0
-    poll_interval: float = 1.0
-
-
-DEFAULT_TIMEOUTS = LeaseTimeouts()
+DEFAULT_TIMEOUTS = LeaseTimeouts(expiry=120.0)  # `settle` is for leases that exclude others
 
 
 class UnitLease:

@@ -20,8 +20,8 @@ class CacheFolder:
     """A folder of copies, of limited size.
 
     Attributes:
-        root: on a local disk, where file locks and renaming work.
-        max_bytes: of all copies there, without those that are being made; None: any number.
+        root: Folder on a local disk, where file locks and renaming work.
+        max_bytes: Total size of completed copies; None: any number.
     """
 
     root: Path
@@ -49,8 +49,12 @@ class CacheFolder:
 class ShardCache:
     """Copies of the shards of a data directory, in a folder named after a hash of its index.
 
-    The ranks of a node share it: the first one that needs a shard copies it while the others wait. origin: path or URL of the
-    data directory.
+    The ranks of a node share it: the first one that needs a shard copies it while the others wait.
+
+    Args:
+        cache: Folder of all copies.
+        origin: Path or URL of the data directory.
+        index: Its index.
     """
 
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
@@ -76,10 +80,10 @@ class ShardCache:
     def expect(self, shards: Sequence[Shard]) -> None:
         """Let a thread copy these shards, in this order, instead of those that were expected before.
 
-        An error is nobody's here: `local` meets it again when the shard is needed.
+        Errors of the thread are ignored; `local` raises them when the shard is needed.
         """
         self._expected = list(shards)
-        for shard in shards:  # what makes room for the others is not among them
+        for shard in shards:  # protect them from eviction
             self._used(shard)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._fetch, name="shards", daemon=True)
@@ -123,7 +127,7 @@ class ShardCache:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold the lock in the file `path`. wait: until others release it; otherwise BlockingIOError if they have it."""
+    """Hold the lock in the file `path`. wait: block until acquired; otherwise raise BlockingIOError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

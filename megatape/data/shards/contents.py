@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.shards.document_table import DocumentTables, lengths_by_end
+from megatape.data.shards.document_table import DocumentTables
 from megatape.data.shards.index import SPLITS, DocumentCounts, Index, check_ledger, load_index
-from megatape.data.shards.reader import SplitReader
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
 NUM_SAMPLES = 3  # of each split
@@ -27,7 +26,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TokenPreview:
     """The beginning of a document. place, url: where it is from; empty if the directory does not tell."""
 
     split: str
@@ -54,7 +53,7 @@ class Contents:
     ledger: dict[str, DocumentCounts]
     total: DocumentCounts | None
     lengths: dict[str, list[Bin]]
-    samples: list[Sample]
+    samples: list[TokenPreview]
 
 
 @path_errors()
@@ -66,7 +65,7 @@ def read_contents(directory: Path) -> Contents:
     index = load_index(directory)
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]
-    lengths = {name: histogram(_lengths(directory, index, name)) for name in names}
+    lengths = {name: histogram(StoredSplit(directory, name).document_lengths()) for name in names}
     samples = [sample for name in names for sample in _samples(directory, index, name)]
     return Contents(directory, index, index.ledger, total, lengths, samples)
 
@@ -84,19 +83,10 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
     return [Bin(2**k, 2 ** (k + 1) - 1, int(documents[k]), int(tokens[k])) for k in range(filled[0], filled[-1] + 1)]
 
 
-def _lengths(directory: Path, index: Index, split: str) -> Iterator[np.ndarray]:
-    """The tokens of each document, in parts."""
-    if split in index.document_tables:
-        yield from DocumentTables(directory, index, split).lengths()
-        return
-    reader = SplitReader(directory, index, split)
-    yield from lengths_by_end(map(reader.member, range(len(reader))), index.tokenizer.eos_id)
-
-
-def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
+def _samples(directory: Path, index: Index, split: str) -> Iterator[TokenPreview]:
     """Documents at equal distances in the split."""
-    dataset = TokenDataset(directory, split, 1)
-    tokenizer, size = dataset.tokenizer(), dataset.num_tokens
+    stored = StoredSplit(directory, split)
+    tokenizer, size = stored.tokenizer(), stored.num_tokens
     tables = DocumentTables(directory, index, split) if split in index.document_tables else None
     seen = set()
     for token in range(0, size, -(-size // NUM_SAMPLES)):
@@ -104,5 +94,5 @@ def _samples(directory: Path, index: Index, split: str) -> Iterator[Sample]:
         first, tokens = (found.first, found.tokens) if found else (token, size - token)
         if first not in seen:
             seen.add(first)
-            text = tokenizer.decode(dataset.stream(first, first + min(tokens, SAMPLE_TOKENS)))
-            yield Sample(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)
+            text = tokenizer.decode(stored.stream(first, first + min(tokens, SAMPLE_TOKENS)))
+            yield TokenPreview(split, tokens if found else 0, found.place if found else "", found.url if found else "", text)

@@ -112,7 +112,7 @@ class SplitReader:
                 content = file.read(self._first_id(member) + begin * self._dtype.itemsize, size)
                 if len(content) == size and file.state() == state:
                     return np.frombuffer(content, self._dtype)
-            file, state, ids = self._verify(shard_number, position, file)
+            file, state, ids = self._verify(shard_number, position)
         except OSError:
             self._open.pop(shard_number, None)  # the next attempt opens the file again
             raise
@@ -121,32 +121,31 @@ class SplitReader:
         self._verified[shard_number][1].add(position)
         return ids[begin:end]
 
-    def _verify(self, shard_number: int, position: int, file: ShardFile) -> tuple[ShardFile, State, np.ndarray]:
+    def _verify(self, shard_number: int, position: int) -> tuple[ShardFile, State, np.ndarray]:
         """All ids of a member, the file they came from and its state before reading. A corrupted copy is replaced once."""
         shard = self._shards[shard_number]
         member, original = shard.members[position], f"{self._directory}/{shard.file}"
-        state = file.state()
-        content = file.read(member.offset, member.bytes)
-        fault = self._fault(member, content)
-        if fault and self._cache is not None:
-            LOG.warning(f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again")
-            self._cache.remove(shard, state[0])
-            del self._open[shard_number]
+        for is_last in (False, True):
             file = self._file(shard_number)
             state = file.state()
             content = file.read(member.offset, member.bytes)
             fault = self._fault(member, content)
-            if fault:
-                self._cache.remove(shard, state[0])
-                del self._open[shard_number]
-                if not self._fault(member, self._original(original, member)):
-                    raise UserError(
-                        f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache "
-                        "corrupts what it stores, choose another one"
-                    )
-        if fault:
-            raise UserError(f"{original} member {position}: {fault}: {REMEDY}")
-        return file, state, np.frombuffer(content, self._dtype, member.tokens, self._first_id(member) - member.offset)
+            if fault is None:
+                return file, state, np.frombuffer(content, self._dtype, member.tokens, self._first_id(member) - member.offset)
+            if self._cache is None:
+                break
+            if not is_last:
+                LOG.warning(
+                    f"warning: {file.path} member {position}: {fault}. This copy is removed and {original} copied again"
+                )
+            self._cache.remove(shard, state[0])
+            del self._open[shard_number]
+        if self._cache is not None and self._fault(member, self._original(original, member)) is None:
+            raise UserError(
+                f"{file.path} member {position}: {fault}, twice, though {original} is right: the disk of data.cache "
+                "corrupts what it stores, choose another one"
+            )
+        raise UserError(f"{original} member {position}: {fault}: {REMEDY}")
 
     def _original(self, name: str, member: Member) -> bytes:
         with open_file(name) as file:
@@ -154,7 +153,7 @@ class SplitReader:
             return file.read(member.bytes)
 
     def _fault(self, member: Member, content: bytes) -> str | None:
-        """What is wrong with the content of a member, None if nothing is."""
+        """Fault of the content of a member, None if there is none."""
         if len(content) < member.bytes:
             return f"truncated, {len(content)} of its {member.bytes} bytes at offset {member.offset} are there"
         found = hashlib.sha256(content).hexdigest()

@@ -24,7 +24,7 @@ build dist target out _build cmake-build-debug cmake-build-release
 
 
 class Code(TextFiles):
-    """Files that are named like code, in folders that are not a tool's or somebody else's. Links are not followed."""
+    """Files that are named like code, skipping vendored and tool-generated folders. Links are not followed."""
 
     skips_binary = True
 

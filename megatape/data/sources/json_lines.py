@@ -7,16 +7,13 @@ from megatape.data.io.remote import find_files
 from megatape.data.sources.source import Document, Reader, Source, document_of
 from megatape.data.sources.units import Unit, grouped
 
-PATTERNS = "*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst"  # of folders
-
 
 class JsonLines(Reader):
     """Files of folders that are named like lines of JSON, and files of any name."""
 
+    patterns = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst")
+    divides = True
     has_fields = True
-
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, *PATTERNS, option=option), divided=True)
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         for name in unit.inputs:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from megatape.data.io.records import RecordCounts
-from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.remote import open_file
 from megatape.data.io.remote_file import RemoteError
 from megatape.data.sources.isolated import IsolatedReader
 from megatape.data.sources.source import Document, Source
-from megatape.data.sources.units import Unit, grouped
+from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
@@ -22,10 +22,9 @@ class Parquet(IsolatedReader):
     where a footer contradicts itself.
     """
 
+    patterns = ("*.parquet",)
+    divides = True
     has_fields = True
-
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.parquet", option=option), divided=True)
 
     def read_here(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         import pyarrow as pa  # takes a third of a second

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from megatape.data.io.records import FEW_BAD, RecordCounts, check_max_record_bytes, printable
-from megatape.data.io.remote import relative
+from megatape.data.io.remote import find_files, relative
 from megatape.data.shards.index import DocumentCounts
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
-from megatape.data.sources.units import Unit
+from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError
 from megatape.registry import SOURCES
 
@@ -102,20 +102,24 @@ class Reader(ABC):
 
     Attributes:
         takes: Meaning of `input`: paths, the name of a data set, or nothing.
+        patterns: Names of its files in folders.
+        divides: Whether a large file that is not compressed gives several units.
         has_subsets: Whether `subset` and `split` apply.
         has_fields: Whether `text_field` applies.
     """
 
     takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
+    patterns: ClassVar[tuple[str, ...]] = ()
+    divides: ClassVar[bool] = False
     has_subsets: ClassVar[bool] = False
     has_fields: ClassVar[bool] = False
 
-    @abstractmethod
     def units(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         """The units of these inputs of a source, the same on every machine. option: the option that gave the inputs.
 
         Raises UserError, or MissingPath, if inputs are missing.
         """
+        return grouped(find_files(inputs, *self.patterns, option=option), self.divides)
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: RecordCounts) -> Iterator[Document]:

@@ -7,10 +7,10 @@ from typing import BinaryIO
 import orjson
 
 from megatape.data.io.records import CORRUPTED, RecordCounts, corrupted, unpacked
-from megatape.data.io.remote import find_files, open_file
+from megatape.data.io.remote import open_file
 from megatape.data.io.tar import TarError, read_members
 from megatape.data.sources.source import Document, Reader, Source, document_of
-from megatape.data.sources.units import Unit, grouped
+from megatape.data.sources.units import Unit
 
 TEXT, RECORD = "txt", "json"
 FAULTS: tuple[type[Exception], ...] = (TarError, *CORRUPTED)
@@ -22,10 +22,8 @@ class Tars(Reader):
     Its text is the member `.txt`, or else a field of the member `.json`. Other members are ignored.
     """
 
+    patterns = ("*.tar", "*.tar.gz", "*.tar.zst")
     has_fields = True
-
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.tar", "*.tar.gz", "*.tar.zst", option=option))
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         for name in unit.inputs:

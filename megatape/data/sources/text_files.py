@@ -7,7 +7,7 @@ from platform import python_version
 from typing import ClassVar
 
 from megatape.data.io.records import RecordCounts
-from megatape.data.io.remote import find_files, open_file, relative
+from megatape.data.io.remote import open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
 from megatape.data.sources.units import Unit, grouped
 
@@ -23,10 +23,8 @@ class TextFiles(Reader):
     skips_binary: whether files with zero bytes are bad records.
     """
 
+    patterns = ("*.txt",)
     skips_binary: ClassVar[bool] = False
-
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        return grouped(find_files(inputs, "*.txt", option=option))
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         inputs = source.inputs + source.validation

@@ -13,7 +13,7 @@ import random
 from typing import ClassVar, Literal
 
 from megatape.data.prepare.addition import ALPHABET, AdditionTask, draw_problem
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 DIGITS: dict[Size, int] = {"tiny": 4, "small": 10, "base": 20}
 HELD_OUT = AdditionTask(digits=1, per_cell=1, seed=0).held_out  # which depends on the problem and the seed alone
@@ -35,12 +35,11 @@ class Addition(SyntheticTask):
 
         return {
             "train": split(1, digits),
-            "test": split(1, digits),
             "held_out": split(1, digits, True, "problems that are never in the training split"),
             "long": split(digits + 1, 2 * digits, True, f"{digits + 1} to {2 * digits} digits, not 1 to {digits}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         (least, most), held_out = split.options["digits"], split.options["held_out"]
         while True:
             lengths = generator.randint(1, most), generator.randint(1, most)
@@ -50,4 +49,4 @@ class Addition(SyntheticTask):
             if HELD_OUT(problem) == held_out:
                 break
         text = problem.prompt + problem.answer
-        return Sample(text, (Answer(len(problem.prompt), len(text), max(lengths)),))
+        return SyntheticSample(text, (Answer(len(problem.prompt), len(text), max(lengths)),))

@@ -15,9 +15,8 @@ each away, wherever they stand.
 
 import random
 import string
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 SET, INCREMENT, PASS, QUESTION = "=", "+", ".", "?"
 LARGEST = 9
@@ -32,7 +31,6 @@ class Counting(SyntheticTask):
 
     alphabet = VARIABLES["base"] + SET + INCREMENT + PASS + QUESTION + string.digits
     axis = "distance from where the variable is set to the answer"
-    scored: ClassVar[Literal["answers"]] = "answers"
 
     def make_splits(self, size: Size) -> dict[str, Split]:
         variables, longest, passes = VARIABLES[size], LONGEST[size], PASSES[size]
@@ -44,13 +42,12 @@ class Counting(SyntheticTask):
         sparse, long = "three times as many passes for each increment", "one to two times as long"
         return {
             "train": split(SHORTEST, longest),
-            "test": split(SHORTEST, longest),
             "sparse": split(SHORTEST, longest, 3 * passes, sparse),
             "long": split(longest + 2, 2 * longest, differs=long),  # the last operation may be one character over
             "long_sparse": split(longest + 2, 2 * longest, 3 * passes, f"{long}, and {sparse}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         variables, passes = split.options["variables"], split.options["passes"]
         text, value, since = "", dict.fromkeys(variables, 0), {}
         for variable in variables:
@@ -73,4 +70,4 @@ class Counting(SyntheticTask):
             place = len(text) + 2
             answers.append(Answer(place, place + 1, place - since[variable]))
             text += f"{variable}{QUESTION}{value[variable]}"
-        return Sample(text, tuple(answers))
+        return SyntheticSample(text, tuple(answers))

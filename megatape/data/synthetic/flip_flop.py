@@ -9,9 +9,8 @@ smaller at the smaller sizes, two splits are three times as long, and only the b
 """
 
 import random
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 PAIRS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 256}  # instructions of a training sample, each with its bit
 IGNORE, SPARSE, DENSE = 0.8, 0.98, 0.1  # share of `i`; `w` and `r` share the rest equally
@@ -22,7 +21,6 @@ class FlipFlop(SyntheticTask):
 
     alphabet = "wir01"
     axis = "distance from the bit written to the bit read"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -31,14 +29,13 @@ class FlipFlop(SyntheticTask):
 
         return {
             "train": split(1, IGNORE),
-            "test": split(1, IGNORE),
             "sparse": split(1, SPARSE, "98% of the bits are ignored, not 80%"),
             "dense": split(1, DENSE, "10% of the bits are ignored, not 80%"),
             "long": split(3, IGNORE, "three times as long"),
             "long_sparse": split(3, SPARSE, "three times as long, and 98% of the bits are ignored"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         ignore = split.options["ignore"]
         kept = (1 - ignore) / 2
         between = generator.choices("wri", (kept, kept, ignore), k=split.characters // 2 - 2)
@@ -52,4 +49,4 @@ class FlipFlop(SyntheticTask):
                 text += f"{instruction}{generator.choice('01')}"
             if instruction == "w":
                 written = bit
-        return Sample(text, tuple(answers))
+        return SyntheticSample(text, tuple(answers))

@@ -6,10 +6,10 @@ Tests are not written: they are drawn again where a model is scored.
 from pathlib import Path
 from typing import Any
 
+from megatape.data.finetuning.example_folder import ExampleFolder
 from megatape.data.finetuning.format import Example
-from megatape.data.finetuning.prepare import ExampleWriter
-from megatape.data.shards.index import SPLITS, Index, build_index, load_index
-from megatape.data.synthetic.task import Sample, SyntheticTask
+from megatape.data.shards.index import SPLITS, Index, load_index
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -19,14 +19,18 @@ KIND = "synthetic"
 
 
 class Encoder:
-    """Samples of a task to examples, one token for each character. tokenizer: that of the task's alphabet."""
+    """Samples of a task to examples, one token for each character.
+
+    Attributes:
+        tokenizer: Of the task's alphabet.
+    """
 
     def __init__(self, task: SyntheticTask) -> None:
         self.tokenizer: Tokenizer = character_tokenizer(task.alphabet)
         self._ids = {character: self.tokenizer.encode(character)[0] for character in task.alphabet}
         self._ending = [self.tokenizer.eos_id] if task.answers_end else []
 
-    def example(self, sample: Sample) -> Example:
+    def example(self, sample: SyntheticSample) -> Example:
         """The example: <s>, the text, and the end token if that belongs to the last answer."""
         begin = self.tokenizer.begin
         ids = [*begin, *(self._ids[character] for character in sample.text), *self._ending]
@@ -36,31 +40,27 @@ class Encoder:
 
 
 def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Index:
-    """Write the data directory `output`, all or nothing, and return its index.
+    """Write a data directory, all or nothing, and return its index.
 
-    counts: samples of `train` and of `validation`. Raises FileExistsError if `output` exists.
+    Args:
+        task: Whose samples are written.
+        counts: Samples of `train` and of `validation`.
+        output: The data directory.
+
+    Raises:
+        FileExistsError: `output` exists.
     """
     encoder = Encoder(task)
-    tokenizer = encoder.tokenizer
     with new_folder(output) as directory:
-        written = {}
+        folder = ExampleFolder(directory, encoder.tokenizer)
         for split in SPLITS:
-            writer = ExampleWriter(directory, split, tokenizer)
             for sample in task.samples(split, counts[split]):
-                writer.add(encoder.example(sample))
-            written[split] = writer.close()
-        return build_index(
-            directory,
-            tokenizer,
-            source=describe(task, counts),
-            validation_share=0.0,
-            splits={split: content for split, (content, _) in written.items()},
-            answers={split: answers for split, (_, answers) in written.items()},
-        )
+                folder.add(split, encoder.example(sample))
+        return folder.close(describe(task, counts))
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
-    """What the index of a task's data directory records as its source."""
+    """The source that the index of a task's data directory records."""
     return {"kind": KIND, "task": task.name, "size": task.size, "definition": task.definition, "samples": counts}
 
 

@@ -10,9 +10,8 @@ letters of the piece occur nowhere else, so that each answer is certain.
 
 import random
 import string
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 REPEATED = 8  # letters that come again
 # At most so many letters in front of them; with 16 and twice as many letters, size tiny was not learned.
@@ -25,7 +24,6 @@ class Induction(SyntheticTask):
 
     alphabet = string.ascii_lowercase
     axis = "distance from the first occurrence to the second"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -36,16 +34,15 @@ class Induction(SyntheticTask):
 
         return {
             "train": split(0, gap),
-            "test": split(0, gap),
             "far": split(gap + 1, 3 * gap, f"{gap + 1} to {3 * gap} letters in between, not at most {gap}"),
             "farther": split(3 * gap + 1, 8 * gap, f"{3 * gap + 1} to {8 * gap} letters in between, not at most {gap}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.sample(self.alphabet, len(self.alphabet))
         repeated, others = "".join(letters[:REPEATED]), letters[REPEATED:]
         before, gap = generator.randint(0, split.options["front"]), generator.randint(*split.options["gap"])
         between = "".join(generator.choices(others, k=before + gap))
         text = f"{between[:before]}{repeated}{between[before:]}{repeated}"
         places = range(len(text) - REPEATED + 1, len(text))  # the first letter of the second occurrence can't be known
-        return Sample(text, tuple(Answer(place, place + 1, REPEATED + gap) for place in places))
+        return SyntheticSample(text, tuple(Answer(place, place + 1, REPEATED + gap) for place in places))

@@ -9,9 +9,8 @@ Unveiling Random Access Limitations in Transformers", https://arxiv.org/abs/2408
 
 import random
 import string
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 LETTERS = string.ascii_lowercase
 MARKER, QUESTION = "#", "?"
@@ -24,7 +23,6 @@ class NthAfterMarker(SyntheticTask):
 
     alphabet = LETTERS + string.digits[1:] + MARKER + QUESTION
     axis = "distance from the letter to the answer"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -37,12 +35,11 @@ class NthAfterMarker(SyntheticTask):
         trained, more = (0, around), (around + 1, 3 * around)
         return {
             "train": split(trained, trained),
-            "test": split(trained, trained),
             "late": split(more, trained, f"{more[0]} to {more[1]} letters before the marker, not at most {around}"),
             "far": split(trained, more, f"{more[0]} to {more[1]} letters before the questions, not at most {around}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         farthest = split.options["farthest"]
         before, after = (generator.randint(*split.options[name]) for name in ("before", "after"))
         letters = "".join(generator.choices(LETTERS, k=before + farthest + after))
@@ -52,4 +49,4 @@ class NthAfterMarker(SyntheticTask):
             place = len(text) + 2
             answers.append(Answer(place, place + 1, place - before - n))
             text += f"{QUESTION}{n}{text[before + n]}"
-        return Sample(text, tuple(answers))
+        return SyntheticSample(text, tuple(answers))

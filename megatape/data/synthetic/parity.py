@@ -18,5 +18,5 @@ class Parity(ByLength):
     alphabet = letters + SEPARATOR
     longest: ClassVar[dict[Size, int]] = {"tiny": 10, "small": 12, "base": 20}
 
-    def output(self, string: str) -> str:
-        return f"{string.count('1') % 2}"
+    def output(self, given: str) -> str:
+        return f"{given.count('1') % 2}"

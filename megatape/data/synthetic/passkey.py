@@ -4,7 +4,7 @@ A text such as `s.the_sky_is_K:407.blue.the_sun_Q:951.is_ye?Q:951?K:407`: senten
 numbers, and at the end some of the keys again.
 
 Sources: the sentences and the task are those of Mohtashami & Jaggi, "Landmark Attention: Random-Access Infinite Context Length
-for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, as megatape/tasks/passkey_questions.py has them for whole
+for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, as megatape/tasks/passkey.py has them for whole
 language models; several needles are the multi-key and multi-query versions of Hsieh et al., "RULER: What's the Real Context
 Size of Your Long-Context Language Models?", https://arxiv.org/abs/2404.06654, section 3. Differences: a needle is a letter and
 three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of thousands, and what is
@@ -13,9 +13,8 @@ asked for is drawn anew each time, as in recall.py.
 
 import random
 import string
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 SENTENCES = "the_grass_is_green.the_sky_is_blue.the_sun_is_yellow.here_we_go.there_and_back_again."
 DIGITS = 3
@@ -29,7 +28,6 @@ class Passkey(SyntheticTask):
 
     alphabet = "".join(sorted(set(SENTENCES))) + string.ascii_uppercase + string.digits + ":?"
     axis = "distance from the number to the answer"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -41,12 +39,11 @@ class Passkey(SyntheticTask):
 
         return {
             "train": split(needles, filler),
-            "test": split(needles, filler),
             "long": split(needles, 4 * filler, f"{4 * filler} characters of text, not {filler}"),
             "many": split(3 * needles, filler, f"{3 * needles} numbers, not {needles}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         needles, filler = split.options["needles"], split.options["filler"]
         start = generator.randrange(len(SENTENCES))
         sentences = (SENTENCES * (filler // len(SENTENCES) + 2))[start : start + filler]
@@ -63,4 +60,4 @@ class Passkey(SyntheticTask):
             text += f"?{key}:{numbers[key]}"
             begin = len(text) - DIGITS
             answers.append(Answer(begin, len(text), begin - 2 - last))
-        return Sample(text, tuple(answers))
+        return SyntheticSample(text, tuple(answers))

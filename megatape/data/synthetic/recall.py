@@ -12,9 +12,8 @@ instead of by a power law; between them stand values alone. Splits that differ f
 
 import random
 import string
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 KEYS, VALUES = string.ascii_uppercase, string.ascii_lowercase
 PAIRS: dict[Size, int] = {"tiny": 4, "small": 8, "base": 8}
@@ -27,7 +26,6 @@ class Recall(SyntheticTask):
 
     alphabet = KEYS + VALUES
     axis = "distance from the value to the answer"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -38,12 +36,11 @@ class Recall(SyntheticTask):
 
         return {
             "train": split(pairs, between),
-            "test": split(pairs, between),
             "far": split(pairs, 4 * between, f"{4 * between} letters in between, not {between}"),
             "many": split(3 * pairs, between, f"{3 * pairs} pairs, not {pairs}"),
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         pairs, asked, between = (split.options[name] for name in ("pairs", "asked", "between"))
         values = dict(zip(generator.sample(KEYS, pairs), generator.choices(VALUES, k=pairs), strict=True))
         text = "".join(key + value for key, value in values.items())
@@ -56,4 +53,4 @@ class Recall(SyntheticTask):
             text += filler[used:place] + key + values[key]
             answers.append(Answer(len(text) - 1, len(text), distance))
             used = place
-        return Sample(text, tuple(answers))
+        return SyntheticSample(text, tuple(answers))

@@ -10,9 +10,8 @@ fewer of both, and `sparser` is ours.
 """
 
 import random
-from typing import ClassVar, Literal
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 LETTERS = "abcdefghijklmnop"
 BLANK, SEPARATOR = ".", ">"
@@ -24,7 +23,6 @@ class SelectiveCopy(SyntheticTask):
 
     alphabet = LETTERS + BLANK + SEPARATOR
     axis = "distance from a letter to its copy"
-    scored: ClassVar[Literal["answers"]] = "answers"
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
@@ -35,14 +33,13 @@ class SelectiveCopy(SyntheticTask):
 
         return {
             "train": split(letters),
-            "test": split(letters),
             **{
                 name: split(blanks, f"{blanks} blanks, not {letters}")
                 for name, blanks in (("dense", letters // 2), ("sparse", 2 * letters), ("sparser", 8 * letters))
             },
         }
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         count, blanks = split.options["letters"], split.options["blanks"]
         letters = generator.choices(LETTERS, k=count)
         places = sorted(generator.sample(range(count + blanks), count))
@@ -51,4 +48,4 @@ class SelectiveCopy(SyntheticTask):
         for copy, (place, letter) in enumerate(zip(places, letters, strict=True), start=count + blanks + 1):
             text[place] = letter
             answers.append(Answer(copy, copy + 1, copy - place))
-        return Sample("".join(text), tuple(answers))
+        return SyntheticSample("".join(text), tuple(answers))

@@ -4,19 +4,16 @@ by_length.py has the source: its variant `Single Token`, with 26 tokens instead 
 few, with strings of at most 10.
 """
 
-import string
 from typing import ClassVar
 
-from megatape.data.synthetic.by_length import SEPARATOR, ByLength
+from megatape.data.synthetic.by_length import ByLength
 from megatape.data.synthetic.task import Size
 
 
 class Sort(ByLength):
     """Write the letters in the order of the alphabet."""
 
-    letters = string.ascii_lowercase
-    alphabet = letters + SEPARATOR
     longest: ClassVar[dict[Size, int]] = {"tiny": 10, "small": 20, "base": 20}
 
-    def output(self, string: str) -> str:
-        return "".join(sorted(string))
+    def output(self, given: str) -> str:
+        return "".join(sorted(given))

@@ -1,4 +1,4 @@
-"""What a synthetic task is: samples drawn from a seed, for training and for tests that differ from it in a known way."""
+"""The interface of synthetic tasks: samples drawn from a seed, for training and for tests that differ from it."""
 
 import hashlib
 import json
@@ -19,7 +19,8 @@ Size = Literal["tiny", "small", "base"]
 class Answer:
     """Characters [begin, end) of a sample's text, which the model must predict from all that precedes each.
 
-    key: a length or distance, on which the task's accuracy is plotted
+    Attributes:
+        key: A length or distance, on which the task's accuracy is plotted.
     """
 
     begin: int
@@ -28,7 +29,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SyntheticSample:
     """A text, each character of which is one token, and its answers in order. The last answer ends the text."""
 
     text: str
@@ -39,9 +40,10 @@ class Sample:
 class Split:
     """How samples are drawn.
 
-    characters  of the longest sample
-    differs     a phrase that says how it differs from training; empty for the same distribution
-    options     what `sample` needs to know
+    Attributes:
+        characters: Of the longest sample.
+        differs: A phrase for how it differs from training; empty for the same distribution.
+        options: Of the task's `sample`.
     """
 
     characters: int
@@ -56,30 +58,31 @@ class SyntheticTask(ABC):
     which learning rates are chosen, is drawn as `train` is, too. The samples of a split follow from the task's name, the size,
     the split's name and the sample's index alone.
 
-    Class attributes:
-        alphabet     all characters of its texts; no white space
-        axis         what the answers' keys are, as a plot's axis shows it
-        scored       what the score counts: right answers, or samples whose answers are all right
-        answers_end  whether the end token follows the last answer and belongs to it: the model must know where to stop
-        copies       whether each character of an answer repeats the one `key` characters before it
+    Attributes:
+        alphabet: All characters of its texts; no white space.
+        axis: What the answers' keys are, as a plot's axis shows it.
+        scored: What the score counts: right answers, or samples whose answers are all right.
+        answers_end: Whether the end token follows the last answer and belongs to it: the model must know where to stop.
+        copies: Whether each character of an answer repeats the one `key` characters before it.
     """
 
     alphabet: ClassVar[str]
     axis: ClassVar[str]
-    scored: ClassVar[Literal["answers", "samples"]]
+    scored: ClassVar[Literal["answers", "samples"]] = "answers"
     answers_end: ClassVar[bool] = False
     copies: ClassVar[bool] = False
 
     def __init__(self, name: str, size: Size) -> None:
         self.name, self.size = name, size
-        self.splits = self.make_splits(size)
+        splits = self.make_splits(size)
+        self.splits = {TRAIN: splits[TRAIN], TEST: splits[TRAIN], **splits}
 
     @abstractmethod
     def make_splits(self, size: Size) -> dict[str, Split]:
-        """`train`, `test` and the splits that differ from them."""
+        """`train` and the splits that differ from it."""
 
     @abstractmethod
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         """Draw a sample."""
 
     @property
@@ -91,7 +94,7 @@ class SyntheticTask(ABC):
         """A split by its name, `validation` included."""
         return self.splits[TRAIN if name == VALIDATION else name]
 
-    def samples(self, name: str, count: int) -> Iterator[Sample]:
+    def samples(self, name: str, count: int) -> Iterator[SyntheticSample]:
         """The first `count` samples of a split."""
         split = self.split(name)
         for index in range(count):
@@ -104,6 +107,10 @@ class SyntheticTask(ABC):
     @property
     def definition(self) -> str:
         """A hash of what decides the results: how samples are scored, and the first of each split."""
-        splits = {name: [repr(self.split(name)), *map(repr, self.samples(name, HASHED))] for name in (*self.splits, VALIDATION)}
+
+        def drawn(name: str) -> list[str]:  # data folders keep the hash, so samples are written as they always were
+            return [repr(self.split(name)), *(repr(sample)[len("Synthetic") :] for sample in self.samples(name, HASHED))]
+
+        splits = {name: drawn(name) for name in (*self.splits, VALIDATION)}
         content = [self.alphabet, self.scored, self.answers_end, splits]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()

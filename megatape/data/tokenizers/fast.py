@@ -1,7 +1,7 @@
-"""The ids of a tokenizer, several times as fast, by the library gigatoken where it is installed and gives the same.
+"""The ids of a tokenizer, several times as fast, by the library gigatoken if it is installed.
 
-Its ids are compared with the tokenizer's: on HOSTILE texts when it is loaded, then on documents chosen by their hash. Texts
-with written out special tokens, which are text to us and tokens to it, are left to the tokenizer.
+Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS when it is loaded, then on documents chosen by their hash. Texts
+with written out special tokens, which are text to MegaTAPE and tokens to gigatoken, are left to the tokenizer.
 """
 
 import logging
@@ -9,16 +9,16 @@ from zlib import crc32
 
 import numpy as np
 
-from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer, panics_as_errors
 from megatape.data.tokenizers.sentencepiece import SPACE_MARK, SentencePieceTokenizer
 from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
-COMPARED = 100  # one document in so many, by its hash
+COMPARED = 100  # one document in this many, by its hash
 KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
-HOSTILE = (
+DIVERGENT_INPUTS = (
     "",
     "The fox's dog DON'T jump, I'M sure: it\u2019s 3.14 or 1,234,567 + 0x1F = 2\u00bd.",
     "  leading and trailing   ",
@@ -39,7 +39,11 @@ HOSTILE = (
 
 
 class IdsDiffer(Exception):
-    """gigatoken does not give the tokenizer's ids. number: of the text among those encoded."""
+    """gigatoken does not give the tokenizer's ids.
+
+    Attributes:
+        number: Of the text among those encoded.
+    """
 
     def __init__(self, number: int, difference: str) -> None:
         super().__init__(difference)
@@ -57,23 +61,26 @@ class FastTokenizer:
 
         self._tokenizer, self._load = tokenizer, gigatoken.Tokenizer.from_json
         try:
-            self._content, self._special = _content(tokenizer)
-            self._gigatoken = self._load(self._content)
-        except BaseException as error:  # a panic of Rust is no Exception
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            with panics_as_errors():
+                self._content, self._special = _content(tokenizer)
+                self._gigatoken = self._load(self._content)
+        except Exception as error:
             reason = str(error).partition("\n")[0]
             raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
         self._hints = {mark[:2] for mark in self._special}  # few, which most texts do not have
         self._characters = 0  # since it was loaded
         try:
-            for text in HOSTILE:
+            for text in DIVERGENT_INPUTS:
                 self._compare(0, text, self._ids(0, text))
         except IdsDiffer as difference:
             raise UserError(str(difference)) from None
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        """As Tokenizer.encode_documents. Raises IdsDiffer, after which nothing that was encoded should be relied on."""
+        """`<s> text </s>` of each text, int32 [tokens].
+
+        Raises:
+            IdsDiffer: The ids of one text are wrong, so those of all texts are to be discarded.
+        """
         documents = []
         for number, text in enumerate(texts):
             if any(hint in text for hint in self._hints) and any(mark in text for mark in self._special):
@@ -91,10 +98,9 @@ class FastTokenizer:
             self._gigatoken, self._characters = self._load(self._content), 0
         self._characters += len(text)
         try:
-            found = self._gigatoken.encode(text)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            with panics_as_errors():
+                found = self._gigatoken.encode(text)
+        except Exception as error:
             raise IdsDiffer(number, f"gigatoken fails ({error!r}) on a text that begins {text[:40]!r}") from error
         begin = self._tokenizer.begin
         ids = np.empty(len(begin) + found.size + 1, np.int32)
@@ -109,7 +115,12 @@ class FastTokenizer:
 
 
 def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | None:
-    """None where gigatoken is not installed or does not do what the tokenizer does. warn: print why not."""
+    """The fast form of a tokenizer, None if gigatoken is not installed or gives other ids.
+
+    Args:
+        tokenizer: Whose ids it must give.
+        warn: Log the reason if it gives others.
+    """
     try:
         return FastTokenizer(tokenizer)
     except ModuleNotFoundError:
@@ -121,7 +132,7 @@ def fast_tokenizer(tokenizer: Tokenizer, warn: bool = True) -> FastTokenizer | N
 
 
 def _content(tokenizer: Tokenizer) -> tuple[str | bytes, list[str]]:
-    """The tokenizer.json that gigatoken reads, and the texts that mean something to it and nothing to us."""
+    """The tokenizer.json that gigatoken reads, and the texts that are tokens to it and text to MegaTAPE."""
     if isinstance(tokenizer, JsonTokenizer):
         return tokenizer.files[JSON_FILE], tokenizer.special_texts
     assert isinstance(tokenizer, SentencePieceTokenizer)

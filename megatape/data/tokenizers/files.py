@@ -6,13 +6,13 @@ from pathlib import Path
 
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from megatape.data.tokenizers.tokenizer import COMPANIONS, FILES, JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
+from megatape.data.tokenizers.tokenizer import AUXILIARY_FILES, FILES, JSON_FILE, SENTENCEPIECE_FILE, Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
 
 
 @path_errors()
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a SentencePiece model, a tokenizer.json (its companions lie beside it) or a folder of transformers.
+    """The tokenizer in a SentencePiece model, a tokenizer.json with its auxiliary files beside it, or a folder of transformers.
 
     In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or
     UserError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers.
@@ -31,9 +31,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def json_tokenizer(path: Path) -> JsonTokenizer:
-    """The tokenizer in a tokenizer.json, whose companions lie beside it. Raises FileNotFoundError or UserError."""
-    companions = _read(path.parent, (name for name in COMPANIONS if name != SENTENCEPIECE_FILE))
-    return JsonTokenizer({JSON_FILE: path.read_bytes()} | companions, str(path.parent))
+    """The tokenizer in a tokenizer.json, with the auxiliary files beside it. Raises FileNotFoundError or UserError."""
+    auxiliary = _read(path.parent, (name for name in AUXILIARY_FILES if name != SENTENCEPIECE_FILE))
+    return JsonTokenizer({JSON_FILE: path.read_bytes()} | auxiliary, str(path.parent))
 
 
 def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:

@@ -1,7 +1,8 @@
 """Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files that declare its special tokens.
 
 transformers gives the same ids with split_special_tokens=True. It, too, adds the beginning token if the template in
-tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token.
+tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token. Its own classes are not used here: they open
+folders, while data folders and checkpoints keep verified bytes, and each worker would import them for seconds.
 """
 
 import json
@@ -19,17 +20,20 @@ from megatape.files import parse_json
 
 
 class JsonTokenizer(Tokenizer):
-    """A tokenizer.json with its companions.
+    """A tokenizer.json with its auxiliary files.
 
-    Attributes: backend (of the `tokenizers` library), declared (special tokens by role), and those of Tokenizer. Raises
-    UserError if the file is corrupted or of an unknown type, if no end token is declared, or if the files contradict each
-    other.
+    Attributes:
+        backend: Of the `tokenizers` library.
+        declared: Special tokens by role.
+
+    Raises:
+        UserError: The file is corrupted or of an unknown type, no end token is declared, or the files contradict each other.
     """
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
         except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
             raise UserError(
@@ -54,7 +58,7 @@ class JsonTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         except RuntimeError as error:
             raise UserError(
@@ -66,7 +70,7 @@ class JsonTokenizer(Tokenizer):
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
         # On all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         except RuntimeError:
             for text in texts:  # the one with the fault raises an error that names it
@@ -181,7 +185,7 @@ class JsonTokenizer(Tokenizer):
     def _beginning(self) -> int | None:
         """The token that the template of tokenizer.json puts in front of a text."""
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 encoding = self.backend.encode("a")
         except RuntimeError as error:
             raise UserError(
@@ -199,7 +203,7 @@ class JsonTokenizer(Tokenizer):
         return front[0] if front else None
 
     def _object(self, name: str) -> dict[str, Any]:
-        """Content of a companion, empty without the file."""
+        """Content of an auxiliary file, empty without it."""
         if name not in self.files:
             return {}
         try:
@@ -215,7 +219,7 @@ class JsonTokenizer(Tokenizer):
 
 
 @contextmanager
-def _panics_as_errors() -> Iterator[None]:
+def panics_as_errors() -> Iterator[None]:
     """Raise RuntimeError for a panic of Rust, such as that of a pattern that exceeds the limit of its engine."""
     try:
         yield

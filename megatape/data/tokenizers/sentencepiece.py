@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: ours, which reproduce every text exactly, and how they are trained; and those of others."""
+"""SentencePiece tokenizers: their training, such that every text is reproduced exactly, and their use."""
 
 import io
 import re
@@ -20,9 +20,18 @@ SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES) -> bytes:
-    """Trains on the first `max_training_bytes` of `texts` (UTF-8) and returns the bytes of the model file.
+    """Train a tokenizer. The same texts give the same bytes.
 
-    The same texts give the same bytes. Raises UserError if the texts do not suffice for `vocab_size` or need a larger one.
+    Args:
+        texts: To train on.
+        vocab_size: Number of tokens.
+        max_training_bytes: Of the texts in UTF-8; the rest of them is not read.
+
+    Returns:
+        The bytes of the model file.
+
+    Raises:
+        UserError: The texts do not suffice for `vocab_size`, or need a larger one.
     """
     if vocab_size < 1:
         raise UserError(f"vocab_size is {vocab_size}: give the number of tokens, such as 4096")
@@ -53,7 +62,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
 
 
 def character_tokenizer(alphabet: str) -> "SentencePieceTokenizer":
-    """256 byte tokens, three control tokens and the alphabet: no room for a merge, so every character is one token."""
+    """256 byte tokens, three control tokens and the alphabet: no merges, so every character is one token."""
     return SentencePieceTokenizer(train_tokenizer([alphabet], 256 + 3 + len(alphabet)))
 
 
@@ -97,11 +106,11 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.decode([int(token) for token in ids])
 
     def pieces(self) -> list[str]:
-        """The text by which the model calls each token."""
+        """The text of each token in the model file."""
         return [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
 
     def control_pieces(self) -> list[str]:
-        """How the tokens are written that no text gives, such as </s>."""
+        """Texts of the tokens that no document gives, such as </s>."""
         processor = self._processor
         return [
             piece for token, piece in enumerate(self.pieces()) if processor.is_control(token) or processor.is_unknown(token)
@@ -109,14 +118,13 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
-    """The lines of the texts, long ones in pieces, up to `max_bytes` in all."""
+    """The lines of the texts, long ones cut, up to `max_bytes` in all."""
     lines = []
     bytes_left = max_bytes
     for line in chain.from_iterable(text.split("\n") for text in texts):
         for begin in range(0, len(line), MAX_LINE_CHARACTERS):
-            piece = line[begin : begin + MAX_LINE_CHARACTERS]
-            lines.append(piece)
-            bytes_left -= len(piece.encode())
+            lines.append(line[begin : begin + MAX_LINE_CHARACTERS])
+            bytes_left -= len(lines[-1].encode())
             if bytes_left <= 0:
                 return lines
     return lines

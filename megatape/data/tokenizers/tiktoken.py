@@ -1,7 +1,8 @@
 """tiktoken's files of ranks, as the tokenizer.json that gives the same ids.
 
-Such a file has a line for each token: its bytes in base64, and its rank, which is its id. How texts are split into words before
-that, and which special tokens there are, stands in the code of whoever made it; of the best known ones in ENCODINGS.
+Such a file has a line for each token: its bytes in base64, and its rank, which is its id. The pattern that splits texts into
+words, and the special tokens, are defined in the vendor's code; ENCODINGS has those of the best known ones. transformers makes
+merges of the ranks (TikTokenConverter); it has neither these definitions nor a choice of the special tokens' ids.
 """
 
 import base64
@@ -13,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from unicodedata import normalize
 
-from megatape.data.tokenizers.fast import HOSTILE
+from megatape.data.tokenizers.fast import DIVERGENT_INPUTS
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, JSON_FILE
 from megatape.errors import UserError, path_errors
@@ -51,10 +52,13 @@ def _llama3() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a file of ranks does not say.
+    """Definitions that a file of ranks lacks.
 
-    pattern: of the words into which texts are split. special: ids of special tokens; empty: `eos` has the one after the last
-    rank. eos, bos: what documents end and begin with. composed: whether texts are normalized to NFC first.
+    Attributes:
+        pattern: Of the words into which texts are split.
+        special: Ids of special tokens; empty: `eos` has the one after the last rank.
+        eos, bos: Tokens that documents end and begin with.
+        composed: Whether texts are normalized to NFC first.
     """
 
     pattern: str
@@ -85,9 +89,10 @@ ENCODINGS = {
 
 @path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
-    """The tokenizer of a file of ranks. Where tiktoken is installed, its ids are compared with it on hostile texts.
+    """The tokenizer of a file of ranks, compared with tiktoken on DIVERGENT_INPUTS if that is installed.
 
-    Raises FileNotFoundError, or UserError if the file is corrupted or does not fit the encoding.
+    Raises:
+        UserError, FileNotFoundError: The file is missing or corrupted, or does not fit the encoding.
     """
     from tokenizers import normalizers, processors
     from transformers.convert_slow_tokenizer import TikTokenConverter
@@ -151,7 +156,7 @@ def _compare(tokenizer: JsonTokenizer, ranks: dict[bytes, int], encoding: Encodi
     from tiktoken import Encoding as Tiktoken
 
     theirs = Tiktoken("file", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
-    for text in HOSTILE:
+    for text in DIVERGENT_INPUTS:
         composed = normalize("NFC", text) if encoding.composed else text
         if tokenizer.encode(text) != theirs.encode_ordinary(composed):
             raise UserError(

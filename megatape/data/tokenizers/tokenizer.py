@@ -1,7 +1,4 @@
-"""What the package needs of a tokenizer, ours or one that a pretrained model brought along.
-
-Two files implement it: tokenizer_sentencepiece.py and tokenizer_json.py; tokenizer_files.py reads either from disk.
-"""
+"""The interface of tokenizers, which sentencepiece.py and huggingface.py implement; files.py reads either from disk."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -12,8 +9,8 @@ import numpy as np
 SENTENCEPIECE_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 CONFIG_FILE, MAP_FILE, GENERATION_FILE = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-# Kept beside an adopted tokenizer.json, and given back at export.
-COMPANIONS = (
+# Kept beside an imported tokenizer.json, and exported with it.
+AUXILIARY_FILES = (
     CONFIG_FILE,
     MAP_FILE,
     GENERATION_FILE,
@@ -23,19 +20,19 @@ COMPANIONS = (
     "merges.txt",
     SENTENCEPIECE_FILE,
 )
-FILES = (JSON_FILE, *COMPANIONS)  # every name that a tokenizer's file can have
+FILES = (JSON_FILE, *AUXILIARY_FILES)  # every name that a tokenizer's file can have
 
 
 class Tokenizer(ABC):
     """Texts to token ids and back. Special tokens that are written out in a text remain text.
 
     Attributes:
-        files: name -> content of every file to keep with data, checkpoints and exports; the first one decides all ids
-        origin: where they came from, for errors
-        vocab_size: the largest id plus one
-        bos_id: the token that documents and prompts begin with, None if they begin with their text
-        eos_id: the token that documents end with
-        num_threads: that encode a list of documents; None: one for each core
+        files: Name -> content of every file to keep with data, checkpoints and exports; the first one decides all ids.
+        origin: Source of the files, for errors.
+        vocab_size: The largest id plus one.
+        bos_id: The token that documents and prompts begin with, None if they begin with their text.
+        eos_id: The token that documents end with.
+        num_threads: That encode a list of documents; None: one for each core.
     """
 
     vocab_size: int

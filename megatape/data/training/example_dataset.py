@@ -2,8 +2,6 @@
 
 import hashlib
 import io
-import json
-from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
 
@@ -11,21 +9,25 @@ import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import Answers
-from megatape.data.training.dataset import Dataset, Sample
-from megatape.data.training.packing import joined, pack
+from megatape.data.shards.stored_split import content_hash
+from megatape.data.training.packing import PackedDataset, alone, pack
 from megatape.errors import MissingPath, UserError
 from megatape.files import retry_transient_errors
 from megatape.targets import IGNORE_INDEX
 
 
-class ExampleDataset(Dataset):
-    """Samples of whole examples, followed by padding (the end token). Only tokens of answers are targets.
+class ExampleDataset(PackedDataset):
+    """Samples of whole examples. Only tokens of answers are targets.
 
-    The last token of an example is a target and never an input, so an example of m tokens takes m - 1 places of a sample.
+    Args:
+        mask_documents: A sample has as many examples as fit (packing.py), which do not see each other; else it has one.
+        directory, split, sequence_length, cache: See Dataset.
 
-    mask_documents: a sample has as many examples as fit (packing.py), which do not see each other; else it has one.
-    Attributes: filled, the share of all places that is not padding, and those of Dataset; unigram_entropy is that of the
-    targets. Raises UserError if the split is not one of prompts and answers, or its longest example does not fit.
+    Attributes:
+        unigram_entropy: Of the targets.
+
+    Raises:
+        UserError: The split is not one of prompts and answers, its longest example does not fit, or what Dataset raises.
     """
 
     def __init__(
@@ -35,56 +37,52 @@ class ExampleDataset(Dataset):
         sequence_length: int,
         mask_documents: bool = False,
         cache: CacheFolder | None = None,
-    ):
+    ) -> None:
         super().__init__(directory, split, sequence_length, cache)
         entry = self.answers
         if entry is None:
             raise UserError(
-                f"{self._name} has no prompts and answers, which data.samples examples needs: prepare them with `megatape "
+                f"{self.name} has no prompts and answers, which data.samples examples needs: prepare them with `megatape "
                 "prepare finetuning`, or set data.samples to packed"
             )
         if entry.longest > sequence_length + 1:
             raise UserError(
-                f"sequence length is {sequence_length}, so an example of {self._name} may have one token more, but the longest "
+                f"sequence length is {sequence_length}, so an example of {self.name} may have one token more, but the longest "
                 f"has {entry.longest}: raise data.sequence_length, or prepare with a lower `sequence_length`"
             )
+        self.unigram_entropy = entry.unigram_entropy
+        self.fingerprint = content_hash(self.fingerprint, entry.sha256)
         self._folder.fetch(entry.file)
         answers = retry_transient_errors(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))
-        # The answers of example i are rows [first[i], first[i + 1]) of `_targets`; its tokens, [begins[i], begins[i + 1]).
-        self._targets = answers[:, 1:]
-        self._first = np.searchsorted(answers[:, 0], np.arange(entry.examples + 1))
-        self._begins = np.r_[0, self._targets[self._first[1:] - 1, 1]]
-        places = np.diff(self._begins) - 1
-        self._mask_documents = mask_documents
-        samples = pack(places, sequence_length) if mask_documents else [[example] for example in range(places.size)]
-        self._examples = np.concatenate(samples)
-        self._sample_ends = np.cumsum([len(sample) for sample in samples])
-        self.num_samples = len(samples)
-        self.filled = float(places.sum() / (self.num_samples * sequence_length))
-        self.unigram_entropy = entry.unigram_entropy
-        identity = json.dumps([self.fingerprint, entry.sha256])
-        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+        self._answers = answers[:, 1:]
+        last = np.searchsorted(answers[:, 0], np.arange(entry.examples), side="right") - 1  # answer of each example
+        ends = np.r_[0, self._answers[last, 1]]  # of examples, in the stream
+        inputs = np.diff(ends) - 1
+        self.masked = mask_documents
+        self._arrange([(ends[:-1], inputs, pack(inputs, sequence_length) if mask_documents else alone(inputs.size))])
 
-    def sample(self, index: int) -> Sample:
-        self._check(index)
-        examples = self._examples[self._sample_ends[index - 1] if index else 0 : self._sample_ends[index]]
-        sample = joined(map(self._example, examples), self.sequence_length, self.eos_id)
-        return sample if self._mask_documents else replace(sample, document_starts=None)
-
-    def _example(self, example: int) -> tuple[np.ndarray, np.ndarray]:
-        """Its tokens, and its targets, of which only those in answers are learned."""
-        begin, end = (int(token) for token in self._begins[example : example + 2])
-        ids = self.stream(begin, end)
+    def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         targets = np.full(ids.size - 1, IGNORE_INDEX, np.int64)
-        for first, last in self._targets[self._first[example] : self._first[example + 1]] - begin:
-            targets[first - 1 : last - 1] = ids[first:last]
-        return ids, targets
+        first, last = np.searchsorted(self._answers[:, 0], (begin, begin + ids.size))
+        for start, end in self._answers[first:last] - begin:
+            targets[start - 1 : end - 1] = ids[start:end]
+        return targets
 
 
 def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
-    """The answers of a split of `num_tokens` tokens: example, first token and end, int64 [answers, 3].
+    """Read the file of a split's answers.
 
-    Raises FileNotFoundError, OSError, or UserError for a file that is not the one of the index, or was never right.
+    Args:
+        path: The file.
+        entry: Of the index.
+        num_tokens: Of the split.
+
+    Returns:
+        Example, first token and end of each answer, int64 [answers, 3].
+
+    Raises:
+        UserError, FileNotFoundError: The file is missing, is not the one of the index, or does not fit the split.
+        OSError: It cannot be read.
     """
     if not path.is_file():
         raise MissingPath(f"{path}: not found, the index lists it: copy it again or re-run the preparation")

@@ -5,29 +5,31 @@ b sequences of a micro-batch, N tokens of a sequence.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.data.training.dataset import Dataset, Sample
+from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.data.training.mixture import Mixture
-from megatape.data.training.order import sample_hash, samples_digest
+from megatape.data.training.order import sample_hash
 from megatape.data.training.positions import FROM_ZERO, Positions
-from megatape.errors import UserError
 from megatape.targets import IGNORE_INDEX, target_mask
 
 
 @dataclass
 class Batch:
-    """int64 tensors, [b, N] but for the last.
+    """Samples of one forward pass, as int64 tensors.
 
-    tokens           input ids
-    targets          the next token of each token; IGNORE_INDEX where there is none
-    positions        the position of each token, from data/training/positions.py; one row in memory if all samples have the same
-    document_starts  the index in the sample of the first token of each token's document; None: no document mask
-    dropout_seeds    [b], a random number of each training sample, by what came before it; None: no dropout
+    Attributes:
+        tokens: Input ids, [b, N].
+        targets: The next token of each token, [b, N]; IGNORE_INDEX where there is none.
+        positions: The position of each token (positions.py), [b, N]; one row in memory if all samples have the same.
+        document_starts: The index in the sample of the first token of each token's document, [b, N]; None: no document mask.
+        dropout_seeds: A random number of each training sample, by the samples before it, [b]; None: no dropout.
     """
 
     tokens: Tensor
@@ -46,58 +48,42 @@ class Batch:
         return vars(self)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """A batch of what `change` makes of each tensor. What is one row in memory remains that."""
+        """The batch with each tensor changed. One row in memory remains one row."""
 
         def changed(tensor: Tensor) -> Tensor:
             return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
 
-        return Batch(
-            changed(self.tokens),
-            changed(self.targets),
-            changed(self.positions),
-            None if self.document_starts is None else changed(self.document_starts),
-            None if self.dropout_seeds is None else changed(self.dropout_seeds),
-        )
+        tensors: dict[str, Any] = {name: tensor if tensor is None else changed(tensor) for name, tensor in vars(self).items()}
+        return Batch(**tensors)
 
 
 class Loader:
     """The training batches of one rank: a pure function of the number of samples consumed so far.
 
-    global_batch_size  samples in an optimizer step, over all ranks and micro-batches
-    micro_batch_size   samples in a forward pass of one rank (b)
-    rank, world_size   among the data-parallel ranks; the samples of a step are the same for every world size
-    positions          the positions of the tokens of a sample; they may depend on how many samples came before it
-    warmup             stages of shorter sequences, by length: the samples consumed at which each ends. The samples of a step
-                       are cut into sequences, which are numbered as if all samples had been as short
+    Args:
+        data: The corpora and their order. Positions and dropout are drawn by its seed.
+        global_batch_size: Samples in an optimizer step, over all ranks and micro-batches.
+        micro_batch_size: Samples in a forward pass of one rank (b).
+        rank, world_size: Among the data-parallel ranks; the samples of a step are the same for every world size.
+        positions: The positions of the tokens of a sample; they may depend on how many samples came before it.
+        warmup: Stages of shorter sequences, by length: the samples consumed at which each ends. The samples of a step are cut
+            into sequences, which are numbered as if all samples had been as short.
     """
 
     def __init__(
         self,
-        dataset: Dataset | Mixture,
+        data: Mixture,
         *,
-        seed: int,
         global_batch_size: int,
         micro_batch_size: int,
         rank: int,
         world_size: int,
         positions: Positions = FROM_ZERO,
         warmup: Mapping[int, int] = MappingProxyType({}),
-    ):
-        if min(global_batch_size, micro_batch_size, world_size) < 1:
-            raise UserError(
-                f"global_batch_size ({global_batch_size}), micro_batch_size ({micro_batch_size}) and world_size "
-                f"({world_size}) must be at least 1"
-            )
-        if global_batch_size % (micro_batch_size * world_size):
-            raise UserError(
-                f"global_batch_size = micro_batch_size x data-parallel size x accumulation steps has no integer solution: "
-                f"{global_batch_size} = {micro_batch_size} x {world_size} x "
-                f"{global_batch_size / (micro_batch_size * world_size):.3g}: change the global or the micro batch size"
-            )
-        if not 0 <= rank < world_size:
-            raise UserError(f"rank is {rank}, world_size {world_size}: rank must be in 0..{world_size - 1}")
-        self._dataset = dataset
-        self._seed = seed
+    ) -> None:
+        assert min(global_batch_size, micro_batch_size, world_size) >= 1 and 0 <= rank < world_size
+        assert global_batch_size % (micro_batch_size * world_size) == 0, "Config.accumulation checks it"
+        self._data = data
         self._global_batch_size = global_batch_size
         self._micro_batch_size = micro_batch_size
         self._rank = rank
@@ -107,36 +93,34 @@ class Loader:
 
     def step(self, consumed: int) -> list[Batch]:
         """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
-        if consumed < 0:
-            raise UserError(f"consumed is {consumed}: the number of samples used so far cannot be negative")
+        assert consumed >= 0
         length = self.sequence_length(consumed)
-        return [self._batch(places, length) for places in self._places(consumed)]
+        return [self._batch(samples, length) for samples in self._micro_batches(consumed)]
 
     def sequence_length(self, consumed: int) -> int:
         """Of the samples of the step after `consumed`."""
         stages = (length for length, end in self._warmup.items() if consumed < end)
-        return next(stages, self._dataset.sequence_length)
+        return next(stages, self._data.sequence_length)
 
     def digest(self, consumed: int) -> int:
-        """`samples_digest` of this rank's samples of that step."""
-        places = (place for batch in self._places(consumed) for place in batch)
-        return samples_digest(self._dataset.located(place, self._seed) for place in places)
+        """Digest of this rank's samples of that step (SampleOrder.digest)."""
+        return self._data.order.digest(chain.from_iterable(self._micro_batches(consumed)))
 
-    def _places(self, consumed: int) -> list[range]:
-        """How many samples come before each of this rank's, by micro-batch."""
+    def _micro_batches(self, consumed: int) -> list[range]:
+        """The numbers of samples before each of this rank's, by micro-batch."""
         first = consumed + self._rank * self._micro_batch_size
         stride = self._world_size * self._micro_batch_size
         begins = range(first, consumed + self._global_batch_size, stride)
         return [range(begin, begin + self._micro_batch_size) for begin in begins]
 
-    def _batch(self, places: range, length: int) -> Batch:
-        dataset, seed = self._dataset, self._seed
-        parts = dataset.sequence_length // length
-        samples = [part for place in places for part in _cut(dataset.training_sample(place, seed), length)]
-        numbers = range(places.start * parts, places.stop * parts)
-        positions = [self._positions.training(length, seed, number) for number in numbers]
-        batch = _make_batch(samples, positions)
-        batch.dropout_seeds = torch.tensor([sample_hash(seed, number, 2**63) for number in numbers])
+    def _batch(self, samples: range, length: int) -> Batch:
+        data = self._data
+        parts = data.sequence_length // length
+        sequences = [part for consumed in samples for part in _cut(data.sample(consumed), length)]
+        numbers = range(samples.start * parts, samples.stop * parts)
+        positions = [self._positions.training(length, data.seed, number) for number in numbers]
+        batch = _make_batch(sequences, positions)
+        batch.dropout_seeds = torch.tensor([sample_hash(data.seed, number, 2**63) for number in numbers])
         return batch
 
 
@@ -149,10 +133,18 @@ def evaluation_batches(
     positions: Positions = FROM_ZERO,
     seed: int = 0,
 ) -> Iterator[Batch]:
-    """This rank's share of the first `max_samples` samples (None: all) in storage order, at their evaluation positions.
+    """This rank's share of a dataset's first samples, in storage order.
 
-    Every rank gets the same number of batches of `batch_size` samples, so that collectives stay matched; samples of
-    padding have no targets.
+    Every rank gets the same number of batches, so that collectives stay matched; samples of padding have no targets.
+
+    Args:
+        dataset: A validation split.
+        batch_size: Samples of a batch.
+        max_samples: Of all ranks; None: all samples.
+        rank: Among the data-parallel ranks.
+        world_size: Number of them.
+        positions: Of the tokens of a sample.
+        seed: Of positions that are drawn.
     """
     total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
     stride = batch_size * world_size
@@ -166,15 +158,15 @@ def evaluation_batches(
         yield batch
 
 
-def _cut(sample: Sample, length: int) -> Iterator[Sample]:
+def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:
     """The sample in parts of `length` tokens, each with its own targets."""
     for begin in range(0, sample.tokens.size, length):
         part = slice(begin, begin + length)
         starts = None if sample.document_starts is None else np.maximum(sample.document_starts[part] - begin, 0)
-        yield Sample(sample.tokens[part], sample.targets[part], starts)
+        yield TrainingSample(sample.tokens[part], sample.targets[part], starts)
 
 
-def _make_batch(samples: Sequence[Sample], positions: Sequence[np.ndarray]) -> Batch:
+def _make_batch(samples: Sequence[TrainingSample], positions: Sequence[np.ndarray]) -> Batch:
     """A batch of samples whose tokens are at `positions`, [N] each, or at those of each document's own tokens."""
     starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
     document_starts = np.stack(starts) if starts else None

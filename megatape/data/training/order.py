@@ -1,34 +1,73 @@
-"""The order of samples, as pure functions of integers.
-
-The state of the data is a single number, for any number of ranks.
-"""
+"""The order of samples: pure functions of integers, so the state of the data is one number, for any number of ranks."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 NUM_ROUNDS = 6
 MASK = (1 << 64) - 1
 
 
-def sample_index(position: int, num_samples: int, seed: int) -> int:
-    """The index of the sample that comes after `position` others, over all epochs; each epoch is a new permutation."""
-    epoch, index = divmod(position, num_samples)
+class SampleLocation(NamedTuple):
+    """A sample of a corpus.
+
+    Attributes:
+        corpus: Its name.
+        sample_index: In the corpus.
+        window: Number of its window over all epochs, 0 in an order without windows.
+    """
+
+    corpus: str
+    sample_index: int
+    window: int = 0
+
+
+class SampleOrder(ABC):
+    """The sample that training takes after any number of others, over all epochs."""
+
+    @abstractmethod
+    def locate(self, consumed: int) -> SampleLocation:
+        """The sample after `consumed` others."""
+
+    def upcoming_shards(self, location: SampleLocation) -> list[int]:
+        """Shards of the location's corpus with its window and the next one; none without windows."""
+        return []
+
+    def digest(self, consumed: Iterable[int]) -> int:
+        """`samples_digest` of samples, given by the number of others before each."""
+        return samples_digest(map(self.locate, consumed))
+
+
+class ShuffledOrder(SampleOrder):
+    """All samples of a corpus, in another permutation each epoch."""
+
+    def __init__(self, corpus: str, num_samples: int, seed: int) -> None:
+        self._corpus, self._num_samples, self._seed = corpus, num_samples, seed
+
+    def locate(self, consumed: int) -> SampleLocation:
+        return SampleLocation(self._corpus, sample_index(consumed, self._num_samples, self._seed))
+
+
+def sample_index(consumed: int, num_samples: int, seed: int) -> int:
+    """The index of the sample after `consumed` others, over all epochs; each epoch is a new permutation."""
+    epoch, index = divmod(consumed, num_samples)
     return permuted(index, num_samples, f"order {seed} {epoch}")
 
 
-def sample_hash(seed: int, position: int, modulus: int) -> int:
-    """A uniform number in [0, modulus), determined by (seed, position)."""
-    return int.from_bytes(_digest(f"sample {seed} {position}", 8), "little") % modulus
+def sample_hash(seed: int, consumed: int, modulus: int) -> int:
+    """A uniform number in [0, modulus), determined by the seed and the number of samples before this one."""
+    return int.from_bytes(_digest(f"sample {seed} {consumed}", 8), "little") % modulus
 
 
-def samples_digest(samples: Iterable[tuple[str, int]]) -> int:
-    """A number for some samples, each a corpus and an index, in any order.
+def samples_digest(samples: Iterable[SampleLocation]) -> int:
+    """A number for some samples, in any order.
 
     It is the sum of a hash of each, of 32 bits, so that the ranks of a step can add theirs up, exactly even as float64 for two
     million samples.
     """
-    return sum(int.from_bytes(_digest(f"{corpus} {index}", 4), "little") for corpus, index in samples)
+    return sum(int.from_bytes(_digest(f"{sample.corpus} {sample.sample_index}", 4), "little") for sample in samples)
 
 
 def permuted(index: int, size: int, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The positions of the tokens of a sample: a function of the seed and of how many samples came before it."""
+"""The positions of the tokens of a sample: a function of the seed and of the number of samples before it."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,20 @@ from megatape.errors import UserError
 class Positions:
     """The positions of the tokens of a sample or, with document masks, of each document in it.
 
-    max_offset: training samples start at a random position in 0 .. max_offset, evaluation at 0.
-    drawn_from: if not 0, positions are instead drawn from 0 .. drawn_from - 1 and sorted: anew for
-    each training sample, once for each seed and length in evaluation.
+    Attributes:
+        max_offset: Training samples start at a random position in 0 .. max_offset, evaluation at 0.
+        drawn_from: If not 0, positions are instead drawn from 0 .. drawn_from - 1 and sorted: anew for each training sample,
+            once for each seed and length in evaluation.
     """
 
     max_offset: int = 0
     drawn_from: int = 0
 
-    def training(self, length: int, seed: int, place: int) -> np.ndarray:
-        """Those of the training sample that comes after `place` others, int64 [length]."""
+    def training(self, length: int, seed: int, consumed: int) -> np.ndarray:
+        """Those of the training sample after `consumed` others, int64 [length]."""
         if self.drawn_from:
-            return sorted_draw(length, self.drawn_from, sample_hash(seed, place, 2**32))
-        first = sample_hash(seed, place, self.max_offset + 1) if self.max_offset else 0
+            return sorted_draw(length, self.drawn_from, sample_hash(seed, consumed, 2**32))
+        first = sample_hash(seed, consumed, self.max_offset + 1) if self.max_offset else 0
         return np.arange(first, first + length)
 
     def evaluation(self, length: int, seed: int) -> np.ndarray:

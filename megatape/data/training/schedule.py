@@ -1,70 +1,96 @@
-"""Which corpus each sample of a mixture comes from: a function of integers, exact to one sample at every place."""
+"""The order of a mixture: whose turn it is, by exact shares, and the next sample in that corpus's own order."""
 
 import heapq
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
 import numpy as np
 
+from megatape.data.training.order import SampleLocation, SampleOrder
 from megatape.errors import UserError
 
 MAX_CYCLE = 100_000  # samples after which a schedule repeats: a table of that many, made at the start of a run
 TEMPERED_CYCLE = 10_000  # that of shares that follow from sizes
 
 
+class MixtureOrder(SampleOrder):
+    """The orders of all corpora, taken in turn: of one corpus, its own order.
+
+    Args:
+        schedule: Which corpus is next, by number.
+        orders: Order of each corpus, by name, in the order of the numbers.
+    """
+
+    def __init__(self, schedule: "Schedule", orders: Mapping[str, SampleOrder]) -> None:
+        self._schedule, self._orders, self._by_number = schedule, orders, list(orders.values())
+
+    def locate(self, consumed: int) -> SampleLocation:
+        corpus, earlier = self._schedule.turn(consumed)
+        return self._by_number[corpus].locate(earlier)
+
+    def upcoming_shards(self, location: SampleLocation) -> list[int]:
+        return self._orders[location.corpus].upcoming_shards(location)
+
+    def counts(self, samples: int) -> dict[str, int]:
+        """Number of samples of each corpus among the first `samples`."""
+        return dict(zip(self._orders, self._schedule.counts(samples), strict=True))
+
+
 class Schedule:
-    """phases: for each the first sample that it holds for, the first one's 0, and the whole weights of all corpora.
+    """Which corpus each sample comes from, exact to one sample at every place.
 
     Let w be a corpus's weight over the sum of weights. Of the first n samples of a phase it has between n w - 1 and n w + 1,
     both excluded, for every n.
+
+    Args:
+        phases: For each the first sample that it holds for, the first one's 0, and the integer weights of all corpora.
     """
 
     def __init__(self, phases: Sequence[tuple[int, Sequence[int]]]) -> None:
         assert phases[0][0] == 0
         self._starts = [start for start, _ in phases]
         self._cycles = [_Cycle(weights) for _, weights in phases]
-        self._before = [np.zeros(len(phases[0][1]), np.int64)]  # samples of each corpus before a phase
-        for cycle, (start, end) in zip(self._cycles, itertools.pairwise(self._starts), strict=False):
-            self._before.append(self._before[-1] + cycle.counts(end - start))
+        lengths = [end - start for start, end in itertools.pairwise(self._starts)]
+        counts = [cycle.counts(length) for cycle, length in zip(self._cycles, lengths, strict=False)]
+        self._before = np.cumsum([np.zeros(len(phases[0][1]), np.int64), *counts], axis=0)  # [phases, corpora]
 
-    def locate(self, place: int) -> tuple[int, int]:
-        """The corpus of the sample that comes after `place` others, and how many of these are of the same corpus."""
-        phase = self._phase(place)
-        corpus, earlier = self._cycles[phase].locate(place - self._starts[phase])
-        return corpus, int(self._before[phase][corpus]) + earlier
+    def turn(self, consumed: int) -> tuple[int, int]:
+        """The corpus of the sample after `consumed` others, and how many of these are of the same corpus."""
+        phase = self._phase(consumed)
+        corpus, earlier = self._cycles[phase].turn(consumed - self._starts[phase])
+        return corpus, self._before.item(phase, corpus) + earlier
 
-    def counts(self, place: int) -> list[int]:
-        """Samples of each corpus among the first `place`."""
-        phase = self._phase(place)
-        counts: list[int] = (self._before[phase] + self._cycles[phase].counts(place - self._starts[phase])).tolist()
+    def counts(self, samples: int) -> list[int]:
+        """Number of samples of each corpus among the first `samples`."""
+        phase = self._phase(samples)
+        counts: list[int] = (self._before[phase] + self._cycles[phase].counts(samples - self._starts[phase])).tolist()
         return counts
 
-    def _phase(self, place: int) -> int:
-        return bisect_right(self._starts, place) - 1
+    def _phase(self, consumed: int) -> int:
+        return bisect_right(self._starts, consumed) - 1
 
 
 class _Cycle:
     """One round of a schedule, which repeats: each corpus comes as often as its weight says."""
 
     def __init__(self, weights: Sequence[int]) -> None:
-        divisor = gcd(*weights)
-        self._weights = np.array(weights, np.int64) // divisor
+        self._weights = np.array(weights, np.int64) // gcd(*weights)
         self._corpora = _spread(self._weights.tolist())
         self._earlier = np.empty(self._corpora.size, np.int64)  # samples of the same corpus before, in the round
         for corpus, weight in enumerate(self._weights):
             self._earlier[self._corpora == corpus] = np.arange(weight)
 
-    def locate(self, place: int) -> tuple[int, int]:
-        rounds, index = divmod(place, self._corpora.size)
-        corpus = int(self._corpora[index])
-        return corpus, rounds * int(self._weights[corpus]) + int(self._earlier[index])
+    def turn(self, consumed: int) -> tuple[int, int]:
+        rounds, place = divmod(consumed, self._corpora.size)
+        corpus: int = self._corpora.item(place)
+        return corpus, rounds * self._weights.item(corpus) + self._earlier.item(place)
 
-    def counts(self, place: int) -> np.ndarray:
-        rounds, index = divmod(place, self._corpora.size)
-        return rounds * self._weights + np.bincount(self._corpora[:index], minlength=self._weights.size)
+    def counts(self, samples: int) -> np.ndarray:
+        rounds, place = divmod(samples, self._corpora.size)
+        return rounds * self._weights + np.bincount(self._corpora[:place], minlength=self._weights.size)
 
 
 def _spread(weights: Sequence[int]) -> np.ndarray:
@@ -89,7 +115,7 @@ def _spread(weights: Sequence[int]) -> np.ndarray:
 
 
 def _windows(corpus: int, weight: int, total: int) -> Iterator[tuple[int, int, int]]:
-    """For each sample of a corpus the place from which on it may come, the one before which it must, and the corpus."""
+    """For each sample of a corpus the first place where it may come, the one before which it must, and the corpus."""
     for c in range(weight):
         yield c * total // weight, -(-(c + 1) * total // weight), corpus
 
@@ -101,8 +127,8 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     """
     decimals = [Fraction(repr(weight)) for weight in weights]
     factor = lcm(*(decimal.denominator for decimal in decimals))
-    whole = [int(decimal * factor) for decimal in decimals]
-    whole = [weight // gcd(*whole) for weight in whole]
+    multiples = [int(decimal * factor) for decimal in decimals]
+    whole = [weight // gcd(*multiples) for weight in multiples]
     if sum(whole) > MAX_CYCLE:
         raise UserError(
             f"the weights {', '.join(map(str, weights))} repeat only after {sum(whole):,} samples, the most is {MAX_CYCLE:,}: "

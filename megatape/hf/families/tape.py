@@ -41,7 +41,12 @@ ENCODINGS: dict[str, type[Encoding]] = {{
 _OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm")
 
 # What belongs to a position encoding keeps the end of its name.
-_PREFIXES = {"position.": "position.", "attention.bias.": "self_attn.bias."}
+_PREFIXES = {
+    "position.": "position.",
+    "attention.bias.": "self_attn.bias.",
+    "attention.token_features.": "self_attn.token_features.",
+    "attention.sequence_features.": "self_attn.sequence_features.",
+}
 
 
 class Tape(Family):
@@ -56,6 +61,9 @@ class Tape(Family):
     undeclared = frozenset({"imports"})
 
     model_class = TapeForCausalLM
+
+    def parameter_name(self, name: str) -> str:
+        return f"model.{name}" if name.startswith("position_embedding.") else super().parameter_name(name)
 
     def layer_name(self, name: str) -> str:
         for ours, theirs in _PREFIXES.items():

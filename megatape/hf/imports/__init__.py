@@ -1,4 +1,1 @@
-"""Models that others pretrained, as starting points of our runs.
-
-Their configuration and weights are read in our terms, without a copy.
-"""
+"""Models that others pretrained, as starting points of runs; their weights are read where they are, without a copy."""

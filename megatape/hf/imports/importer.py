@@ -1,16 +1,16 @@
 """A pretrained model of others as a starting point: checked, compared with transformers, and described in our terms."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from megatape.checkpoint.manifest import as_json, describe, write_file
 from megatape.checkpoint.weights import FileRecord
 from megatape.config import ModelConfig, parse_config
-from megatape.config.export import Dtype
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder
 from megatape.hf.architecture import Architecture, read_architecture
+from megatape.hf.checkpoint import dtype_name
 from megatape.hf.folder_weights import FolderWeights, find_weights
 from megatape.hf.imports.check import LIMIT, TEXT_LENGTH, check_tokens, logit_difference
 from megatape.hf.imports.record import IMPORT, ImportRecord
@@ -35,7 +35,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
         if found.family.remote_code:
             raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
         weights = find_weights(source, found)
-        raw = starting_config(found, source, out, encoding, length, str(weights.dtype).removeprefix("torch."))
+        raw = starting_config(found, source, out, encoding, length, dtype_name(weights.dtype))
         config = parse_config(_complete(raw), str(source / "config.json"))
         tokens = check_tokens(source, found.model.vocab_size, min(TEXT_LENGTH, config.data.sequence_length))
         difference = logit_difference(found, weights, config.model, tokens)
@@ -107,7 +107,7 @@ def _record(source: Path, found: Architecture, weights: FolderWeights, differenc
         format=1,
         source=str(source),
         family=found.config.model_type,
-        dtype=cast(Dtype, str(weights.dtype).removeprefix("torch.")),
+        dtype=dtype_name(weights.dtype),
         difference=difference,
         tokenizer=tokenizer,
         model=weights.model,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from megatape.data.synthetic.task import TRAIN, Sample, SyntheticTask
+from megatape.data.synthetic.task import TRAIN, SyntheticSample, SyntheticTask
 from megatape.study.suite.records import Record
 from megatape.study.suite.scoring import answer_places, score_answers
 
@@ -22,19 +22,19 @@ BEGIN, END = "<s>", "</s>"
 class Baseline(ABC):
     """Predicts the tokens of answers, after a look at training samples."""
 
-    def __init__(self, task: SyntheticTask, training: Sequence[Sample]) -> None:
+    def __init__(self, task: SyntheticTask, training: Sequence[SyntheticSample]) -> None:
         """training: samples of the train split."""
         self.task = task
 
     @abstractmethod
-    def predict(self, sample: Sample) -> list[str]:
+    def predict(self, sample: SyntheticSample) -> list[str]:
         """The tokens of all answers, in order, each given all that precedes it in the text."""
 
 
 class Oracle(Baseline):
     """Knows the answers. Its score is 1 unless scoring is wrong."""
 
-    def predict(self, sample: Sample) -> list[str]:
+    def predict(self, sample: SyntheticSample) -> list[str]:
         return _answer_tokens(self.task, sample)
 
 
@@ -44,7 +44,7 @@ class Majority(Baseline):
     Where training has no such place, it is the most frequent of all.
     """
 
-    def __init__(self, task: SyntheticTask, training: Sequence[Sample]) -> None:
+    def __init__(self, task: SyntheticTask, training: Sequence[SyntheticSample]) -> None:
         super().__init__(task, training)
         counts: dict[int, Counter[str]] = defaultdict(Counter)
         for sample in training:
@@ -53,14 +53,14 @@ class Majority(Baseline):
         self.by_place = {place: _most_frequent(found) for place, found in counts.items()}
         self.of_all = _most_frequent(sum(counts.values(), Counter()))
 
-    def predict(self, sample: Sample) -> list[str]:
+    def predict(self, sample: SyntheticSample) -> list[str]:
         return [self.by_place.get(place, self.of_all) for place in range(len(_answer_tokens(self.task, sample)))]
 
 
 class BagOfTokens(Baseline):
     """Sees how often each token precedes the answer's, in no order: softmax regression on those counts."""
 
-    def __init__(self, task: SyntheticTask, training: Sequence[Sample]) -> None:
+    def __init__(self, task: SyntheticTask, training: Sequence[SyntheticSample]) -> None:
         super().__init__(task, training)
         self.tokens = [BEGIN, *task.alphabet, END]
         self.ids = {token: index for index, token in enumerate(self.tokens)}
@@ -78,11 +78,11 @@ class BagOfTokens(Baseline):
 
         optimizer.step(loss)
 
-    def predict(self, sample: Sample) -> list[str]:
+    def predict(self, sample: SyntheticSample) -> list[str]:
         with torch.no_grad():
             return [self.tokens[token] for token in (self._counts(sample) @ self.weight).argmax(1)]
 
-    def _counts(self, sample: Sample) -> Tensor:
+    def _counts(self, sample: SyntheticSample) -> Tensor:
         """How often each token precedes those of the answers, [tokens of answers, tokens]. The one <s> is the constant."""
         text = torch.tensor([self.ids[token] for token in (BEGIN, *sample.text)])
         before = torch.nn.functional.one_hot(text, len(self.tokens)).double().cumsum(0)
@@ -104,21 +104,10 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
                 for sample in samples
             ]
             scored = score_answers(task, samples, right)
-            yield Record(
-                task=task.name,
-                split=split,
-                row=row,
-                kind="baseline",
-                seed=None,
-                learning_rate=None,
-                score=scored.score,
-                reason=None,
-                asked=scored.asked,
-                curve=scored.curve,
-            )
+            yield Record.of(scored, task=task.name, split=split, row=row, kind="baseline", seed=None, learning_rate=None)
 
 
-def _answer_tokens(task: SyntheticTask, sample: Sample) -> list[str]:
+def _answer_tokens(task: SyntheticTask, sample: SyntheticSample) -> list[str]:
     tokens = [*sample.text, END]
     return [tokens[place] for places in answer_places(task, sample) for place in places]
 

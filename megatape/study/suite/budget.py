@@ -1,12 +1,12 @@
-"""What a suite runs in so many minutes."""
+"""Select the runs that fit into a time budget, and describe them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import UserError
 from megatape.study.suite.plan import Plan
 from megatape.study.suite.sizes import SIZES
+from megatape.tables import markdown
 
 # What a budget has first.
 CORE_TASKS = ("flip_flop", "nth_after_marker")
@@ -18,9 +18,10 @@ CORE_SEEDS = 3
 class Costs:
     """Seconds that runs are expected to take.
 
-    start      to start the processes of a run
-    tasks      a run of each task with the encoding `rope`, without the start
-    encodings  how many times as long each encoding takes
+    Attributes:
+        start: Seconds to start the processes of a run.
+        tasks: Seconds of a run of each task with the encoding `rope`, without the start.
+        encodings: Factor of each encoding on these seconds.
     """
 
     start: float
@@ -33,17 +34,17 @@ class Costs:
 
     def of_plan(self, plan: Plan) -> float:
         """Of all runs, one after the other."""
-        runs = plan.seeds + (len(plan.rates) if len(plan.rates) > 1 else 0)
-        return runs * sum(self.of_run(task.name, encoding) for task, encoding in plan.pairs)
+        return plan.runs_of_pair * sum(self.of_run(task.name, encoding) for task, encoding in plan.pairs)
 
 
-def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, list[str], str]:
-    """The part of a plan that takes at most so many minutes with `jobs` runs at a time.
-
-    Returns the part; a phrase for each thing that is left out; and both as text.
+def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> Plan:
+    """The part of a plan that takes at most so many minutes with `jobs` runs at a time, with what it leaves out.
 
     The core is taken whole. What is added to it, each if it fits: the choice of learning rates, then further tasks, then
-    further encodings, then further seeds. Raises UserError if the core does not fit.
+    further encodings, then further seeds.
+
+    Raises:
+        UserError: The core does not fit.
     """
 
     def minutes_of(plan: Plan) -> float:
@@ -73,21 +74,32 @@ def fit(asked: Plan, costs: Costs, minutes: float, jobs: int) -> tuple[Plan, lis
             plan = larger
         else:
             left_out.append(f"{name} (the plan with it takes {minutes_of(larger):.0f} minutes, not {minutes:g})")
-    shown = (
-        f"Plan for {minutes:g} minutes, {jobs} runs at a time, which take about {minutes_of(plan):.0f} by a timed pilot: "
-        f"{_described(plan)}. No run is stopped early."
+    return replace(plan, left_out=tuple(left_out))
+
+
+def describe(plan: Plan, costs: Costs, minutes: float, jobs: int) -> str:
+    """The runs of a plan, the minutes that each takes, and what is left out."""
+    runs = plan.runs_of_pair
+    taken = costs.of_plan(plan) / jobs / 60
+    rows = [
+        [f"`{task.name}`", *(f"{runs} x {costs.of_run(task.name, encoding) / 60:.1f}" for encoding in plan.encodings)]
+        for task in plan.tasks
+    ]
+    summary = (
+        f"Plan for {minutes:g} minutes, {jobs} runs at a time: {runs * len(plan.pairs):,} runs, which take about {taken:.0f} "
+        f"minutes by a timed pilot: {_described(plan)}. No run is stopped early."
     )
-    lines = [f"  {task.name}, minutes of a run: {_minutes(task, plan, costs)}" for task in plan.tasks]
-    lines += [f"  left out: {phrase}" for phrase in left_out]
-    return plan, left_out, "\n".join([shown, *lines])
+    paragraphs = [
+        summary,
+        "Runs x minutes of each:",
+        markdown(["", *plan.encodings], rows),
+        "\n".join(["Left out:", *(f"* {phrase}" for phrase in plan.left_out)]) if plan.left_out else "Nothing is left out.",
+    ]
+    return "\n\n".join(paragraphs)
 
 
 def _place(core: tuple[str, ...], name: str) -> int:
     return core.index(name) if name in core else len(core)
-
-
-def _minutes(task: SyntheticTask, plan: Plan, costs: Costs) -> str:
-    return ", ".join(f"{encoding} {costs.of_run(task.name, encoding) / 60:.1f}" for encoding in plan.encodings)
 
 
 def _described(plan: Plan) -> str:

@@ -1,7 +1,6 @@
 """A task and an encoding in the folder of a suite: its runs, and the choice of their learning rate."""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +9,11 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.files import write_atomically
-from megatape.imports import arguments
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.study.runs import Machine, Run
 from megatape.study.suite.baselines import baseline_records
+from megatape.study.suite.measure import measure
 from megatape.study.suite.records import Record, read_records, write_records
 from megatape.study.suite.scores import SCORES, Scores
 from megatape.study.suite.sizes import SIZES, Sizing
@@ -127,7 +126,5 @@ class Cell:
         if most is not None and most < max(map(self.folder.task.tokens, self.folder.task.splits)) - 1:
             settings.append(f"model.max_positions={most}")  # scores of longer splits say why there are none
         config, train = load_config(file, settings), machine.pretrain(file, settings)
-        words = [str(folder.directory), ",".join(splits), str(count)]
-        measure = [sys.executable, "-m", "megatape.study.suite.measure", *arguments(), *words]
-        name = f"{self.name}, rate {rate:g}, seed {seed}"
-        return Run(name, config, train, {folder.directory / SCORES: measure}, Scores.read)
+        measures = {folder.directory / SCORES: (measure, str(folder.directory), splits, count)}
+        return Run(f"{self.name}, rate {rate:g}, seed {seed}", config, train, measures, Scores.read)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.model import load_model
-from megatape.data.synthetic.task import Answer, Sample, SyntheticTask
+from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
-from megatape.study.suite.look import Look, look
+from megatape.study.suite.look import AttentionView, look
 from megatape.study.suite.measure import inapplicable, open_run
 from megatape.tables import markdown
 
@@ -23,18 +23,18 @@ FIRST = "the first's wrong"
 PARTS = ("source", "nearer", "farther")
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """An answer of one of the samples."""
 
     number: int
-    sample: Sample
+    sample: SyntheticSample
     answer: Answer
 
 
 def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
     """Yields what the models of the runs do on the first `count` samples of a split.
 
-    It looks at their right answers, at their wrong ones, and at those that the first model has wrong.
+    It views at their right answers, at their wrong ones, and at those that the first model has wrong.
 
     Raises UserError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's answers
     have no source, or an encoding cannot do the split.
@@ -59,21 +59,21 @@ def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
     if len(set(labels)) < len(labels):
         labels = [str(folder) for folder in folders]
     samples = list(task.samples(split, count))
-    looks = {}
+    views = {}
     for label, (config, _, checkpoint) in zip(labels, opened, strict=True):
-        looks[label] = look(load_model(checkpoint), task, samples, task.tokens(split) - 1, config.training.seed)
-    answers = [Asked(number, sample, answer) for number, sample in enumerate(samples) for answer in sample.answers]
+        views[label] = look(load_model(checkpoint), task, samples, task.tokens(split) - 1, config.training.seed)
+    answers = [Request(number, sample, answer) for number, sample in enumerate(samples) for answer in sample.answers]
     yield f"{_named(task)}, {count} samples of {split}; the first model is {labels[0]}"
-    yield _answers(looks, torch.tensor([asked.answer.key for asked in answers]))
-    yield _attention(looks)
-    yield from _updates(looks)
-    yield from _examples(looks, answers)
+    yield _answers(views, torch.tensor([asked.answer.key for asked in answers]))
+    yield _attention(views)
+    yield from _updates(views)
+    yield from _examples(views, answers)
 
 
-def _answers(looks: dict[str, Look], keys: Tensor) -> str:
+def _answers(views: dict[str, AttentionView], keys: Tensor) -> str:
     rows = []
-    for label, found in looks.items():
-        groups, every = _groups(looks, found), torch.ones_like(found.right)
+    for label, found in views.items():
+        groups, every = _groups(views, found), torch.ones_like(found.right)
         shown = [_mean(keys, group) for group in list(groups.values())[:2]]
         without = "" if found.right_without is None else _percent(found.right_without, every)
         wrong = f"{int((~found.right).sum()):,}"
@@ -83,11 +83,11 @@ def _answers(looks: dict[str, Look], keys: Tensor) -> str:
     return "Answers, and their mean distance from the source\n\n" + markdown(header, rows)
 
 
-def _attention(looks: dict[str, Look]) -> str:
+def _attention(views: dict[str, AttentionView]) -> str:
     rows = []
-    for label, found in looks.items():
+    for label, found in views.items():
         for layer, shares in enumerate(found.layers):
-            head, groups = found.head(layer), _groups(looks, found).values()
+            head, groups = found.head(layer), _groups(views, found).values()
             parts = (shares.source, shares.nearer, shares.farther)
             rows.append(_place(label, layer, head) + [_percent(part[:, head], group) for part in parts for group in groups])
     columns = [f"{part}: right" if group == "right" else group for part in PARTS for group in ("right", "wrong", FIRST)]
@@ -95,13 +95,13 @@ def _attention(looks: dict[str, Look]) -> str:
     return f"{title}\n\n" + markdown(["", "layer", "head", *columns], rows)
 
 
-def _updates(looks: dict[str, Look]) -> Iterator[str]:
+def _updates(views: dict[str, AttentionView]) -> Iterator[str]:
     rows = []
-    for label, found in looks.items():
+    for label, found in views.items():
         for layer, (shares, moved) in enumerate(zip(found.layers, found.moved, strict=True)):
             if moved is None or shares.without is None:
                 continue
-            head, gains, groups = found.head(layer), found.gains[layer - 1], list(_groups(looks, found).values())[:2]
+            head, gains, groups = found.head(layer), found.gains[layer - 1], list(_groups(views, found).values())[:2]
             rows.append(
                 [
                     *_place(label, layer, head),
@@ -121,11 +121,11 @@ def _updates(looks: dict[str, Look]) -> Iterator[str]:
         yield f"{title}\n\n" + markdown(["", "layer", "head", "gains", *columns], rows)
 
 
-def _examples(looks: dict[str, Look], answers: list[Asked]) -> Iterator[str]:
+def _examples(views: dict[str, AttentionView], answers: list[Request]) -> Iterator[str]:
     rows = []
-    for index in (~next(iter(looks.values())).right).nonzero().flatten().tolist()[:EXAMPLES]:
+    for index in (~next(iter(views.values())).right).nonzero().flatten().tolist()[:EXAMPLES]:
         number, sample, answer = answers[index]
-        for label, found in looks.items():
+        for label, found in views.items():
             layer = max(range(len(found.layers)), key=lambda layer: float(found.layers[layer].source.mean(0).max()))
             head, shares = found.head(layer), found.layers[layer]
             most = zip(shares.places[index, head].tolist(), shares.weights[index, head].tolist(), strict=True)
@@ -144,9 +144,9 @@ def _examples(looks: dict[str, Look], answers: list[Asked]) -> Iterator[str]:
         yield f"{title}\n\n" + markdown(["", "", "layer", "head", "right", "said", "most attention"], rows)
 
 
-def _groups(looks: dict[str, Look], found: Look) -> dict[str, Tensor]:
+def _groups(views: dict[str, AttentionView], found: AttentionView) -> dict[str, Tensor]:
     """Which answers are right, which are wrong, and which the first model has wrong, bool [A]."""
-    return {"right": found.right, "wrong": ~found.right, FIRST: ~next(iter(looks.values())).right}
+    return {"right": found.right, "wrong": ~found.right, FIRST: ~next(iter(views.values())).right}
 
 
 def _place(label: str, layer: int, head: int) -> list[str]:

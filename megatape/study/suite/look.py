@@ -13,7 +13,7 @@ from torch import Tensor
 
 from megatape.attention.rotation import PositionState
 from megatape.data.synthetic.folder import Encoder
-from megatape.data.synthetic.task import Sample, SyntheticTask
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.study.probe import LayerInputs, probabilities, run
@@ -40,16 +40,17 @@ class Shares(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionView:
     """What one model does at the answers.
 
-    right          whether each answer is, bool [A]
-    said           the characters that the model gives for it
-    right_without  whether it is if no block adds to e, bool [A]; None if none does
-    layers         of each layer, the shares
-    moved          of each layer, D, what blocks have added to e: its norm over that of e's initial value, at the query, [A];
-                   None where nothing has been added
-    gains          of each layer, those of the attention update; None without it
+    Attributes:
+        right: Whether each answer is right, bool [A].
+        said: Characters that the model gives for each answer.
+        right_without: Whether each answer is right if no block adds to e, bool [A]; None if none does.
+        layers: Shares of attention of each layer.
+        moved: For each layer, D, the sum of what blocks have added to e: its norm over that of e's initial value, at the query,
+            [A]; None where nothing has been added.
+        gains: Gains of the attention update of each layer; None without it.
     """
 
     right: Tensor
@@ -65,7 +66,7 @@ class Look:
 
 
 @torch.no_grad()
-def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length: int, seed: int) -> Look:
+def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample], length: int, seed: int) -> AttentionView:
     """Look at samples with a float32 model on the CPU.
 
     length, seed: of the positions that an encoding draws, those that the suite scores its models with.
@@ -92,7 +93,7 @@ def look(model: Transformer, task: SyntheticTask, samples: list[Sample], length:
         sources = queries + 1 - torch.tensor([answer.key for answer in sample.answers])
         shares.append([_shares(layer, queries, sources) for layer in layers])
         moved.append([_moved(layer, queries) for layer in layers])
-    return Look(
+    return AttentionView(
         torch.tensor(right),
         said,
         torch.tensor(without) if model.encoding.carries_state else None,

@@ -1,12 +1,10 @@
-"""Scores a trained model of a suite: `python -m megatape.study.suite.measure RUN_FOLDER SPLIT[,SPLIT...] SAMPLES`.
+"""Scores a trained model of a suite.
 
 Greedy decoding gives an answer exactly if each of its tokens is the likeliest one after all that precedes it, so one forward
 pass over the whole sample scores it, and nothing is generated.
 """
 
 import json
-import logging
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import UserError
-from megatape.imports import import_leading
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder, read_metrics
@@ -28,37 +25,22 @@ from megatape.study.suite.records import Record
 from megatape.study.suite.scores import Scores
 from megatape.study.suite.scoring import Score, answer_places, score_answers
 
-LOG = logging.getLogger(__name__)
-
 BATCH_TOKENS = 2**13  # of a forward pass
 
 
-def measure(folder: RunFolder, splits: list[str], count: int) -> Scores:
+def measure(directory: str, splits: list[str], count: int) -> Scores:
     """Score the last checkpoint of a run on `count` samples of each split.
 
     Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was.
     """
-    began = time.monotonic()
+    began, folder = time.monotonic(), RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    row, seed, rate = config.model.encoding, config.training.seed, config.optimizer.learning_rate
     records = []
     for split in splits:
-        reason = inapplicable(task, split, config.model.encoding)
-        scored = None if reason else score_split(model, task, split, count, config.training.seed)
-        records.append(
-            Record(
-                task=task.name,
-                split=split,
-                row=config.model.encoding,
-                kind="encoding",
-                seed=config.training.seed,
-                learning_rate=config.optimizer.learning_rate,
-                score=scored.score if scored else None,
-                reason=reason,
-                asked=scored.asked if scored else 0,
-                curve=scored.curve if scored else (),
-            )
-        )
+        found = inapplicable(task, split, row) or score_split(model, task, split, count, seed)
+        records.append(Record.of(found, task=task.name, split=split, row=row, kind="encoding", seed=seed, learning_rate=rate))
     steps = [json.loads(line) for line in read_metrics(folder.metrics).values()]
     seconds = sum(step["seconds"] for step in steps) + time.monotonic() - began
     loss = steps[-1]["validation_loss"]
@@ -111,18 +93,3 @@ def score_split(model: Transformer, task: SyntheticTask, split: str, count: int,
         for sample, right in zip(batch, likeliest == tokens[:, 1:], strict=True):
             predicted.append([bool(right[place]) for places in answer_places(task, sample) for place in places])
     return score_answers(task, samples, predicted)
-
-
-def main(words: list[str]) -> int:
-    """Write the scores of a run. Returns the exit status."""
-    folder = RunFolder(Path(words[0]))
-    try:
-        measure(folder, words[1].split(","), int(words[2])).write(folder)
-    except UserError as failure:
-        LOG.error("error: %s", failure)
-        return failure.status
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(import_leading(sys.argv[1:])))

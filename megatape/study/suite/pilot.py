@@ -1,8 +1,8 @@
 """How long the runs of a suite will take, from a few steps of some of them in this process."""
 
 import json
-import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -11,22 +11,38 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megatape.benchmark.children import child, finish, interruptible
+from megatape.benchmark.models import perturbed_model
+from megatape.benchmark.timing import Timer
 from megatape.config import ModelConfig
 from megatape.data.synthetic.task import TRAIN, SyntheticTask
 from megatape.errors import UserError
 from megatape.files import as_type, read_json, write_atomically
-from megatape.study.models import unsettled_model
+from megatape.study.children import locked
 from megatape.study.runs import threads_of_run
-from megatape.study.suite.budget import Costs
+from megatape.study.suite.budget import Costs, describe, fit
 from megatape.study.suite.measure import BATCH_TOKENS
 from megatape.study.suite.plan import Plan
 from megatape.study.suite.sizes import SIZES
 from megatape.study.suite.summary import REFERENCE
-from megatape.study.timing import timed
 
-PILOT = "pilot.json"
+PILOT, PLAN = "pilot.json", "plan.json"
 CHARACTERS = 300  # about as many tokens as any alphabet gives
 ROUNDS = 2  # of which the faster counts
+MODULES = "megatape.training.pretrain", "megatape.study.suite.measure"  # of the processes of a run
+
+
+def propose(asked: Plan, out: Path, minutes: float, jobs: int) -> tuple[Plan, str]:
+    """The part of a plan that fits into a budget, also as a file in `out`, and its description.
+
+    Raises:
+        UserError: Not even the core fits.
+    """
+    with interruptible(), locked(out):
+        costs = expected_costs(asked, out, jobs)
+        plan = fit(asked, costs, minutes, jobs)
+        plan.write(out / PLAN)
+    return plan, describe(plan, costs, minutes, jobs)
 
 
 def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
@@ -55,10 +71,12 @@ def _measure(plan: Plan) -> Costs:
     tasks = {task.name: run_seconds(task, REFERENCE) for task in plan.tasks}
     longest = max(plan.tasks, key=lambda task: max(map(task.tokens, task.splits)))
     encodings = {encoding: run_seconds(longest, encoding) / tasks[longest.name] for encoding in plan.encodings}
-    modules = "megatape.training.pretrain", "megatape.study.suite.measure"
-    command = [sys.executable, "-c", f"import {', '.join(modules)}"]
-    start = timed(lambda: subprocess.run(command, check=True, capture_output=True), torch.device("cpu"))
-    return Costs(len(modules) * start, tasks, encodings)
+    command = [sys.executable, "-c", f"import {', '.join(MODULES)}"]
+    started = time.perf_counter()
+    with child(command) as process:
+        finish(process)
+    start = time.perf_counter() - started
+    return Costs(len(MODULES) * start, tasks, encodings)
 
 
 def run_seconds(task: SyntheticTask, encoding: str) -> float:
@@ -70,7 +88,8 @@ def run_seconds(task: SyntheticTask, encoding: str) -> float:
     longest = max(map(task.tokens, task.splits)) - 1
     raw = sizing.model | {"encoding": encoding, "vocab_size": CHARACTERS, "max_positions": longest}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = unsettled_model(ModelConfig.model_validate(raw), 0, torch.Generator().manual_seed(0)).to(device)
+    timer = Timer(device, ROUNDS)
+    model = perturbed_model(ModelConfig.model_validate(raw), 0, torch.Generator().manual_seed(0)).to(device)
 
     def tokens(count: int, length: int) -> tuple[Tensor, Tensor]:
         positions = torch.arange(length, device=device).expand(count, -1)
@@ -84,7 +103,7 @@ def run_seconds(task: SyntheticTask, encoding: str) -> float:
         model.zero_grad()
 
     def fastest(action: Callable[[], object]) -> float:
-        return min(timed(action, device) for _ in range(ROUNDS))
+        return min(timer.seconds(action) for _ in range(ROUNDS))
 
     seconds = sizing.steps(task) * sizing.batch / sizing.micro_batch * fastest(step)
     for length in (task.tokens(split) - 1 for split in task.tests):

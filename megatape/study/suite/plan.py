@@ -1,12 +1,18 @@
-"""What a suite trains: tasks, encodings, seeds and learning rates."""
+"""The runs of a suite: tasks, encodings, seeds and learning rates, as options and as a file that users edit."""
 
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, get_args
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from megatape.benchmark.encodings import parse_encodings, parse_names
 from megatape.data.synthetic.task import Size, SyntheticTask
-from megatape.errors import UserError
+from megatape.errors import MissingPath, UserError
+from megatape.files import as_type, read_json, write_atomically
+from megatape.options import Count
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.study.choice import parse_encodings
 from megatape.study.suite.sizes import SIZES
 
 ALL = "all"
@@ -16,7 +22,13 @@ ALL = "all"
 class Plan:
     """Every task is learned with every encoding, from as many seeds.
 
-    rates: those of which one is chosen for each encoding and task; one alone is not tried but taken
+    Attributes:
+        size: Size of models and samples.
+        tasks: Tasks to learn.
+        encodings: Names of encodings.
+        seeds: Number of seeds.
+        rates: Learning rates of which one is chosen for each encoding and task; one alone is not tried but taken.
+        left_out: A phrase for each thing that a budget leaves out, with the reason.
     """
 
     size: Size
@@ -24,6 +36,7 @@ class Plan:
     encodings: tuple[str, ...]
     seeds: int
     rates: tuple[float, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> list[tuple[SyntheticTask, str]]:
@@ -35,44 +48,56 @@ class Plan:
         """The seeds."""
         return range(1, self.seeds + 1)
 
+    @property
+    def runs_of_pair(self) -> int:
+        """Number of runs of a task and an encoding, those that choose a learning rate included."""
+        return self.seeds + (len(self.rates) if len(self.rates) > 1 else 0)
 
-def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: str | None) -> Plan:
+    def write(self, path: Path) -> None:
+        """Write the file that `read_plan` reads."""
+        tasks = tuple(task.name for task in self.tasks)
+        content = _PlanFile.model_validate(vars(self) | {"tasks": tasks})
+        write_atomically(path, (content.model_dump_json(indent=2) + "\n").encode())
+
+
+class _PlanFile(BaseModel):
+    """A plan with the names of its tasks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: Size
+    tasks: tuple[str, ...]
+    encodings: tuple[str, ...]
+    seeds: Count
+    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+    left_out: tuple[str, ...] = ()
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file that `Plan.write` wrote and a user may have edited. Raises UserError or FileNotFoundError."""
+    try:
+        found = as_type(read_json(path), _PlanFile)
+        plan = parse_plan(found.size, ",".join(found.tasks), ",".join(found.encodings), found.seeds, found.rates)
+    except FileNotFoundError:
+        raise MissingPath(f"no plan at {path}: `budget` writes one") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return replace(plan, left_out=found.left_out)
+
+
+def parse_plan(size: str, tasks: str, encodings: str, seeds: int, rates: Sequence[float] | None) -> Plan:
     """The plan that the options of the command describe.
 
     tasks, encodings: names with commas, or `all`. rates: None for the grid of the size.
 
-    Raises UserError for what is unknown or repeated, and for seeds and rates that are not positive.
+    Raises UserError for what is unknown or repeated.
     """
     known = next((each for each in get_args(Size) if each == size), None)
     if known is None:
         raise UserError(f"size: {size!r} is not a size: choose from {', '.join(get_args(Size))}")
     chosen = tuple(ENCODINGS) if encodings == ALL else tuple(parse_encodings(encodings))
-    made = tuple(SYNTHETIC_TASKS[name].load()(name, known) for name in _parse_tasks(tasks))
-    return Plan(known, made, chosen, seeds, SIZES[known].rates if rates is None else _parse_rates(rates))
-
-
-def _parse_tasks(text: str) -> list[str]:
-    if text == ALL:
-        return list(SYNTHETIC_TASKS)
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in SYNTHETIC_TASKS:
-            raise UserError(f"tasks: {name!r} is not a task: choose from {', '.join(SYNTHETIC_TASKS)}")
-        if names.count(name) > 1:
-            raise UserError(f"tasks: {name} is listed twice")
-    return names
-
-
-def _parse_rates(text: str) -> tuple[float, ...]:
-    rates = []
-    for part in text.split(","):
-        try:
-            rate = float(part)
-        except ValueError:
-            raise UserError(f"rates: {part!r} is not a number: give learning rates such as 1e-3,3e-3") from None
-        if not 0 < rate < 1:
-            raise UserError(f"rates: {part} is not between 0 and 1")
-        if rate in rates:
-            raise UserError(f"rates: {part} is listed twice")
-        rates.append(rate)
-    return tuple(rates)
+    if rates and len(set(rates)) < len(rates):
+        raise UserError("rates: one is listed twice")
+    names = list(SYNTHETIC_TASKS) if tasks == ALL else parse_names("tasks", tasks, SYNTHETIC_TASKS, "a task")
+    made = tuple(SYNTHETIC_TASKS[name].load()(name, known) for name in names)
+    return Plan(known, made, chosen, seeds, SIZES[known].rates if rates is None else tuple(rates))

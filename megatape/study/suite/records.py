@@ -2,28 +2,33 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from megatape.errors import UserError
 from megatape.files import first_fault, write_atomically
+from megatape.study.suite.scoring import Score
 
 Count = Annotated[int, Field(ge=0)]
-Asked = Annotated[int, Field(ge=1)]
+NumQuestions = Annotated[int, Field(ge=1)]
 
 
 class Record(BaseModel):
     """The score of one model on one split of a task.
 
-    row            an encoding's label, or a baseline's name
-    seed           training.seed of the run; None for a baseline without one
-    learning_rate  that the run was trained with; None for a baseline without one
-    score          0 to 1: share of right answers, or of examples whose answers are all right, as the task says; None where the
-                   encoding can't do the split
-    reason         why there is no score; None where there is one
-    asked          the number of answers or examples that the score is a share of
-    curve          (length or distance, right, asked), by length or distance
+    Attributes:
+        task: Name of the task.
+        split: Name of the split.
+        row: Encoding's label, or name of a baseline.
+        kind: Kind of row.
+        seed: training.seed of the run; None for a baseline without one.
+        learning_rate: Learning rate of the run; None for a baseline without one.
+        score: Share of right answers, or of examples whose answers are all right, as the task says, 0 to 1; None where the
+            encoding can't do the split.
+        reason: Reason why there is no score; None where there is one.
+        asked: Number of answers or examples that the score is a share of.
+        curve: (length or distance, right, asked), by length or distance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -37,7 +42,7 @@ class Record(BaseModel):
     score: Annotated[float, Field(ge=0, le=1)] | None
     reason: Annotated[str, Field(min_length=1)] | None
     asked: Count
-    curve: tuple[tuple[int, Count, Asked], ...]
+    curve: tuple[tuple[int, Count, NumQuestions], ...]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -54,6 +59,13 @@ class Record(BaseModel):
             if right > asked:
                 raise UserError(f"the curve has {right} right answers of {asked} at {key}")
         return self
+
+    @classmethod
+    def of(cls, found: Score | str, **place: Any) -> Self:
+        """The record of a score, or of the reason why there is none. place: the other fields."""
+        if isinstance(found, str):
+            return cls(score=None, reason=found, asked=0, curve=(), **place)
+        return cls(reason=None, **found._asdict(), **place)
 
     @property
     def model(self) -> tuple[str, str, str, str, int]:

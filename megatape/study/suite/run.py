@@ -5,7 +5,7 @@ OUT/config/TASK.json                    the configuration that its runs share
 OUT/baselines/TASK.jsonl                scores of its baselines
 OUT/TASK/ENCODING/rate-0.001/seed-1/    a run of `megatape pretrain`, with its log.txt; seed-0 is for the choice of the rate
     scores.json                         its scores
-OUT/pilot.json                          seconds that runs are expected to take, for --budget
+OUT/pilot.json, plan.json               seconds that runs are expected to take, and the plan of --budget
 OUT/results.jsonl                       all scores but those of seed 0
 OUT/suite.md, suite.html                their tables, and a page with pictures
 """
@@ -16,13 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from megatape.benchmark.children import interruptible
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
-from megatape.study.children import interruptible, locked
+from megatape.study.children import locked
 from megatape.study.runs import Machine, Run, check_all
-from megatape.study.suite.budget import fit
 from megatape.study.suite.cell import Cell, TaskFolder
-from megatape.study.suite.pilot import expected_costs
 from megatape.study.suite.plan import Plan
 from megatape.study.suite.records import Record, write_records
 from megatape.study.suite.scores import Scores
@@ -40,20 +39,24 @@ def suite(
     launcher: str | None,
     command: str,
     write_page: WritePage,
-    budget: float | None = None,
     only: int | None = None,
 ) -> Iterator[str]:
-    """Train and score whatever is missing; yields progress messages, then the tables.
+    """Train and score the missing runs; yields progress messages, then the tables.
 
-    jobs        runs in parallel
-    launcher    command that starts a Python script on all ranks; None: one process per run
-    command     what the user typed, for the tables
-    write_page  of megatape/report/suite_page.py
-    budget      minutes; what does not fit is left out of the plan
-    only        the number of the one task and encoding to train, as a task of an array job; the tables have all
+    Args:
+        plan: Tasks, encodings, seeds and learning rates.
+        out: Folder of the suite.
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        command: Command line of the user, for the tables.
+        write_page: `write_page` of megatape/report/suite_page.py.
+        only: Number of the one task and encoding to train, as a task of an array job; the tables have all.
 
-    When it is interrupted, it writes the tables of what there is. Raises UserError or OSError before training if `out` holds
-    other definitions, sizes or shapes, RunsFailed at the end if runs failed.
+    When it is interrupted, it writes the tables of the results so far.
+
+    Raises:
+        UserError: `out` holds other definitions, sizes or shapes; before training.
+        RunsFailed: Runs failed; at the end.
     """
     machine = Machine(jobs, launcher)
     for task in plan.tasks:
@@ -63,13 +66,9 @@ def suite(
     place = out if only is None else Cell(TaskFolder(out, plan.pairs[only][0]), plan.pairs[only][1], plan.rates).directory
 
     with interruptible(), locked(place) as lock:
-        left_out: list[str] = []
-        if budget is not None:
-            plan, left_out, shown = fit(plan, expected_costs(plan, out, jobs), budget, jobs)
-            yield shown
         folders = {task: TaskFolder(out, task) for task in plan.tasks}
         cells = [Cell(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
-        results = partial(_write_results, cells, plan, left_out, out, command, write_page, locked_already=only is None)
+        results = partial(_write_results, cells, plan, out, command, write_page, locked_already=only is None)
         try:
             runs, failures = yield from _finish(cells if only is None else [cells[only]], plan, machine, out, lock)
         except KeyboardInterrupt:
@@ -101,7 +100,6 @@ def _finish(
 def _write_results(
     cells: list[Cell],
     plan: Plan,
-    left_out: list[str],
     out: Path,
     command: str,
     write_page: WritePage,
@@ -113,7 +111,7 @@ def _write_results(
         records = [record for found in scored.values() for scores in found.values() for record in scores.records]
         folders = dict.fromkeys(cell.folder for cell in cells)
         records += [record for folder in folders if folder.data.exists() for record in folder.baselines()]
-        not_run = [*left_out, *_missing(scored, plan)]
+        not_run = [*plan.left_out, *_missing(scored, plan)]
         write_records(out / RESULTS, records)
         text = f"    {command}\n\n{summarize(records, not_run)}"
         (out / TABLES).write_text(text + "\n", encoding="utf-8")

@@ -4,18 +4,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from megatape.data.synthetic.task import Sample, SyntheticTask
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 
 
 class Score(NamedTuple):
-    """As study/suite/records.py has them: the share that is right, of how many, and (key, right, asked) by the answers' key."""
+    """Score of a model on one split.
+
+    Attributes:
+        score: Share of right answers.
+        asked: Number of answers.
+        curve: (key, right, asked) by the answers' key.
+    """
 
     score: float
     asked: int
     curve: tuple[tuple[int, int, int], ...]
 
 
-def answer_places(task: SyntheticTask, sample: Sample) -> list[range]:
+def answer_places(task: SyntheticTask, sample: SyntheticSample) -> list[range]:
     """For each answer, the places in the text of its tokens. The end token's place is the text's length."""
     places = [range(answer.begin, answer.end) for answer in sample.answers]
     if task.answers_end:
@@ -23,7 +29,7 @@ def answer_places(task: SyntheticTask, sample: Sample) -> list[range]:
     return places
 
 
-def score_answers(task: SyntheticTask, samples: Sequence[Sample], predicted: Sequence[Sequence[bool]]) -> Score:
+def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predicted: Sequence[Sequence[bool]]) -> Score:
     """The score of one split. predicted: for each sample, whether each token of its answers was, in order.
 
     A sample that counts as a whole has the key of its last answer.

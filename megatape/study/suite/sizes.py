@@ -13,15 +13,16 @@ from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 class Sizing:
     """A size of the suite.
 
-    model           model.*: the shape. position_size is that of TAPE's feed-forward update
-    tokens          of training, so that runs of all tasks take about the same time. No sample is repeated
-    batch           samples of an optimizer step
-    micro_batch     samples of a forward pass on one rank
-    precision       training.precision
-    rates           the grid of learning rates from which one is chosen for each encoding and task
-    rate            that of runs without a choice
-    validation      samples on which a learning rate is chosen
-    test            samples of each test
+    Attributes:
+        model: Shape, as keys of model.*. position_size is that of TAPE's feed-forward update.
+        tokens: Tokens of training, so that runs of all tasks take about the same time. No sample is repeated.
+        batch: Samples of an optimizer step.
+        micro_batch: Samples of a forward pass on one rank.
+        precision: Value of training.precision.
+        rates: Grid of learning rates from which one is chosen for each encoding and task.
+        rate: Learning rate of runs without a choice.
+        validation: Number of samples on which a learning rate is chosen.
+        test: Number of samples of each test.
     """
 
     model: dict[str, Any]

@@ -94,9 +94,10 @@ def seeds_needed(mean: float, spread: float, level: float) -> int | None:
 class Ranking:
     """Methods ranked over tasks.
 
-    mean_ranks  [methods], 1 is the best
-    p           of the Friedman test: whether all methods could be alike
-    critical    difference of two mean ranks from which the two methods differ significantly
+    Attributes:
+        mean_ranks: Mean rank of each method [methods]; 1 is the best.
+        p: p-value of the Friedman test: whether all methods could be alike.
+        critical: Difference of two mean ranks from which the two methods differ significantly.
     """
 
     mean_ranks: np.ndarray

@@ -20,8 +20,10 @@ Pair = tuple[str, str]  # task, split
 class Cell:
     """A row's results on a split.
 
-    scores, asked  by seed, a baseline's by None if it has none
-    reason         why there is no score; None where there is one, or where the row was not run
+    Attributes:
+        scores: Score by seed; a baseline's by None if it has no seed.
+        asked: Number of answers by seed, in the same way.
+        reason: Reason why there is no score; None where there is one, or where the row was not run.
     """
 
     scores: dict[int | None, float] = field(default_factory=dict)
@@ -31,11 +33,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of an encoding's scores from the reference's, over the seeds that both have.
+    """Difference of an encoding's scores from the reference's, over the seeds that both have.
 
-    spread, interval  of the mean; None with one seed, and so are
-    p                 which is corrected for all comparisons of the summary, and
-    needed            the seeds that would show it, which is also None beyond statistics.MAX_SEEDS
+    Attributes:
+        seeds: Number of seeds that both have.
+        mean: Mean over seeds.
+        spread: Standard deviation of the paired differences; None with one seed.
+        interval: Bootstrap interval of the mean; None with one seed.
+        p: p-value, corrected for all comparisons of the summary; None with one seed.
+        needed: Number of seeds that would show the difference; None with one seed, and beyond statistics.MAX_SEEDS.
     """
 
     seeds: int
@@ -55,9 +61,12 @@ class Difference:
 class Ranks:
     """Encodings by mean rank over tasks, the best first.
 
-    left_out  encodings that cannot be ranked, and on how many pairs each has no score because it is not applicable
-    missing   pairs that are left out because an encoding was not run on them
-    pairs     that count
+    Attributes:
+        mean_ranks: Mean rank by encoding.
+        ranking: Friedman test and critical difference.
+        left_out: Encodings that cannot be ranked, and on how many pairs each has no score because it is not applicable.
+        missing: Pairs without scores of an encoding that was not run on them.
+        pairs: Pairs that count.
     """
 
     mean_ranks: dict[str, float]
@@ -77,9 +86,10 @@ class Ranks:
 class Summary:
     """The records of a suite, in the order of its tables.
 
-    pairs      of each task, the split drawn as in training comes first
-    encodings  the reference comes first
-    rates      the learning rates of a task's row
+    Attributes:
+        pairs: Task and split; of each task, the split drawn as in training comes first.
+        encodings: Names of encodings, the reference first.
+        rates: Learning rates of a task's row.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:

@@ -1,22 +1,11 @@
-"""Records in files, and what preparation makes of them."""
+"""Tokenizers of pretrained models, and a function that prepares records."""
 
-import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from megatape.data.finetuning.format import Limits
-from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
-from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import Sample
-from megatape.data.training.example_dataset import ExampleDataset
-from megatape.targets import IGNORE_INDEX
+from tests.helpers.examples import prepare  # noqa: F401 (a fixture)
 from tests.helpers.imported import FAMILIES
-
-Prepare = Callable[..., tuple[Path, ExampleCounts]]
 
 
 @pytest.fixture(scope="session")
@@ -24,50 +13,3 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tokenizers of pretrained models."""
     root = tmp_path_factory.mktemp("adopted")
     return {name: write(root / name) for name, write in FAMILIES.items()}
-
-
-@pytest.fixture
-def prepare(tmp_path: Path, tokenizer: Tokenizer) -> Prepare:
-    """prepare(format, records, ...) prepares records, all of them for both splits: (data directory, counts).
-
-    A record that is bytes is written as it is."""
-
-    def run(
-        form: str, records: list[Any], tokenizer: Tokenizer = tokenizer, name: str = "data", **limits: Any
-    ) -> tuple[Path, ExampleCounts]:
-        path = write_lines(tmp_path / f"{name}.jsonl", records)
-        source = ExampleSource(form, (str(path),), (str(path),), Limits(**{"sequence_length": 64} | limits))
-        _, counts, _ = prepare_examples(source, tmp_path / name, tokenizer, lambda counts, tokens: None)
-        return tmp_path / name, counts
-
-    return run
-
-
-def write_lines(path: Path, records: list[Any]) -> Path:
-    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return path
-
-
-def examples(directory: Path, length: int = 64, split: str = "train") -> list[tuple[list[int], list[int]]]:
-    """Of each example: its tokens without the last, and for each the target, -1 where nothing is learned."""
-    dataset = ExampleDataset(directory, split, length)
-    found = []
-    for index in range(dataset.num_samples):
-        (example,) = in_sample(dataset.sample(index), [0], dataset.eos_id)
-        found.append(example)
-    return found
-
-
-def in_sample(sample: Sample, starts: list[int], eos_id: int) -> list[tuple[list[int], list[int]]]:
-    """The examples that begin at these places of a sample. Checks that nothing but padding follows."""
-    targets = [-1 if target == IGNORE_INDEX else target for target in sample.targets.tolist()]
-    end = max(place for place, target in enumerate(targets) if target >= 0) + 1
-    assert set(sample.tokens[end:].tolist()) <= {eos_id}
-    pairs = itertools.pairwise([*starts, end])
-    return [(sample.tokens[first:last].tolist(), targets[first:last]) for first, last in pairs]
-
-
-def learned(prompt: list[int], answer: list[int]) -> tuple[list[int], list[int]]:
-    """An example as `examples` gives it, of a prompt and an answer that is learned to its last token."""
-    return [*prompt, *answer[:-1]], [-1] * (len(prompt) - 1) + answer

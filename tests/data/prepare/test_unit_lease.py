@@ -15,11 +15,12 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.unit_lease import LeaseTimeouts, UnitLease
+from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.files import write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, this_process
+from megatape.runtime.lease import LeaseTimeouts
 from tests.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
@@ -140,7 +141,7 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
 DRIVER = """
 import inspect, os, signal, sys
 import megatape.data.sources.units as units
-from megatape.data.prepare.unit_lease import LeaseTimeouts
+from megatape.runtime.lease import LeaseTimeouts
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.command import prepare
 from megatape.commands.main import main

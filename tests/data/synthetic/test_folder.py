@@ -9,7 +9,7 @@ import pytest
 
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.targets import IGNORE_INDEX
 
@@ -26,10 +26,10 @@ class Echo(SyntheticTask):
     def make_splits(self, size: Size) -> dict[str, Split]:
         return {"train": Split(4), "test": Split(4)}
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.choices("abc", k=generator.randint(1, 2))
         answers = tuple(Answer(2 * place + 1, 2 * place + 2, place) for place in range(len(letters)))
-        return Sample("".join(letter + letter.upper() for letter in letters), answers)
+        return SyntheticSample("".join(letter + letter.upper() for letter in letters), answers)
 
 
 class EndingEcho(Echo):

@@ -12,7 +12,7 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
-from megatape.data.tokenizers.fast import HOSTILE, FastTokenizer, fast_tokenizer
+from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer, fast_tokenizer
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ def test_the_same_ids(tokenizer: Tokenizer, kind: str, tmp_path: Path) -> None:
         llama2 = SentencePieceTokenizer(sentencepiece_llama2())
         tokenizer = llama2 if kind == "sentencepiece" else load_tokenizer(FAMILIES[kind](tmp_path / kind))
     fast = FastTokenizer(tokenizer)
-    texts = [*TEXTS[::5], *EDGE_CASES, *HOSTILE, *MARKS]
+    texts = [*TEXTS[::5], *EDGE_CASES, *DIVERGENT_INPUTS, *MARKS]
     for text, ids, expected in zip(texts, fast.encode_documents(texts), tokenizer.encode_documents(texts), strict=True):
         assert ids.dtype == np.int32 and ids.tolist() == expected.tolist(), repr(text[:60])
 
@@ -54,7 +54,7 @@ def break_gigatoken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda mark: monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda content: Faulty(load(content), mark))
 
 
-@pytest.mark.parametrize("mark", [HOSTILE[1], "\u0300" * 300])
+@pytest.mark.parametrize("mark", [DIVERGENT_INPUTS[1], "\u0300" * 300])
 def test_a_library_that_differs_is_not_used(
     tokenizer: Tokenizer, break_gigatoken: Callable[[str], None], mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,8 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.dataset import DocumentDataset, TokenDataset
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from tests.conftest import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 
@@ -222,24 +222,6 @@ def test_a_folder_with_both_kinds(folders: dict[str, Path], tmp_path: Path) -> N
     (folder / "tokenizer.model").unlink()
     with pytest.raises(ValueError, match="neither tokenizer.json nor tokenizer.model"):
         load_tokenizer(folder)
-
-
-def test_sentencepiece_without_control_tokens(tmp_path: Path) -> None:
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
-
-    def without(role: str) -> bytes:
-        proto = ModelProto.FromString(sentencepiece_llama2())
-        piece = proto.pieces[getattr(proto.trainer_spec, f"{role}_id")]
-        piece.piece = f"<no {role}>"
-        setattr(proto.trainer_spec, f"{role}_id", -1)
-        serialized: bytes = proto.SerializeToString()
-        return serialized
-
-    tokenizer: Tokenizer = SentencePieceTokenizer(without("bos"))
-    assert tokenizer.bos_id is None
-    assert tokenizer.encode_documents(["a b"])[0].tolist() == [*tokenizer.encode("a b"), 2]
-    with pytest.raises(ValueError, match="it has no </s>"):
-        SentencePieceTokenizer(without("eos"))
 
 
 def test_a_pattern_that_exceeds_its_engines_limit(edited: Callable[..., Path]) -> None:

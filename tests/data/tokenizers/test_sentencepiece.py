@@ -8,6 +8,7 @@ import pytest
 from megatape.data.tokenizers.files import load_tokenizer, stored_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.helpers.imported import sentencepiece_llama2
 
 TEXTS = [
     "The fox",
@@ -88,3 +89,21 @@ def test_load_checks_the_hash(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert stored_tokenizer(tmp_path, tokenizer.hashes).encode("fox") == tokenizer.encode("fox")
     with pytest.raises(ValueError, match=f"tokenizer.model: sha256 is {tokenizer.sha256}, expected 00"):
         stored_tokenizer(tmp_path, {"tokenizer.model": "00"})
+
+
+def test_sentencepiece_without_control_tokens(tmp_path: Path) -> None:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
+    def without(role: str) -> bytes:
+        proto = ModelProto.FromString(sentencepiece_llama2())
+        piece = proto.pieces[getattr(proto.trainer_spec, f"{role}_id")]
+        piece.piece = f"<no {role}>"
+        setattr(proto.trainer_spec, f"{role}_id", -1)
+        serialized: bytes = proto.SerializeToString()
+        return serialized
+
+    tokenizer: Tokenizer = SentencePieceTokenizer(without("bos"))
+    assert tokenizer.bos_id is None
+    assert tokenizer.encode_documents(["a b"])[0].tolist() == [*tokenizer.encode("a b"), 2]
+    with pytest.raises(ValueError, match="it has no </s>"):
+        SentencePieceTokenizer(without("eos"))

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import torch
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.writer import TableWriter
 from megatape.data.training.best_fit_dataset import BestFitDataset
-from megatape.data.training.loader import Loader
 from megatape.targets import IGNORE_INDEX
+from tests.helpers.batches import interleaved, make_loader, mixture_of
 from tests.helpers.data_directory import EOS, Documents, MakeDirectory
 
 LENGTH = 24
@@ -76,11 +75,10 @@ def test_every_document_is_in_an_epoch_once(
     assert dataset.num_samples <= places / LENGTH * 1.03 + 1 + parts[-1][0]
     assert windows.num_samples == dataset.num_samples
     shards = {piece: number for number, ids in parts for piece in cut(ids) if found[piece] == 1}
-    order = []
+    order, mixture = [], mixture_of(windows)
     for place in range(windows.num_samples):
-        assert windows._order is not None
-        index = windows._order.locate(place, 3)[0]
-        assert np.array_equal(windows.training_sample(place, 3).tokens, dataset.sample(index).tokens)
+        index = mixture.order.locate(place).sample_index
+        assert np.array_equal(mixture.sample(place).tokens, dataset.sample(index).tokens)
         order += [shards[piece] for piece in pieces(dataset, index) if piece in shards]
     assert len([number for number, _ in groupby(order)]) == len(set(order)) == parts[-1][0] + 1, "one shard after the other"
 
@@ -95,10 +93,9 @@ def test_tables_that_do_not_fit(make_directory: MakeDirectory, documents: Docume
 def test_batches_mask_documents(make_directory: MakeDirectory, documents: Documents) -> None:
     """Positions restart with each document, and every data-parallel size sees the same."""
     dataset = BestFitDataset(make_directory(documents), "train", LENGTH)
-    sizes: dict[str, Any] = {"seed": 3, "global_batch_size": 8, "micro_batch_size": 2}
-    whole = [batch for batch in Loader(dataset, **sizes, rank=0, world_size=1).step(16)]
-    ranks = [Loader(dataset, **sizes, rank=rank, world_size=2).step(16) for rank in range(2)]
-    for ours, theirs in zip((batch for step in zip(*ranks, strict=True) for batch in step), whole, strict=True):
+    whole = make_loader(dataset).step(16)
+    ranks = [make_loader(dataset, rank, world_size=2).step(16) for rank in range(2)]
+    for ours, theirs in zip(interleaved(ranks), whole, strict=True):
         assert ours.tokens.equal(theirs.tokens) and ours.targets.equal(theirs.targets)
         assert ours.document_starts is not None
         assert (ours.positions + ours.document_starts).equal(torch.arange(LENGTH).expand_as(ours.tokens))

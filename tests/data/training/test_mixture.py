@@ -1,7 +1,6 @@
-"""Mixtures: exact shares at every place, the order that each corpus has alone, and what is refused."""
+"""Mixtures: the order that each corpus has alone, fingerprints, and mixtures that are refused."""
 
 import itertools
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from megatape.config.data import DataConfig
 from megatape.data.shards.index import TokenizerEntry, load_index, save_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import Mixture
-from megatape.data.training.schedule import Schedule, tempered_weights, whole_weights
-from tests.data.training.test_loader import rows
+from megatape.data.training.mixture import Mixture, named
+from megatape.data.training.order import sample_index
+from tests.helpers.batches import interleaved, mixture_of, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
 
 LENGTH = 16
@@ -36,43 +35,7 @@ def mixture(corpora: dict[str, TokenDataset], **changes: Any) -> Mixture:
     }
     for name, max_epochs in changes.pop("max_epochs", {}).items():
         settings["mixture"][name]["max_epochs"] = max_epochs
-    return Mixture(DataConfig(**settings, **changes), dict(corpora))
-
-
-@pytest.mark.parametrize(
-    "weights", [[1], [1, 1], [7, 3], [1, 0, 2], [1, 1, 1, 1, 1], [97, 2, 1], [31, 17, 11, 8, 5, 3, 2, 1], [1000, 1, 1]], ids=str
-)
-def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> None:
-    """Also in the second round, and the counts are those of the places before."""
-    schedule, total = Schedule([(0, weights)]), sum(weights)
-    counts = [0] * len(weights)
-    for place in range(2 * total):
-        corpus, earlier = schedule.locate(place)
-        assert earlier == counts[corpus] and schedule.counts(place) == counts
-        counts[corpus] += 1
-        ahead = [abs(count - Fraction((place + 1) * weight, total)) for count, weight in zip(counts, weights, strict=True)]
-        assert max(ahead) < 1, (place, counts)
-
-
-def test_changes_of_the_weights() -> None:
-    """Each phase is exact from its own start, and no corpus repeats or leaves out a sample where phases meet."""
-    phases = [(0, [3, 1]), (7, [0, 1]), (12, [2, 5]), (12, [1, 1])]
-    places = [Schedule(phases).locate(place) for place in range(40)]
-    for corpus in (0, 1):
-        assert [earlier for found, earlier in places if found == corpus] == list(range(sum(c == corpus for c, _ in places)))
-    assert [corpus for corpus, _ in places[7:12]] == [1] * 5
-    assert sum(corpus for corpus, _ in places[12:]) == 14
-    assert Schedule(phases).counts(40) == [sum(c == corpus for c, _ in places) for corpus in (0, 1)]
-
-
-def test_weights() -> None:
-    assert whole_weights([0.7, 0.3]) == [7, 3]
-    assert whole_weights([1e-3, 2, 0]) == [1, 2000, 0]
-    with pytest.raises(ValueError, match=r"0\.3333333.* repeat only after 10,000,000 samples.*fewer digits"):
-        whole_weights([0.3333333, 0.6666667])
-    assert tempered_weights([3 * 10**9, 10**9], 1.0) == [7500, 2500]
-    assert tempered_weights([10**6, 10**4], 2.0) == [9091, 909]
-    assert tempered_weights([10**12, 1], 1.0) == [10_000, 1], "every corpus takes part"
+    return Mixture(DataConfig(**settings, **changes), dict(corpora), SEED)
 
 
 def test_every_corpus_has_the_order_that_it_has_alone(corpora: dict[str, TokenDataset]) -> None:
@@ -80,14 +43,15 @@ def test_every_corpus_has_the_order_that_it_has_alone(corpora: dict[str, TokenDa
     mixed = mixture(corpora)
     assert mixed.shares == pytest.approx({"books": 2 / 11, "code": 4 / 11, "web": 5 / 11})
     samples = 4 * sum(dataset.num_samples for dataset in corpora.values())
-    taken = [mixed.training_sample(place, SEED).tokens for place in range(samples)]
-    used = mixed.counts(samples)
+    taken = [mixed.sample(place).tokens for place in range(samples)]
+    used = mixed.order.counts(samples)
     assert sum(used.values()) == samples and used["code"] > corpora["code"].num_samples
     for name, dataset in corpora.items():
-        turns = [place for place in range(samples) if mixed.counts(place + 1)[name] > mixed.counts(place)[name]]
+        turns = [place for place in range(samples) if mixed.order.counts(place + 1)[name] > mixed.order.counts(place)[name]]
         assert len(turns) == used[name]
+        alone = mixture_of(dataset, SEED)
         for earlier, place in enumerate(turns):
-            assert np.array_equal(taken[place], dataset.training_sample(earlier, SEED).tokens), (name, earlier)
+            assert np.array_equal(taken[place], alone.sample(earlier).tokens), (name, earlier)
 
 
 def test_every_data_parallel_size_sees_the_same_mixture(corpora: dict[str, TokenDataset]) -> None:
@@ -95,14 +59,14 @@ def test_every_data_parallel_size_sees_the_same_mixture(corpora: dict[str, Token
 
     def step(rank: int, world_size: int, consumed: int) -> list[Any]:
         sizes: dict[str, Any] = {"global_batch_size": 8, "micro_batch_size": 2}
-        return Loader(mixed, seed=SEED, rank=rank, world_size=world_size, **sizes).step(consumed)
+        return Loader(mixed, rank=rank, world_size=world_size, **sizes).step(consumed)
 
     for consumed in (0, 16, 24):  # the second step has both weights
         whole = rows(step(0, 1, consumed))
         for world_size in (2, 4):
             ranks = [step(rank, world_size, consumed) for rank in range(world_size)]
-            assert rows([batch for micro_step in zip(*ranks, strict=True) for batch in micro_step]) == whole
-    assert mixed.counts(28)["books"] == mixed.counts(20)["books"] == 4
+            assert rows(interleaved(ranks)) == whole
+    assert mixed.order.counts(28)["books"] == mixed.order.counts(20)["books"] == 4
 
 
 def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -> None:
@@ -111,7 +75,7 @@ def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -
     turned = mixture(dict(reversed(corpora.items())), weights={"books": 2, "code": 4, "web": 5})
     assert one.fingerprint == turned.fingerprint
     for place in range(30):
-        assert np.array_equal(one.training_sample(place, SEED).tokens, turned.training_sample(place, SEED).tokens)
+        assert np.array_equal(one.sample(place).tokens, turned.sample(place).tokens)
     others = [
         mixture(corpora, weights={"books": 1, "code": 1, "web": 1}),
         mixture(corpora, weights={}),
@@ -122,10 +86,18 @@ def test_the_order_in_the_file_means_nothing(corpora: dict[str, TokenDataset]) -
     assert len({one.fingerprint, *(other.fingerprint for other in others)}) == 6
 
 
+def test_how_full_samples_are(corpora: dict[str, TokenDataset]) -> None:
+    """Packed corpora exactly, whatever their shares round to; others by their shares."""
+    weights = {"books": 0.1, "code": 0.2, "web": 0.4}
+    assert mixture(corpora, weights=weights).filled == 1
+    corpora["code"].filled = 0.5
+    assert mixture(corpora, weights=weights).filled == pytest.approx(1 - 0.5 * 2 / 7)
+
+
 def test_epochs_are_counted_ahead(corpora: dict[str, TokenDataset]) -> None:
     available = corpora["code"].num_samples
     allowing = mixture(corpora, max_epochs={"code": 2})
-    steps = next(step for step in itertools.count() if allowing.counts(8 * step)["code"] > 2 * available)
+    steps = next(step for step in itertools.count() if allowing.order.counts(8 * step)["code"] > 2 * available)
     allowing.check_epochs(steps - 1, 8)
     message = rf"data\.mixture\.code: training.steps {steps + 5} use .* max_epochs is 2, which ends in step {steps}: lower"
     with pytest.raises(ValueError, match=message):
@@ -141,3 +113,13 @@ def test_other_tokenizers_are_refused(corpora: dict[str, TokenDataset], tmp_path
         ValueError, match=r"books \(books\) and code \(code\) have different tokenizers \(sha256 0000.* and 1111"
     ):
         mixture(corpora | {"code": other})
+
+
+def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) -> None:
+    """Its order and fingerprint are its own, as runs and checkpoints of data.path have always had them, and reports of corpora
+    do not list it."""
+    alone, size = mixture_of(corpora["web"], SEED), corpora["web"].num_samples
+    for consumed in range(2 * size):
+        assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
+    assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})
+    assert alone.order.counts(7) == {"": 7} and named(alone.order.counts(7)) == {} and alone.describe(7) == ""

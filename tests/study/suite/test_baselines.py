@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from megatape.data.synthetic.task import Answer, Sample, Size, Split, SyntheticTask
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 from megatape.registry import SYNTHETIC_TASKS
 from megatape.study.suite.baselines import BASELINES, baseline_records
 from megatape.study.suite.records import Record
@@ -23,11 +23,11 @@ class First(SyntheticTask):
     def make_splits(self, size: Size) -> dict[str, Split]:
         return {"train": Split(11), "test": Split(11), "again": Split(11, "other samples")}
 
-    def sample(self, split: Split, generator: random.Random) -> Sample:
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = "".join(generator.choices("ab", k=7))
         most = max("ab", key=letters.count)
         text = f"{letters}>{most}{letters[0]}{generator.choice('cd')}"
-        return Sample(text, tuple(Answer(7 + key, 8 + key, key) for key in (1, 2, 3)))
+        return SyntheticSample(text, tuple(Answer(7 + key, 8 + key, key) for key in (1, 2, 3)))
 
 
 def _records(task: SyntheticTask, count: int) -> dict[tuple[str, str], Record]:
@@ -58,7 +58,10 @@ def test_an_answer_is_right_if_all_its_tokens_are(
     scored: Literal["answers", "samples"], curve: tuple[tuple[int, int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(First, "scored", scored)
-    samples = [Sample("aabab", (Answer(1, 3, 1), Answer(4, 5, 2))), Sample("aaba", (Answer(1, 2, 1), Answer(3, 4, 3)))]
+    samples = [
+        SyntheticSample("aabab", (Answer(1, 3, 1), Answer(4, 5, 2))),
+        SyntheticSample("aaba", (Answer(1, 2, 1), Answer(3, 4, 3))),
+    ]
     # The first: both tokens, the last token, no end. The second: one that is wrong only where answers count, and all else.
     right = [[True, True, True, False], [scored == "samples", True, True]]
     score, asked, found = score_answers(First("first", "tiny"), samples, right)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from megatape.data.synthetic.folder import Encoder
-from megatape.data.synthetic.task import Answer, Sample, SyntheticTask
+from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
 from megatape.model.transformer import Transformer
 from megatape.registry import SYNTHETIC_TASKS
 from megatape.study.suite.look import look
@@ -17,9 +17,9 @@ TEXT = "w1i0i0r1w0r0"
 ANSWERS = (Answer(7, 8, 6), Answer(11, 12, 2))
 
 
-def flip_flop() -> tuple[SyntheticTask, list[Sample]]:
+def flip_flop() -> tuple[SyntheticTask, list[SyntheticSample]]:
     task: SyntheticTask = SYNTHETIC_TASKS["flip_flop"].load()("flip_flop", "tiny")
-    return task, [Sample(TEXT, ANSWERS)]
+    return task, [SyntheticSample(TEXT, ANSWERS)]
 
 
 def without_scores(task: SyntheticTask, **changes: Any) -> Transformer:

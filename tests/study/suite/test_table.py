@@ -11,7 +11,7 @@ from megatape.study.suite.records import Record
 from megatape.study.suite.statistics import seeds_needed
 from megatape.study.suite.summary import Summary
 from megatape.study.suite.table import summarize
-from tests.study.suite.example import EFFECTS, make_records
+from tests.helpers.suite_records import EFFECTS, make_records
 
 Keep = Callable[[Record], bool]
 

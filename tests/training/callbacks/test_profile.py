@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.plan.trace import run_pass
 from megatape.plan.traffic import plan_traffic
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
@@ -61,7 +60,7 @@ def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"activation_checkpointing": "full"}
     raw_config["parallel"] = {"tp": 2}
     config = parse_config(raw_config, "test")
-    planned = plan_traffic(config, 4, run_pass(config))
+    planned = plan_traffic(config, 4)
     for group, sent in (("tensor", planned.tensor), ("data", planned.data)):
         for collective, count in sent.items():
             line = next(line for line in console.splitlines() if line.startswith(f"{group} ranks, {collective}"))

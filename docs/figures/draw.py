@@ -1,0 +1,171 @@
+"""Draws results.svg and its variants, dark and narrow, from the tables of docs/results/.
+
+python docs/figures/draw.py
+"""
+
+import re
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER.parent / "results"
+BAR = 0.19  # of the distance of two groups
+
+
+class Scheme(NamedTuple):
+    """Colors of a picture: text and axes, grid lines, background, and each encoding."""
+
+    text: str
+    grid: str
+    background: str
+    encodings: dict[str, str]
+
+
+LIGHT = Scheme(
+    "#24292f",
+    "#d8dee4",
+    "#ffffff",
+    {"tape": "#3f51b5", "rope": "#e8710a", "alibi": "#188a5a", "nope": "#8c959f", "other": "#8c959f"},
+)
+DARK = Scheme(
+    "#e6edf3",
+    "#3d444d",
+    "#0d1117",
+    {"tape": "#93a4ff", "rope": "#ffa657", "alibi": "#56d4a0", "nope": "#7d8590", "other": "#7d8590"},
+)
+
+
+def table(page: str, heading: str) -> dict[str, list[str]]:
+    """Cells of the first table below a heading of a page of docs/results/, by the name in the first column.
+
+    A row without a number in its first cell, such as the paper's, is dropped if its name is there already.
+    """
+    text = (RESULTS / page).read_text().split(f" {heading}\n", 1)[1]
+    rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert rows, f"{page}: no table below {heading!r}"
+    cells = ([cell.strip(" `") for cell in row.strip()[1:-1].split("|")] for row in rows[0].splitlines())
+    found: dict[str, list[str]] = {}
+    for name, *values in cells:
+        found.setdefault(name, values)
+    return found
+
+
+def numbers(cell: str) -> list[float]:
+    """Numbers of a cell such as `79.6 ± 8.9` or `1.119 (1.090 to 1.145)`."""
+    return [float(number.replace(",", "")) for number in re.findall(r"[\d.,]+(?:e-?\d+)?", cell)]
+
+
+def draw(scheme: Scheme, narrow: bool = False) -> Figure:
+    """Equivariance, cost and accuracy beside each other, or below each other for the screen of a telephone."""
+    figure = Figure(figsize=(4.6, 9.6) if narrow else (11, 3.5), layout="constrained", facecolor=scheme.background)
+    equivariance, cost, accuracy = figure.subplots(3) if narrow else figure.subplots(1, 3, width_ratios=(1, 0.75, 1.6))
+    for axes in (equivariance, cost, accuracy):
+        _style(axes, scheme)
+    _draw_equivariance(equivariance, scheme)
+    _draw_cost(cost, scheme)
+    _draw_accuracy(accuracy, scheme)
+    return figure
+
+
+def _style(axes: Axes, scheme: Scheme) -> None:
+    axes.set_facecolor(scheme.background)
+    axes.tick_params(colors=scheme.text, length=0, labelsize=8)
+    axes.grid(axis="y", color=scheme.grid, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(scheme.text)
+
+
+def _titles(axes: Axes, scheme: Scheme, title: str, below: str) -> None:
+    axes.set_title(title, color=scheme.text, fontsize=10, loc="left", fontweight="bold")
+    axes.set_xlabel(below, color=scheme.text, fontsize=8)
+
+
+def _legend(axes: Axes, scheme: Scheme, **where: Any) -> None:
+    axes.legend(frameon=False, labelcolor=scheme.text, fontsize=8, handlelength=1.2, **where)
+
+
+def _draw_equivariance(axes: Axes, scheme: Scheme) -> None:
+    rows = table("shift.md", "Shifted ids: attention difference, 10^-2, by layer")
+    for name, color in (("tape_no_equivariance", "other"), ("rope", "rope"), ("tape", "tape")):
+        values = [float(value) for value in rows[name]]
+        label = "tape without equivariance" if color == "other" else name
+        axes.plot(range(1, len(values) + 1), values, "o-", color=scheme.encodings[color], label=label, markersize=3.5)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-6, 1e3)
+    _titles(
+        axes,
+        scheme,
+        "Positions stay relative",
+        "layer; attention that moves when all\npositions shift by 3, in % (lower is better)",
+    )
+    _legend(axes, scheme, loc="upper left")
+
+
+def _draw_cost(axes: Axes, scheme: Scheme) -> None:
+    flops, steps = table("efficiency.md", "Counts"), table("efficiency.md", "Training step, blocks alone")
+    reference = numbers(flops["rope"][2])[0]
+    groups = {
+        "FLOPs": {name: [numbers(flops[name][2])[0] / reference] for name in ("tape", "fire")},
+        "step": {name: numbers(steps[name][1]) for name in ("tape", "fire")},
+        "memory": {name: numbers(flops[name][7]) for name in ("tape", "fire")},
+    }
+    for place, name in ((-0.5, "tape"), (0.5, "fire")):
+        color = scheme.encodings["tape" if name == "tape" else "other"]
+        heights = [values[name][0] for values in groups.values()]
+        places = [index + place * 0.3 for index in range(len(groups))]
+        axes.bar(places, heights, 0.27, color=color, label=name)
+        for x, height in zip(places, heights, strict=True):
+            axes.text(x, height + 0.015, f"{height:.2f}", ha="center", color=scheme.text, fontsize=7.5)
+    axes.axhline(1, color=scheme.encodings["rope"], linewidth=1.5, label="rope = 1")
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylim(0, 1.75)
+    _titles(axes, scheme, "Cost beside RoPE", "155M shape on a CPU,\nas a multiple of RoPE's (lower is better)")
+    _legend(axes, scheme, loc="upper left", ncols=2, columnspacing=0.8)
+
+
+def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
+    tasks = {"flip_flop": ("long", "long_sparse", "sparse"), "nth_after_marker": ("far", "late")}
+    tables = {task: table("suite.md", task) for task in tasks}
+    groups = [(task, split) for task, splits in tasks.items() for split in splits]
+    encodings = ("rope", "tape", "alibi", "nope")
+    for index, name in enumerate(encodings):
+        cells = [numbers(_cell(tables[task], name, split)) for task, split in groups]
+        axes.bar(
+            [group + (index - (len(encodings) - 1) / 2) * BAR for group in range(len(groups))],
+            [cell[0] for cell in cells],
+            BAR * 0.92,
+            yerr=[cell[1] for cell in cells],
+            color=scheme.encodings[name],
+            ecolor=scheme.text,
+            error_kw={"elinewidth": 0.8},
+            label=name,
+        )
+    axes.set_xticks(range(len(groups)), [fill(f"{task} {split}".replace("_", " "), 11) for task, split in groups])
+    axes.tick_params(axis="x", labelsize=7)
+    axes.set_ylim(0, 125)
+    axes.set_yticks(range(0, 101, 25))
+    _titles(
+        axes,
+        scheme,
+        "Inputs unlike those of training",
+        "accuracy in %, mean ± deviation of 3 seeds,\nby task and split (higher is better)",
+    )
+    _legend(axes, scheme, loc="upper left", ncols=4)
+
+
+def _cell(rows: dict[str, list[str]], name: str, column: str) -> str:
+    return rows[name][rows[""].index(column)]
+
+
+if __name__ == "__main__":
+    matplotlib.rcParams.update({"svg.hashsalt": "megatape", "font.family": "DejaVu Sans"})
+    for scheme, suffix in ((LIGHT, ""), (DARK, "-dark")):
+        draw(scheme).savefig(FOLDER / f"results{suffix}.svg", metadata={"Date": None})
+        draw(scheme, narrow=True).savefig(FOLDER / f"results-narrow{suffix}.svg", metadata={"Date": None})

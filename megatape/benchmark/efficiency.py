@@ -1,0 +1,260 @@
+"""Costs of each encoding: counts from the shape, and times measured side by side.
+
+B batch, N tokens.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from megatape.attention.operation import backends_by_priority
+from megatape.attention.rotation import PositionState
+from megatape.benchmark.encodings import BASELINE, parse_encodings, with_encoding
+from megatape.benchmark.models import compute_dtype, compute_precision, paper_config
+from megatape.benchmark.timing import Timer, ratio, spread
+from megatape.config import ActivationCheckpointing, ModelConfig, load_config
+from megatape.model.accounting import count_parameters, forward_flops, record_saved
+from megatape.model.block import Block, Streams
+from megatape.model.build import build_model
+from megatape.model.init import initial_weight
+from megatape.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
+from megatape.registry import AUTO, ENCODINGS
+from megatape.tables import markdown
+from megatape.units import format_milliseconds
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts for one encoding.
+
+    Attributes:
+        parameters: Number of weights.
+        flops: FLOPs of the forward pass of one sequence.
+        saved: Bytes that autograd keeps for the backward pass of the batch, without weights.
+        saved_blocks: Those of the blocks alone.
+    """
+
+    parameters: int
+    flops: int
+    saved: int
+    saved_blocks: int
+
+
+class Subject:
+    """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
+
+    Attributes:
+        model: The model.
+        tokens: Token ids [B, N].
+        positions: Position ids [B, N].
+        state: State of the encoding at these positions.
+        x: Input of the blocks [B, N, C].
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        length: int,
+        batch: int,
+        device: torch.device,
+        weights: dict[tuple[str, torch.Size], Tensor],
+        attention: str = AUTO,
+        checkpointing: ActivationCheckpointing = "none",
+    ) -> None:
+        self.model = build_model(config, backends=backends_by_priority(attention), activation_checkpointing=checkpointing)
+        dtype = compute_dtype(device)
+        for name, parameter in self.model.named_parameters():
+            if (name, parameter.shape) not in weights:
+                value = initial_weight(name, parameter, config.init_std, 0)
+                weights[name, parameter.shape] = value.to(device, dtype)
+            parameter.data = weights[name, parameter.shape]
+        self.tokens = torch.arange(batch * length, device=device).view(batch, length) % config.vocab_size
+        drawn = torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))
+        self.positions = drawn.to(device).expand(batch, -1)
+        self.state = PositionState(self.model.encoding.state(self.positions))
+        self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
+
+    def loss(self) -> Tensor:
+        """Forward pass of the whole model with its loss."""
+        loss: Tensor = self.model(self.tokens, self.positions, targets=self.tokens)
+        return loss
+
+    def blocks(self) -> Tensor:
+        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
+        streams = Streams(self.x.detach().requires_grad_(), PositionState(self.model.encoding.state(self.positions)))
+        for block in self.model.blocks:
+            streams = block(streams)
+        return streams.x.sum()
+
+    def step(self, forward: Callable[[], Tensor]) -> None:
+        """Forward and backward pass, without the optimizer."""
+        forward().backward()
+        self.model.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def inference(self) -> None:
+        """Logits of all tokens, without gradients and without a cache."""
+        self.model(self.tokens, self.positions)
+
+    @torch.no_grad()
+    def attention_layer(self) -> None:
+        """Attention and position update of one block, without gradients; the update takes attention's output for the MLP's."""
+        block = next(module for module in self.model.modules() if isinstance(module, Block))
+        attended, attended_positions = block.attention(self.x, self.state, move=True)
+        if block.position is not None:
+            block.position(self.state, attended_positions, attended)
+
+    def cost(self, length: int) -> Cost:
+        """Counts for this encoding. Runs both forward passes to count the saved bytes."""
+        config, saved = self.model.config, []
+        for forward in (self.loss, self.blocks):
+            with record_saved(exclude=list(self.model.parameters())) as record:
+                forward()
+            saved.append(record.bytes)
+        return Cost(count_parameters(config).total, forward_flops(config, length), *saved)
+
+
+PARTS: dict[str, Callable[[Subject], None]] = {
+    "training step": lambda subject: subject.step(subject.loss),
+    "training step, blocks alone": lambda subject: subject.step(subject.blocks),
+    "inference": Subject.inference,
+    "attention layer": Subject.attention_layer,
+}
+
+
+def prepare(
+    config: ModelConfig,
+    encodings: list[str],
+    length: int,
+    batch: int,
+    device: torch.device,
+    modes: Sequence[ActivationCheckpointing] = (),
+) -> dict[str, Subject]:
+    """The same model with the baseline and each encoding, and each of them again with these modes of activation checkpointing.
+
+    Raises UserError if an encoding does not support the shape.
+    """
+    weights: dict[tuple[str, torch.Size], Tensor] = {}
+    names = encodings if BASELINE in encodings else [BASELINE, *encodings]
+    subjects = {name: Subject(with_encoding(config, name), length, batch, device, weights) for name in names}
+    for name, mode in product(names, modes):
+        subjects[f"{name}, {mode}"] = Subject(with_encoding(config, name), length, batch, device, weights, checkpointing=mode)
+    return subjects
+
+
+def time_part(subjects: dict[str, Subject], part: str, rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds of one part by encoding, in rounds over the encodings, which include the baseline."""
+    # What other programs do does not lengthen the processor's time of one thread.
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    actions: dict[str, Callable[[], object]] = {name: partial(PARTS[part], subject) for name, subject in subjects.items()}
+    return Timer(device, rounds, clock=clock).times(actions)
+
+
+def measure(
+    file: str | None,
+    layers: int | None,
+    length: int | None,
+    batch: int,
+    encodings: str | None,
+    rounds: int,
+    modes: Sequence[ActivationCheckpointing] = (),
+) -> Iterator[str]:
+    """Measure on this machine's GPU, or on its CPU; the arguments are the options of `megatape benchmark efficiency`.
+
+    Raises FileNotFoundError or UserError for bad arguments.
+    """
+    config = paper_config()
+    if file is not None:
+        loaded = load_config(file)
+        config, length = loaded.model, length or loaded.data.sequence_length
+    length = length or COST_LENGTH
+    sizes = {"num_layers": layers or config.num_layers, "max_positions": max(config.max_positions, length)}
+    names = parse_encodings(encodings) if encodings is not None else list(ENCODINGS)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return report(ModelConfig.model_validate(config.model_dump() | sizes), names, length, batch, rounds, device, modes)
+
+
+def report(
+    config: ModelConfig,
+    encodings: list[str],
+    length: int,
+    batch: int,
+    rounds: int,
+    device: torch.device,
+    modes: Sequence[ActivationCheckpointing] = (),
+) -> Iterator[str]:
+    """Yields the paragraphs. The baseline is always measured; sizes and rounds are at least 1.
+
+    Raises UserError if an encoding does not support the shape.
+    """
+    yield reproduced()
+    subjects = prepare(config, encodings, length, batch, device, modes)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU with {torch.get_num_threads()} threads"
+    on_cpu = f"{'in processor time' if torch.get_num_threads() == 1 else 'in wall time'} (CPU times say little about GPU times)"
+    how = "with CUDA events" if device.type == "cuda" else on_cpu
+    yield (
+        f"{config.num_layers} layers of width {config.hidden_size}, N {length}, batch {batch}, "
+        f"{compute_precision(device)} on {where}; {rounds} rounds over the encodings, timed {how}: medians, quartiles in "
+        f"parentheses, ratios to {BASELINE} in the same round."
+    )
+    in_paper = is_paper_shape(config, length)
+    yield costs_table({name: subject.cost(length) for name, subject in subjects.items()}, in_paper)
+    for part in PARTS:
+        yield f"{part}:\n\n" + times_table(time_part(subjects, part, rounds, device), part, batch * length, in_paper)
+
+
+def is_paper_shape(config: ModelConfig, length: int) -> bool:
+    """Whether the paper's numbers are for this model and length."""
+    shape = {key: getattr(config, key) for key in SHAPE}
+    return shape == SHAPE and config.num_layers == COST_LAYERS and length == COST_LENGTH
+
+
+def reproduced() -> str:
+    """RoPE's operation counts, ours and the paper's."""
+    flops, paper = forward_flops(paper_config(), COST_LENGTH), COSTS[BASELINE]
+    return (
+        f"RoPE's forward pass at the paper's shape: {flops / 1e9:.2f} G FLOPs and {flops / 2e9:.2f} G MACs here, "
+        f"{paper.flops:.2f} and {paper.multiply_adds:.2f} in the paper ({flops / 1e9 / paper.flops - 1:+.2%} FLOPs: we count "
+        "matrix products only)."
+    )
+
+
+def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
+    """Counts, beside the paper's if they are for this shape."""
+    rows = []
+    for name, cost in costs.items():
+        paper = COSTS.get(name) if in_paper else None
+        ours = (f"{cost.parameters / 2**20:.2f}", f"{cost.flops / 1e9:.2f}", f"{cost.flops / 2e9:.2f}")
+        theirs = (f"{paper.parameters:.2f}", f"{paper.flops:.2f}", f"{paper.multiply_adds:.2f}") if paper else ("",) * 3
+        counts = [text for pair in zip(ours, theirs, strict=True) for text in pair] if in_paper else list(ours)
+        saved = [f"{cost.saved / 2**20:.1f}", f"{cost.saved / costs[BASELINE].saved:.3f}"]
+        saved += [f"{cost.saved_blocks / 2**20:.1f}", f"{cost.saved_blocks / costs[BASELINE].saved_blocks:.3f}"]
+        rows.append([f"`{name}`", *counts, *saved])
+    columns = [("parameters, 2^20", "paper"), ("forward, G FLOPs", "paper"), ("G MACs", "paper")]
+    header = [text for ours, theirs in columns for text in ([ours, theirs] if in_paper else [ours])]
+    return markdown(["", *header, "activations, MiB", "ratio", "of blocks, MiB", "ratio"], rows)
+
+
+def times_table(seconds: dict[str, list[float]], part: str, tokens: int, in_paper: bool) -> str:
+    """Times of one part, beside the paper's for an attention layer of its shape. tokens: number in the batch."""
+    theirs = in_paper and part == "attention layer"
+    rows = []
+    for name, taken in seconds.items():
+        own, over = spread(taken), ratio(taken, seconds[BASELINE])
+        row = [
+            f"`{name}`",
+            f"{format_milliseconds(own.median)} ({format_milliseconds(own.low)} to {format_milliseconds(own.high)})",
+            f"{over.median:.3f} ({over.low:.3f} to {over.high:.3f})",
+            f"{tokens / own.median:,.0f}",
+        ]
+        if theirs:
+            paper = COSTS.get(name)
+            base = COSTS[BASELINE].attention_seconds
+            row += [f"{paper.attention_seconds * 1e3:.3f}", f"{paper.attention_seconds / base:.2f}"] if paper else ["", ""]
+        rows.append(row)
+    return markdown(["", "ms", "ratio", "tokens/s", *(["paper, ms", "ratio"] if theirs else [])], rows)

@@ -1,0 +1,133 @@
+"""Processor time of preparing data against its tokenizer alone, on the same text: with the tokenizer, and with gigatoken."""
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import torch
+from isal import igzip
+
+from megatape.benchmark.timing import Timer, ratio, spread
+from megatape.data.prepare.command import fast_tokenizers
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit import batches
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.shards.index import Index
+from megatape.data.sources.source import CorpusCounts, Document, Source, read_documents
+from megatape.data.sources.units import Unit
+from megatape.data.tokenizers.fast import FastTokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.tables import markdown
+
+FILES = 2  # each a unit of the preparation, which so reads the source twice: for duplicates, then to write
+VALIDATION_SHARE = 0.1
+NEW_WORDS = 20  # a repeated text spells one word in 20 in another way
+LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
+
+
+def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabytes: int, rounds: int) -> Iterator[str]:
+    """Yields what is measured, and the table.
+
+    tokenizer: None trains one of `vocab_size` tokens on the source. megabytes: of text, 10^6 bytes; a smaller source is
+    repeated with new words. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids.
+    """
+    if tokenizer is None:
+        read = (document.text for document in read_documents(source, CorpusCounts()))
+        tokenizer = SentencePieceTokenizer(train_tokenizer(read, vocab_size))
+    tokenizer.num_threads = 1
+    FastTokenizer(tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _measured(tokenizer, _texts(source, megabytes * 10**6), Path(folder), rounds)
+
+
+def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
+    num_bytes = sum(len(text.encode()) for text in texts)
+    units = _write(texts, folder)
+    corpus = Corpus(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
+    lists = [[document.text for _, document in batch] for batch in batches(("", Document(text, "")) for text in texts)]
+    numbers, indexes = count(), []
+
+    def alone() -> None:
+        for batch in lists:
+            tokenizer.encode_documents(batch)
+
+    def fast_alone() -> None:
+        fast = FastTokenizer(tokenizer)
+        for batch in lists:
+            fast.encode_documents(batch)
+
+    def prepared(with_gigatoken: bool) -> None:
+        indexes.append(_prepare(corpus, units, folder / f"{next(numbers)}", with_gigatoken))
+
+    name = LIBRARIES[tokenizer.file]
+    actions: dict[str, Callable[[], object]] = {
+        f"{name} alone": alone,
+        f"preparation with {name}": lambda: prepared(False),
+        "gigatoken alone": fast_alone,
+        "preparation with gigatoken": lambda: prepared(True),
+    }
+    seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times(actions)
+    same = all(index == indexes[0] for index in indexes)
+    yield (
+        f"{num_bytes / 1e6:.1f} MB of text in {len(texts):,} documents, {tokenizer.vocab_size:,} tokens; processor time of one "
+        f"process, median of {rounds} rounds; the data are {'' if same else 'NOT '}the same to the byte"
+    )
+    first = seconds[f"{name} alone"]
+    rows = []
+    for what, taken in seconds.items():
+        over, rate = ratio(first, taken), f"{num_bytes / 1e6 / spread(taken).median:.1f}"
+        rows.append([what, rate, f"{over.median:.2f} ({over.low:.2f} to {over.high:.2f})"])
+    yield markdown(["", "MB/s", f"against {name} alone (quartiles)"], rows)
+
+
+def _prepare(corpus: Corpus, units: list[Unit], output: Path, with_gigatoken: bool) -> Index:
+    """A data directory, by this process alone."""
+    preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), units)
+    plan = preparation.begin()
+    fast = fast_tokenizers(corpus.tokenizers) if with_gigatoken else {}
+    preparation.work(corpus.tokenizers, fast, lambda *_: None)
+    return preparation.finish(plan)[0]
+
+
+def _texts(source: Source, num_bytes: int) -> list[str]:
+    """Documents of at least `num_bytes` in all."""
+    texts, left = [], num_bytes
+    for text in _endless(source):
+        texts.append(text)
+        left -= len(text.encode())
+        if left <= 0:
+            break
+    return texts
+
+
+def _endless(source: Source) -> Iterator[str]:
+    """The documents of a source, then the same ones with new words, again and again."""
+    originals, generator = [], random.Random(0)
+    for document in read_documents(source, CorpusCounts()):
+        originals.append(document.text)
+        yield document.text
+    while originals:
+        for text in originals:
+            words = text.split(" ")
+            for place in generator.sample(range(len(words)), -(-len(words) // NEW_WORDS)):
+                words[place] = "".join(generator.sample(words[place], len(words[place])))
+            yield " ".join(words)
+
+
+def _write(texts: list[str], folder: Path) -> list[Unit]:
+    """FILES files of compressed lines, each of them a unit."""
+    units = []
+    for number in range(FILES):
+        path = folder / f"{number}.jsonl.gz"
+        with igzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
+            for text in texts[number::FILES]:
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        units.append(Unit((str(path),), path.stat().st_size))
+    return units

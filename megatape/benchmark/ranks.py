@@ -1,0 +1,132 @@
+"""Measures memory and time of training steps in real processes, for any ZeRO stage, ranks, layers and length."""
+
+import json
+import os
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import torch
+
+from megatape.benchmark.children import child, finish
+from megatape.config import Config, parse_config
+from megatape.model.build import build_model
+from megatape.paper import SHAPE
+from megatape.parallel.mesh import make_mesh
+from megatape.plan.memory import plan_memory
+from megatape.runtime.launchers import discover
+from megatape.training.hardware import peak_memory
+from megatape.training.initial_state import fresh_state
+from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.engine import Engine
+
+STEPS = 4  # the first one, which allocates, is not timed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Maximum over ranks of resident bytes, beyond those of a process before it builds anything, and of seconds per step.
+
+    Attributes:
+        initialized: Bytes once weights, master weights and optimizer state are filled in.
+        peak_initializing: Peak bytes until then.
+        peak: Peak bytes of the whole run.
+        seconds: Median seconds of the timed steps.
+    """
+
+    initialized: int
+    peak_initializing: int
+    peak: int
+    seconds: float
+
+
+def settings(world_size: int, changes: dict[str, Any]) -> Config:
+    """The 155M shape, with one sequence per data-parallel rank and step. changes: section.key -> value."""
+    raw: dict[str, Any] = {
+        "run": {"directory": "unused"},
+        "model": SHAPE | {"num_layers": 12, "max_positions": 4096},
+        "data": {"path": "unused", "sequence_length": 128},
+        "training": {"steps": STEPS, "global_batch_size": 1, "micro_batch_size": 1},
+        "optimizer": {"learning_rate": 1e-4},
+        "zero": {"bucket_size": 5_000_000},
+        "parallel": {"tp": 1},
+    }
+    for path, value in changes.items():
+        section, _, key = path.partition(".")
+        raw[section][key] = value
+    raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
+    return parse_config(raw, "benchmark")
+
+
+def planned_bytes(world_size: int, changes: dict[str, Any]) -> float:
+    """The planner's estimate of a rank's peak bytes."""
+    config = settings(world_size, changes)
+    return plan_memory(config, world_size, on_gpu=False).device_total
+
+
+def measure(world_size: int, changes: dict[str, Any]) -> Measured:
+    """Train on `world_size` processes of this machine. Raises ChildProcessError if one fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "megatape.benchmark.ranks", settings(world_size, changes).model_dump_json()]
+    shared = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(world_size):
+            own = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            processes.append(stack.enter_context(child(command, env=os.environ | own, stderr=PIPE)))
+        outputs = [finish(process) for process in processes]
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return Measured(*(max(entry[key] for entry in found) for key in ("initialized", "peak_initializing", "peak", "seconds")))
+
+
+def worker(config: Config) -> dict[str, float]:
+    """Train on one rank and return its measurements."""
+    topology = discover()
+    initialize_distributed(topology)
+    mesh = make_mesh(topology, {"tensor": config.parallel.tp})
+    before = _resident()
+    engine = Engine(
+        config,
+        topology,
+        mesh,
+        lambda axis: build_model(config.model, axis, activation_checkpointing=config.training.activation_checkpointing),
+    )
+    engine.state.load(fresh_state(config, engine.state.parameters), step=0)
+    initialized, peak_initializing = _resident() - before, peak_memory() - before
+    length = config.data.sequence_length
+    generator = torch.Generator().manual_seed(mesh["batch"].rank)
+    tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
+    inputs = {
+        "tokens": tokens[:, :-1],
+        "positions": torch.arange(length)[None],
+        "document_starts": None,
+        "targets": tokens[:, 1:],
+    }
+    seconds = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
+        engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
+        seconds.append(time.perf_counter() - started)
+    shut_down()
+    return {
+        "initialized": initialized,
+        "peak_initializing": peak_initializing,
+        "peak": peak_memory() - before,
+        "seconds": sorted(seconds[1:])[(STEPS - 1) // 2],
+    }
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    print(json.dumps(worker(parse_config(json.loads(sys.argv[1]), "benchmark"))))

@@ -1,0 +1,29 @@
+"""megatape benchmark efficiency: `megatape benchmark efficiency --encodings rope,tape,fire --layers 4 --length 512`."""
+
+from typing import Literal
+
+from megatape.commands.options import check_config
+from megatape.commands.paragraphs import show
+from megatape.options import CommandOptions, Count, option
+
+
+class Options(CommandOptions):
+    """Encodings and sizes to measure."""
+
+    config: str | None = option("configuration of the model (default: the paper's 155M model)", None, metavar="FILE")
+    layers: Count | None = option("number of layers (default: the model's)", None, metavar="N")
+    length: Count | None = option("tokens per sequence (default: data.sequence_length, or 1024)", None, metavar="N")
+    batch: Count = option("sequences per batch", 1, metavar="B")
+    encodings: str | None = option("encodings to measure (default: all)", None, metavar="A,B")
+    checkpointing: tuple[Literal["selective", "full"], ...] = option(
+        "values of training.activation_checkpointing to measure beside none", ()
+    )
+    rounds: Count = option("timing rounds, after a warm-up round", 5, metavar="N")
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    check_config(options.config)
+    from megatape.benchmark.efficiency import measure
+
+    return show(options.fill(measure, file=options.config, modes=options.checkpointing))

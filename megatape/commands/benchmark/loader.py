@@ -1,0 +1,20 @@
+"""megatape benchmark loader --data data/c4: how fast training samples are read."""
+
+from pathlib import Path
+
+from megatape.commands.paragraphs import show
+from megatape.options import CommandOptions, option
+
+
+class Options(CommandOptions):
+    """The data to read."""
+
+    data: Path = option("data directory, with at least a million tokens", metavar="FOLDER")
+    length: int = option("tokens of a sample", 2048, metavar="N")
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    from megatape.benchmark.loader import report
+
+    return show(report(options.data, options.length))

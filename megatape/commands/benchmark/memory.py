@@ -1,0 +1,15 @@
+"""megatape benchmark memory: resident memory per rank. Takes no arguments."""
+
+from megatape.commands.paragraphs import show
+from megatape.options import CommandOptions
+
+
+class Options(CommandOptions):
+    """There are none."""
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    from megatape.benchmark.memory import report
+
+    return show(report())

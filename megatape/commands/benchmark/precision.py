@@ -1,0 +1,17 @@
+"""megatape benchmark precision: `megatape benchmark precision --layers 12`."""
+
+from megatape.commands.paragraphs import show
+from megatape.options import CommandOptions, Count, option
+
+
+class Options(CommandOptions):
+    """The size of the model."""
+
+    layers: Count = option("number of layers", 12, metavar="N")
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    from megatape.benchmark.precision import report
+
+    return show(report(options.layers))

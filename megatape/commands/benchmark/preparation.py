@@ -1,0 +1,26 @@
+"""megatape benchmark preparation: `megatape benchmark preparation --source python`."""
+
+from pathlib import Path
+
+from megatape.commands.options import SourceOptions, read_tokenizer
+from megatape.commands.paragraphs import show
+from megatape.options import Count, option
+
+
+class Options(SourceOptions):
+    """Texts to prepare, and their tokenizer."""
+
+    at_most_one = (("tokenizer", "vocab_size"),)
+
+    tokenizer: Path | None = option("tokenizer to measure (default: train one on the source)", None, metavar="PATH")
+    vocab_size: int = option("vocabulary size to train", 16_000, metavar="N")
+    megabytes: Count = option("size of the text; a smaller source is repeated with new words", 20, metavar="N")
+    rounds: Count = option("timing rounds", 3, metavar="N")
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    from megatape.benchmark.preparation import report
+
+    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
+    return show(report(options.read_source(), tokenizer, options.vocab_size, options.megabytes, options.rounds))

@@ -1,0 +1,15 @@
+"""megatape benchmark startup: time to the first step. Takes no arguments."""
+
+from megatape.commands.paragraphs import show
+from megatape.options import CommandOptions
+
+
+class Options(CommandOptions):
+    """There are none."""
+
+
+def run(options: Options) -> int:
+    """Measure and print."""
+    from megatape.benchmark.startup import report
+
+    return show(report())

@@ -1,0 +1,113 @@
+"""One split of a data directory as one flat stream of tokens, and the tokenizer of its text."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.data.shards.cache import CacheFolder
+from megatape.data.shards.document_table import DocumentTables, lengths_by_end
+from megatape.data.shards.folder import open_folder
+from megatape.data.shards.index import INDEX_FILE, SPLITS
+from megatape.data.shards.reader import SplitReader
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+
+
+class StoredSplit:
+    """The tokens of a split, in the order in which they were prepared.
+
+    Args:
+        directory: Path or URL of the data directory.
+        split: Its name.
+        cache: See SplitReader.
+
+    Attributes:
+        directory, split: As given.
+        name: Of split and directory, for errors.
+        shards: Entries of the index.
+        shard_ends: Tokens up to the end of each shard, int64 [shards].
+        num_tokens: Of all shards.
+        tokenizer_entry: Of the index; from it vocab_size, tokenizer_hash (sha256), bos_id (None: documents begin with their
+            text) and eos_id.
+        unigram_entropy: Nats per token.
+        answers: Entry of the index; None: whole documents are learned.
+        fingerprint: sha256 over the content of the split and its tokenizer.
+
+    Raises:
+        UserError, FileNotFoundError: The data directory is missing or corrupted.
+    """
+
+    def __init__(self, directory: str | Path, split: str, cache: CacheFolder | None = None) -> None:
+        if split not in SPLITS:
+            raise UserError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
+        self.directory, self.split, self.name = str(directory), split, f"split {split} of {directory}"
+        self._folder = open_folder(directory, cache)
+        index = self._folder.index()
+        content, entry = index.splits[split], index.tokenizer
+        self.shards = content.shards
+        self.num_tokens, self.unigram_entropy = content.tokens, content.unigram_entropy
+        self.tokenizer_entry, self.tokenizer_hash = entry, entry.sha256
+        self.vocab_size, self.bos_id, self.eos_id = entry.vocab_size, entry.bos_id, entry.eos_id
+        self.answers = index.answers.get(split)
+        self.fingerprint = content_hash(entry.sha256, asdict(content))
+        self._reader = SplitReader(self._folder.origin, index, split, cache)
+        tokens = [[member.tokens for member in shard.members] for shard in content.shards]
+        self.shard_ends = np.cumsum([sum(of_shard) for of_shard in tokens])
+        self._ends = np.cumsum([size for of_shard in tokens for size in of_shard])  # of each member, in the stream
+        self._starts = np.r_[0, self._ends[:-1]]
+
+    def stream(self, begin: int, end: int) -> np.ndarray:
+        """Tokens [begin, end) of the split, int64. Raises IndexError outside of it."""
+        if not 0 <= begin <= end <= self.num_tokens:
+            raise IndexError(f"tokens {begin} to {end} of {self.num_tokens}")
+        tokens = np.empty(end - begin, np.int64)
+        member = int(np.searchsorted(self._ends, begin, side="right"))
+        filled = 0
+        while filled < tokens.size:
+            first = begin + filled - int(self._starts[member])
+            last = min(first + tokens.size - filled, int(self._ends[member] - self._starts[member]))
+            tokens[filled : filled + last - first] = self._reader.member(member, first, last)
+            filled += last - first
+            member += 1
+        return tokens
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """Announce the shards that are read next, by number: those at a URL are copied ahead."""
+        self._reader.expect(shards)
+
+    def document_lengths(self) -> Iterator[np.ndarray]:
+        """The tokens of each document in order, int64, some at a time: from the folder's tables, or by reading the split."""
+        index = self._folder.index()
+        if tables := index.document_tables.get(self.split):
+            self._folder.fetch(*(table.file for table in tables))
+            return DocumentTables(self._folder.directory, index, self.split).lengths()
+        return lengths_by_end(map(self._reader.member, range(len(self._reader))), self.eos_id)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the data.
+
+        Raises:
+            UserError, FileNotFoundError: Its files are not those that the index lists, or the index has other ids of special
+                tokens, with which documents would begin and end elsewhere.
+        """
+        entry = self.tokenizer_entry
+        self._folder.fetch(*entry.files)
+        tokenizer = stored_tokenizer(self._folder.directory, entry.files)
+        for name in ("vocab_size", "bos_id", "eos_id"):
+            if (recorded := getattr(entry, name)) != (found := getattr(tokenizer, name)):
+                raise UserError(
+                    f"{self._folder.origin}/{INDEX_FILE}: corrupted, {name} is {recorded}, but {found} by {entry.file}: copy "
+                    "it again or re-run the preparation"
+                )
+        return tokenizer
+
+
+def content_hash(*parts: Any) -> str:
+    """sha256 of values that JSON can have."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,142 @@
+"""The style of all pictures and pages, for light and dark schemes, and the charts that several of them have."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 150
+CAP_POINTS = 3  # of error bars
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Colours as #rrggbb. Text of every kind has a contrast of at least 4.5 to 1 with ground and panel."""
+
+    ground: str
+    panel: str
+    text: str
+    quiet: str
+    line: str
+    link: str
+    curves: tuple[str, ...]
+
+
+LIGHT = Scheme(
+    ground="#ffffff",
+    panel="#f6f8fa",
+    text="#1c2128",
+    quiet="#59636e",
+    line="#d4d9df",
+    link="#0759b5",
+    curves=("#1f6fb4", "#d1570a", "#24803a", "#b3261e", "#7a4fb5", "#86523f", "#c0398f", "#5f6670", "#7d7a00", "#07808f"),
+)
+DARK = Scheme(
+    ground="#12161c",
+    panel="#1b2129",
+    text="#e4e9ef",
+    quiet="#9aa5b1",
+    line="#38414c",
+    link="#7db8ff",
+    curves=("#6cb0f0", "#ff9d55", "#63c97a", "#ff7b72", "#bb96f2", "#cf9d89", "#f285c8", "#adb5bf", "#cdca4a", "#4fcbdb"),
+)
+
+
+def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> None:
+    """Write a picture as PNG files, one for each scheme: `path`, and `dark_version(path)`.
+
+    Args:
+        path: Ends in .png.
+        draw: Draws on an empty figure. Curves take the scheme's colours in turn, then again with dashes; "C0" to "C9" name
+            them.
+        title: Above the picture, as it is: "$" begins no formula.
+    """
+    from matplotlib.figure import Figure
+
+    for scheme, file in ((LIGHT, path), (DARK, dark_version(path))):
+        with style(scheme):
+            figure = Figure(layout="constrained")
+            draw(figure)
+            if title:
+                figure.suptitle(title.replace("$", r"\$"), fontsize="small")
+            figure.savefig(file, dpi=DPI)
+
+
+def dark_version(path: Path) -> Path:
+    """The file of the same picture on a dark ground."""
+    return path.with_stem(f"{path.stem}-dark")
+
+
+@contextmanager
+def style(scheme: Scheme) -> Iterator[None]:
+    """Settings of matplotlib for figures that are made and saved meanwhile."""
+    import matplotlib
+    from matplotlib.rcsetup import cycler
+
+    settings: Any = {
+        "axes.prop_cycle": cycler(linestyle=("-", "--")) * cycler(color=scheme.curves),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.fontsize": "small",
+    }
+    for colour, names in {
+        scheme.ground: ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"),
+        scheme.line: ("axes.edgecolor", "legend.edgecolor", "grid.color"),
+        scheme.quiet: ("xtick.color", "ytick.color"),
+        scheme.text: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"),
+    }.items():
+        settings |= dict.fromkeys(names, colour)
+    with matplotlib.rc_context(settings):
+        yield
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Shares (0 to 1) of a measure over two quantities.
+
+    Attributes:
+        shares: Rows over the vertical axis, columns over the horizontal one.
+        measure: Name of the shares.
+        labels: Of the horizontal and the vertical axis.
+        ticks: Labels of columns and rows; None: 1, 2, ...
+        num_framed: The first rows and columns, which get a frame; 0: none.
+    """
+
+    shares: list[list[float]]
+    measure: str
+    labels: tuple[str, str]
+    ticks: tuple[list[Any], list[Any]] | None = None
+    num_framed: int = 0
+
+
+def heat_map(figure: "Figure", grid: Grid) -> None:
+    """Draw a grid, whose shares appear in percent."""
+    rows, columns = len(grid.shares), len(grid.shares[0])
+    figure.set_size_inches(6, 5)
+    axes = figure.add_subplot()
+    extent = (0.5, columns + 0.5, 0.5, rows + 0.5)
+    percent = [[100 * share for share in row] for row in grid.shares]
+    image = axes.imshow(percent, vmin=0, vmax=100, origin="lower", extent=extent, aspect="auto")
+    axes.locator_params(integer=True)
+    if grid.ticks:
+        axes.set_xticks(range(1, columns + 1), grid.ticks[0])
+        axes.set_yticks(range(1, rows + 1), grid.ticks[1])
+    if grid.num_framed:
+        right, top = min(grid.num_framed, columns) + 0.5, min(grid.num_framed, rows) + 0.5
+        axes.plot([0.5, right, right], [top, top, 0.5], color="C3")
+    axes.set(xlabel=grid.labels[0], ylabel=grid.labels[1])
+    figure.colorbar(image, label=grid.measure)
+
+
+def bars(figure: "Figure", values: dict[str, tuple[float, float | None]], unit: str) -> None:
+    """Draw a bar for each value from 0 to 100, by its name, with its standard error if there is one."""
+    figure.set_size_inches(7, 1.5 + 0.4 * len(values))
+    axes = figure.add_subplot()
+    errors = [error or 0.0 for _, error in values.values()]
+    axes.barh(list(values), [value for value, _ in values.values()], xerr=errors, ecolor="C1", capsize=CAP_POINTS)
+    axes.invert_yaxis()
+    axes.set(xlabel=unit, xlim=(0, 100))

@@ -1,0 +1,143 @@
+"""A trained model run by the training code, whole or divided over tensor-parallel ranks.
+
+It needs no export, and a model that fits no single GPU can be evaluated. It has no cache: each token of a continuation takes a
+forward pass over all tokens before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+
+from megatape.config import ModelConfig
+from megatape.errors import UserError
+from megatape.hf.folder import read_tokenizer
+from megatape.hf.merge import merge_adapter
+from megatape.hf.model_folder import ModelWeights, open_model_folder
+from megatape.hf.tokenizer import special_tokens, write_tokenizer
+from megatape.model.build import build_model
+from megatape.model.transformer import Transformer
+from megatape.parallel.layout import whole_vocabulary
+from megatape.parallel.mesh import Axis
+from megatape.parallel.parameters import matrix, share_of, whole_shape
+from megatape.training.initial_state import check_fits
+from megatape.zero.state import WEIGHT
+
+
+@dataclass
+class TensorParallelModel:
+    """An EvaluationModel whose weights the ranks of `axis` divide: its methods are collective."""
+
+    name: str
+    tokenizer: Any
+    model: Transformer
+    axis: Axis
+    device: torch.device
+    end_ids: set[int]
+    padding_id: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self.model.config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """The longest text in tokens."""
+        return self.model.config.max_positions
+
+    def losses(self, samples: Tensor) -> Tensor:
+        """Losses in nats, float32 [B, N] on the CPU, for ids [B, N + 1]."""
+        logits, targets = self.logits(samples[:, :-1]), samples[:, 1:].to(self.device)
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
+
+    def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+        """The likeliest `num_tokens` ids after each prompt, padded from where the model ends a text."""
+        tokens = torch.tensor(prompts)
+        ended = torch.zeros(len(prompts), dtype=torch.bool)
+        for _ in range(num_tokens):
+            chosen = self.logits(tokens)[:, -1].argmax(-1).cpu().masked_fill(ended, self.padding_id)
+            tokens = torch.cat([tokens, chosen[:, None]], 1)
+            ended |= torch.isin(chosen, torch.tensor(sorted(self.end_ids)))
+            if ended.all():
+                break
+        continuations: list[list[int]] = tokens[:, len(prompts[0]) :].tolist()
+        return continuations
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Float32 [B, N, V] for ids [B, N], on all ranks."""
+        length = tokens.shape[1]
+        tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        return whole_vocabulary(self.model(tokens, positions), self.vocab_size, self.axis)[:, :length].float()
+
+
+@contextmanager
+def load_tensor_parallel(
+    folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None
+) -> Iterator[TensorParallelModel]:
+    """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share.
+
+    It is in the precision that an export of it has.
+
+    Args:
+        folder: Of the model.
+        axis: The ranks that divide it.
+        base: The folder that a checkpoint of trained weights only began with.
+        adapter: An exported adapter to merge into the model.
+
+    Raises:
+        MissingPath: A folder or file is missing.
+        UserError: The folder holds no such model, the ranks cannot divide it, or its positions depend on a run's seed.
+    """
+    with TemporaryDirectory() as temporary:
+        name, opened = str(folder), open_model_folder(folder, base)
+        if adapter is not None:
+            name, merged = f"{folder} with {adapter}", Path(temporary) / "merged"
+            merge_adapter(adapter, opened.files, merged)
+            opened = open_model_folder(merged)
+        source = opened.weights()
+        source.verify(axis.rank, axis.size)
+        check_fits(source, source.model)
+        check_divisible(source.model, axis.size, name)
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        model = _filled(build_model(source.model, axis), source, axis, device)
+        tokenizer, files = source.tokenizer(), Path(temporary) / "tokenizer"
+        files.mkdir()
+        write_tokenizer(tokenizer, source.model.max_positions, files)
+        special = special_tokens(tokenizer)
+        ends = special.eos if isinstance(special.eos, list) else [special.eos]
+        padding = ends[0] if special.pad is None else special.pad
+        yield TensorParallelModel(name, read_tokenizer(files), model, axis, device, set(ends), padding)
+
+
+def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
+    """Raise UserError if tensor-parallel ranks cannot hold equal shares of a model, or its positions are drawn."""
+    for field in ("num_heads", "num_kv_heads", "mlp_size"):
+        if getattr(model, field) % num_ranks:
+            raise UserError(
+                f"tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
+                "divisor"
+            )
+    if model.encoding == "randpe":
+        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out `tp`")
+
+
+def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> Transformer:
+    """The model with this rank's rows and columns of every weight; rows of padding are zero."""
+    for name, parameter in model.named_parameters():
+        local = tuple(parameter.shape)
+        whole, share = whole_shape(parameter, local), share_of(parameter, local, axis)
+        block = torch.zeros(matrix(local), dtype=source.dtype)
+        rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
+        if rows.start < rows.stop:
+            block[: rows.stop - rows.start] = source.read(WEIGHT, name, whole, rows, share.columns)
+        parameter.data = block.view(local).to(device)
+    return model.eval()

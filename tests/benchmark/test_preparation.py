@@ -1,0 +1,44 @@
+"""The study of preparation: what it compares is the same data, and it says so if not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.benchmark import preparation
+from megatape.benchmark.preparation import report
+from megatape.data.sources.source import Source
+from megatape.data.tokenizers.fast import FastTokenizer
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    (tmp_path / "texts").mkdir()
+    for number in range(40):
+        (tmp_path / f"texts/{number}.txt").write_text(f"A text of {number} words that says nothing {number}. " * 20)
+    return Source("text", (str(tmp_path / "texts"),))
+
+
+def test_a_small_source_is_repeated_with_new_words(source: Source) -> None:
+    texts = preparation._texts(source, 100_000)
+    assert 100_000 <= sum(map(len, texts)) < 101_000 and len(set(texts)) == len(texts)
+
+
+def test_what_is_compared(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = preparation._texts(source, 1)[0]
+    monkeypatch.setattr(preparation, "_texts", lambda *_: [f"{text} {number}" for number in range(40)])
+    said, table = report(source, None, 300, 1, 1)
+    assert "40 documents, 300 tokens" in said and said.endswith("the data are the same to the byte")
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
+        "SentencePiece alone",
+        "preparation with SentencePiece",
+        "gigatoken alone",
+        "preparation with gigatoken",
+    ]
+    encode = FastTokenizer.encode_documents
+
+    def other(self: FastTokenizer, texts: list[str]) -> list[np.ndarray]:
+        return [ids[:-2] for ids in encode(self, texts)]
+
+    monkeypatch.setattr(FastTokenizer, "encode_documents", other)
+    assert next(report(source, None, 300, 1, 1)).endswith("the data are NOT the same to the byte")

@@ -1,0 +1,39 @@
+"""Work of the main rank in a run's folder."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from megatape import files
+from megatape.checkpoint.place import RunPlace
+from megatape.run_folder import RunFolder
+from megatape.runtime import exchange
+from megatape.runtime.lease import Lease
+from megatape.runtime.pace import unlimited
+from megatape.runtime.run_log import RunLog
+from megatape.runtime.topology import Topology
+
+
+@pytest.mark.parametrize("rank, calls", [(0, 2), (1, 0)])
+def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, calls: int) -> None:
+    """After a transient error, and at once not after another one."""
+    outcomes: list[str | OSError] = ["done", OSError(errno.EIO, "away")]
+    monkeypatch.setattr(files, "WAITS", (0.0,))
+    monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine] if rank == 0 else [["done", None], mine])
+    folder, topology = RunFolder(tmp_path), Topology(rank, rank + 1, 0)
+    lease = Lease(folder.lease)
+    place = RunPlace(folder, lease, topology, RunLog(folder, lease, topology), unlimited())
+
+    def work() -> str:
+        outcome = outcomes.pop()
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    assert place.on_main(work) == "done" and len(outcomes) == 2 - calls
+    if rank == 0:
+        outcomes += ["done", OSError(errno.ENOSPC, "full")]
+        with pytest.raises(OSError, match="full"):
+            place.on_main(work)
+        assert outcomes == ["done"]

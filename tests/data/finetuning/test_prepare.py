@@ -1,0 +1,113 @@
+"""From records to a data directory: what is counted, refused and reported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.data.shards.index import load_index
+from megatape.data.shards.writer import split_of
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.conftest import Command
+from tests.helpers.examples import PAIRS, Prepare, examples, words, write_lines
+
+
+def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Path) -> None:
+    records: list[Any] = [
+        PAIRS[0],
+        b'{"prompt": "a", ',
+        ["a"],
+        {"prompt": "a", "completion": "b"},
+        {"prompt": None, "answer": "b"},
+        {"prompt": "a", "answer": 7},
+        {"prompt": "a", "answer": " \n"},
+        {"prompt": "", "answer": "b"},
+        {"prompt": "a", "answer": words(70)},
+        b"\xff",
+    ]
+    directory, counts = prepare("pairs", records)
+    assert len(examples(directory)) == 1
+    file = tmp_path / "data.jsonl"
+    assert counts.bad == 2 * 6
+    assert counts.bad_examples[0].startswith(f"{file}:2: malformed JSON")
+    assert counts.bad_examples[1:] == [
+        f"{file}:3: ['a'] is not an object",
+        f"{file}:4: 'answer' is missing; the record has 'prompt', 'completion'",
+        f"{file}:5: 'prompt' is None, not a string",
+        f"{file}:6: 'answer' is 7, not a string",
+    ]
+    dropped = {"empty answer": 7, "empty prompt": 8, "answer that leaves no room for a prompt": 9}
+    assert counts.first_dropped == {reason: f"{file}:{line}" for reason, line in dropped.items()}
+    assert load_index(directory).counts == {f"dropped: {reason}": 2 for reason in dropped} | {"bad records": 12}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sequence-length", 0], "--sequence-length is 0: give at least 1"),
+        (["--max-answer-tokens", -1], "--max-answer-tokens is -1: give at least 1"),
+        (["--max-prompt-tokens", 1], "--max-prompt-tokens is 1: a prompt needs at least 2"),
+        (["--format", "scrolls_summary"], "--sequence-length 64 leaves 0 tokens for prompts before answers of 1000"),
+        (["--format", "chat", "--truncation", "end"], "--truncation is end, but conversations are cut after whole messages"),
+        (
+            ["--format", "scrolls_qa", "--max-answer-tokens", 9],
+            "the first: FILE:1: 'input' is missing; the record",
+        ),
+        (["--validation-share", 1.5], "--validation-share is 1.5: give a share between 0 and 1"),
+        (["--input", "nowhere"], "--input nowhere: no such file or directory"),
+        (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
+        (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
+        (["--validation-share", 1e-9], "the validation split got no example (3 examples, 0 records dropped, 0 bad): give more"),
+    ],
+)
+def test_what_the_command_refuses(
+    command: Command, tmp_path: Path, tokenizer: Tokenizer, words: list[object], message: str
+) -> None:
+    """An error of one line, status 2, and nothing is left."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    file = write_lines(tmp_path / "a.jsonl", PAIRS)
+    before = sorted(tmp_path.iterdir())
+    given = ["--format", "pairs", "--input", file, "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64]
+    status, _, errors = command("prepare", "finetuning", *given, "--output", tmp_path / "out", *words)
+    assert status == 2 and errors.count("\n") == 1
+    assert message.replace("FILE", str(file)) in errors
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_from_the_command_to_the_report(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Preparation prints what was cut and how full sequences are; the report has the same from the index."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    records = [{"prompt": words(number), "answer": str(number)} for number in range(1, 60)]
+    file = write_lines(tmp_path / "a.jsonl", [*records, {"prompt": "a", "answer": ""}, b"{"])
+    given = ["--format", "pairs", "--input", file, "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64]
+    for name in ("first", "second"):
+        given_share = [*given, "--validation-share", 0.2, "--output", tmp_path / name]
+        status, printed, errors = command("prepare", "finetuning", *given_share)
+        assert status == 0, errors
+    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second"))
+    assert first == second
+    assert json.loads(first["index.json"])["version"] == 3
+    status, report, _ = command("data", "report", tmp_path / "first", "--verify")
+    assert status == 0
+    index = load_index(tmp_path / "first")
+    assert index.answers["train"].examples + index.answers["validation"].examples == 59
+    shown = next(record["answer"] for record in records if split_of(record["prompt"], 0.2) == "train")
+    assert f"  learned of the first: {shown!r}\n" in report
+    for line in ("prompts cut: ", "tokens cut from prompts: ", "dropped: empty answer: 1", "bad records: 1", "packed, "):
+        assert line in printed and line in report
+    assert f"the first record dropped (empty answer): {file}:60" in printed and f"  {file}:61: malformed JSON" in printed
+
+
+def test_equal_prompts_are_in_one_split(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """As SCROLLS has a record for each reference answer of a question."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    records = [{"prompt": f"prompt {number}", "answer": answer} for number in range(60) for answer in "xyz"]
+    given = ["--input", write_lines(tmp_path / "a.jsonl", records), "--tokenizer", tmp_path / "tok.model"]
+    shared = ["--format", "pairs", "--sequence-length", 64, "--validation-share", 0.3, "--output", tmp_path / "data"]
+    assert command("prepare", "finetuning", *given, *shared)[0] == 0
+    prompts = [
+        {tuple(tokens[: targets.index(next(target for target in targets if target >= 0)) + 1]) for tokens, targets in found}
+        for found in (examples(tmp_path / "data", split=split) for split in ("train", "validation"))
+    ]
+    assert len(prompts[0]) + len(prompts[1]) == 60 and min(map(len, prompts)) > 5

@@ -1,0 +1,59 @@
+"""Parts of a benchmark that take no time, and what can happen to them; and how to run parts."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from megatape.benchmark.journal import Result
+from megatape.benchmark.parts import Part
+from megatape.benchmark.runner import benchmark
+from megatape.benchmark.worker import LOST, Bench
+
+
+def part(name: str, seconds: int = 20) -> Part:
+    return Part(name, f"tests.helpers.benchmark_parts:{name}", seconds)
+
+
+def run(out: Path, *parts: Part, done: Path | None = None, budget: float | None = None) -> list[str]:
+    return list(benchmark(parts, out, done, budget, "cpu", True))
+
+
+def good(bench: Bench) -> None:
+    print("libraries print, too")
+    for name in ("a", "b"):
+        bench.measure(name, lambda: {"process": os.getpid(), "tiny": bench.tiny})
+
+
+def faulty(bench: Bench) -> None:
+    """The second measurement raises, the fourth takes the process with it."""
+
+    def wrong() -> Result:
+        raise RuntimeError("CUDA error: one\n\nof several lines")
+
+    def deadly() -> Result:
+        print("the last words", file=sys.stderr, flush=True)
+        os.abort()
+
+    for name, action in {"a": dict, "b": wrong, "c": dict, "d": deadly, "e": dict}.items():
+        bench.measure(name, action)
+
+
+def lost(bench: Bench) -> None:
+    """After a failure nothing works any more in this process."""
+    for name in ("a", "b", "c"):
+        if name == "b" and not bench.skips(name):
+            bench.record(name, {"error": "CUDA error"})
+            os._exit(LOST)
+        bench.measure(name, dict)
+
+
+def missing(bench: Bench) -> None:
+    import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+
+
+def slow(bench: Bench) -> None:
+    """Its process would outlive the test."""
+    bench.measure("a", dict)
+    bench.begin("b")
+    time.sleep(600)

@@ -1,0 +1,42 @@
+"""A task of the suite that is learned in three steps."""
+
+import random
+from typing import ClassVar, Literal
+
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
+from megatape.study.suite.sizes import Sizing
+
+QUICK = Sizing(
+    model={"num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_size": 16},
+    tokens=3 * 4 * 6,
+    batch=4,
+    micro_batch=4,
+    precision="float32",
+    rates=(1e-3, 1e-2),
+    rate=1e-3,
+    validation=8,
+    test=6,
+)
+
+
+class Capitals(SyntheticTask):
+    """Letters, each followed by its capital: `aAbB`. Key: which letter it is."""
+
+    alphabet = "abcABC"
+    axis = "letter"
+    scored: ClassVar[Literal["answers", "samples"]] = "answers"
+    answers_end = True
+
+    def make_splits(self, size: Size) -> dict[str, Split]:
+        return {"train": Split(4), "test": Split(4), "long": Split(12, "longer")}
+
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
+        letters = generator.choices("abc", k=generator.randint(1, split.characters // 2))
+        answers = tuple(Answer(2 * place + 1, 2 * place + 2, place) for place in range(len(letters)))
+        return SyntheticSample("".join(letter + letter.upper() for letter in letters), answers)
+
+
+class WholeCapitals(Capitals):
+    """A sample is right if all of its answers are."""
+
+    scored: ClassVar[Literal["answers", "samples"]] = "samples"

@@ -1,0 +1,50 @@
+"""A conversation, chat templates, and tokenizers that bring one along."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
+
+PLAIN = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+MARKED = (
+    "{% for message in messages %}{% if message.role == 'assistant' %}<|im_start|>assistant\n{% generation %}"
+    "{{ message.content }}<|im_end|>{% endgeneration %}{{ '\n' }}{% else %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is the assert statement?"},
+    {"role": "assistant", "content": "A way to insert assertions."},
+    {"role": "user", "content": "And <tool> del?\n"},
+    {"role": "assistant", "content": "It deletes.\n\nSee also: 12 "},
+]
+
+
+def adopted(folders: dict[str, Path], tmp_path: Path, template: str | None, inline: bool = False) -> Path:
+    """A folder like Qwen's with this template, whose generation ends at <|im_end|> too."""
+    folder = Path(shutil.copytree(folders["qwen"], tmp_path / "qwen"))
+    tokenizer = load_tokenizer(folder)
+    assert isinstance(tokenizer, JsonTokenizer)
+    stops = [tokenizer.token_id("<|im_end|>"), tokenizer.eos_id]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    if inline:
+        config = folder / "tokenizer_config.json"
+        named = [{"name": "other", "template": "x"}, {"name": "default", "template": template}]
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": named}))
+    elif template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def conversation(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"messages": messages}

@@ -1,0 +1,55 @@
+"""Folders of runs as training writes them, without training."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from megatape.config import parse_config, save_config
+from megatape.config.run import LoggingConfig
+from megatape.run_folder import RunFolder
+from megatape.runtime.run_log import append_line, event_line
+from megatape.tasks.engine.task import Measure
+from megatape.training.evaluation import Validation
+from megatape.training.step import StepMetrics
+from tests.conftest import small_config
+from tests.helpers.position_views import some_view
+from tests.training.context import make_callbacks, make_context
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+def make_run(
+    directory: Path, data: Path, steps: int = 20, evaluated: int = 5, encoding: str = "tape", seed: int = 1234, **model: Any
+) -> RunFolder:
+    """A run whose loss falls with the steps and rises with the seed, with a position view at each evaluation."""
+    raw = small_config(data, directory)
+    raw["model"] |= {"encoding": encoding, **model}
+    raw["training"] |= {"steps": steps, "seed": seed}
+    config, folder = parse_config(raw, "test"), RunFolder(directory)
+    directory.mkdir(parents=True)
+    save_config(config, folder.config)
+    context = make_context(config.model_copy(update={"logging": LoggingConfig(sinks=("jsonl",))}), folder)
+    append_line(folder.events, event_line("started", 0, "1 rank on cpu"))
+    with make_callbacks(context) as callbacks:
+        for step in range(1, steps + 1):
+            loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
+            view = None
+            if encoding == "tape":
+                view = some_view(config.model.num_layers, 16, config.model.num_heads, scale=step / steps)
+            validation = Validation(loss + 0.2, view) if step % evaluated == 0 else None
+            metrics = StepMetrics(step, loss, 1 + 1 / step, 1e-3, 256 * step, 8 * step, 0.1, 2**30, validation)
+            callbacks.on_step(metrics)
+            if validation:
+                append_line(folder.events, event_line("checkpoint", step, f"step-{step:08d}"))
+    return folder
+
+
+def make_results(folder: Path, task: str, model: str, measures: list[Measure], **more: Any) -> Path:
+    """A results.json of `megatape evaluate`."""
+    folder.mkdir(parents=True)
+    content = {"format": 1, "task": task, "model": {"name": model}, "settings": {}, "measures": list(map(asdict, measures))}
+    path = folder / "results.json"
+    path.write_text(json.dumps(content | {"paper": {}} | more))
+    return path

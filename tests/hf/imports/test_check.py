@@ -1,0 +1,50 @@
+"""The logits of an import are compared with transformers'."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from megatape.config import parse_model
+from megatape.hf.architecture import read_architecture
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.imports import importer
+from megatape.hf.imports.check import logit_difference
+from megatape.zero.state import WEIGHT
+from tests import bounds
+from tests.bounds import assert_within
+from tests.helpers.tiny_models import MODELS
+
+
+@pytest.mark.parametrize("encoding", ["rope", "tape"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, encoding: str) -> None:
+    """TAPE's updates start at zero, so it starts as the model that is imported. The reference is loaded by from_pretrained, not
+    by us."""
+    folder, _ = tiny(name)
+    found = read_architecture(folder)
+    weights = find_weights(folder, found)
+    model = parse_model(found.model.model_dump(exclude={"position_size"}) | {"encoding": encoding}, name)
+    tokens = torch.randint(model.vocab_size, (2, 60), generator=torch.Generator().manual_seed(3))
+    assert weights.dtype == torch.float32
+    assert_within(logit_difference(found, weights, model, tokens), bounds.IMPORTED, what=name)
+    theirs = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    for ours, record in weights.tensors.items():
+        shape = record.shape
+        rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
+        assert torch.equal(weights.read(WEIGHT, ours, shape, rows, columns).view(shape), theirs[record.name]), ours
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("llama3", "scaling", None), ("qwen2", "scaling", None), ("llama", "rotary_base", 1e4), ("mistral", "norm_eps", 1e-2)],
+)
+def test_the_check_notices(tiny: Callable[..., Any], name: str, field: str, value: Any) -> None:
+    """Each of these differences is above the bound of the command."""
+    folder, _ = tiny(name)
+    found = read_architecture(folder)
+    wrong = parse_model(found.model.model_dump() | {field: value}, name)
+    tokens = torch.arange(200)[None]
+    assert logit_difference(found, find_weights(folder, found), wrong, tokens) > 3 * importer.LIMIT

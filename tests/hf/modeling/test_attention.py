@@ -1,0 +1,107 @@
+"""Prompts are read by a flash kernel in memory that grows with the tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from megatape.hf.modeling.attention import find_spans, one_query_attention
+from tests import bounds
+from tests.bounds import assert_close
+from tests.helpers.exports import Exported, random_tokens
+
+# Rows of 20: padded on the left, on the right, on both sides, not at all, and nothing but padding.
+SPANS = [(7, 20), (0, 9), (3, 18), (0, 20), (0, 0)]
+
+
+def padded_mask() -> Tensor:
+    mask = torch.zeros(len(SPANS), 20, dtype=torch.long)
+    for row, span in enumerate(SPANS):
+        mask[row, slice(*span)] = 1
+    return mask
+
+
+class Sizes(TorchDispatchMode):
+    """The number of elements of the largest tensor made in the block."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = [
+            leaf.untyped_storage().nbytes() // leaf.element_size() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)
+        ]
+        self.largest = max(self.largest, *made, 0)
+        return result
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("shape", "encoding"), [("grouped", "tape"), ("plain", "tape"), ("odd", "tape"), ("grouped", "tape_vector")]
+)
+def test_prompts_take_the_flash_kernel(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
+    """Whole, padded, and behind what a cache holds; with the logits of plain products."""
+    found = exported(shape, encoding)
+    model, plain = found.load(), found.load(attn_implementation="eager")
+    batch, mask = random_tokens(len(SPANS), 20), padded_mask()
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # raises where it does not support the arguments
+        whole, padded = model(batch).logits, model(batch, attention_mask=mask).logits
+        cache = model(batch[:, :12]).past_key_values
+        rest = model(batch[:, 12:], past_key_values=cache).logits
+    expected = plain(batch).logits
+    assert_close(whole, expected, bounds.EXPORTED)
+    assert_close(rest, expected[:, 12:], bounds.EXPORTED)
+    theirs = plain(batch, attention_mask=mask).logits
+    for row, span in enumerate(SPANS[:-1]):
+        assert_close(padded[row, slice(*span)], theirs[row, slice(*span)], bounds.EXPORTED, what=span)
+    assert padded.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [False, True])
+def test_nothing_has_the_size_of_all_pairs(exported: Callable[..., Exported], padded: bool) -> None:
+    model, length = exported("grouped").load().model, 512
+    mask = torch.ones(2, length, dtype=torch.long)
+    if padded:
+        mask[0, :100] = 0
+    with Sizes() as sizes:
+        model(random_tokens(2, length), attention_mask=mask)
+    assert 2 * length * 32 <= sizes.largest < length**2 // 2
+
+
+def test_spans() -> None:
+    assert find_spans(padded_mask()) == SPANS
+    assert find_spans(torch.ones(2, 5)) is None
+    assert find_spans(torch.tensor([[0, 1, 0, 1], [1, 1, 1, 1]])) is None
+
+
+def test_padding_between_tokens_is_masked(exported: Callable[..., Exported]) -> None:
+    found, batch = exported("grouped"), random_tokens(2, 12)
+    mask = torch.ones_like(batch)
+    mask[0, 4:6] = 0
+    with torch.no_grad():
+        logits, expected = (
+            found.load(attn_implementation=name)(batch, attention_mask=mask).logits for name in ("sdpa", "eager")
+        )
+    assert_close(logits[mask.bool()], expected[mask.bool()], bounds.EXPORTED)
+
+
+@pytest.mark.parametrize("mask", [None, "hidden", "added", "added by head"])
+def test_one_query(mask: str | None) -> None:
+    """Against torch's attention on repeated keys."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 6, 1, 8), torch.randn(2, 3, 11, 8), torch.randn(2, 3, 11, 20)
+    given = {
+        None: None,
+        "hidden": torch.arange(11).expand(2, 1, 1, 11) > torch.tensor([0, 4])[:, None, None, None],
+        "added": torch.randn(2, 1, 1, 11),
+        "added by head": torch.randn(2, 6, 1, 11),
+    }[mask]
+    keys, values = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=given, scale=0.3)
+    assert_close(one_query_attention(query, key, value, given, 0.3), expected.transpose(1, 2), bounds.ATTENTION)

@@ -1,0 +1,41 @@
+"""Exported weights in several files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+import megatape.hf.weights
+from megatape.hf.export import export
+from tests import bounds
+from tests.bounds import assert_close
+from tests.helpers.exports import SHAPES
+from tests.helpers.memory_checkpoint import memory_checkpoint
+
+
+@pytest.mark.parametrize("shape", ["grouped", "tied"])
+def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
+    limit = 20_000
+    monkeypatch.setattr(megatape.hf.weights, "SHARD_BYTES", limit)
+    checkpoint, ours = memory_checkpoint(sentencepiece_model, num_layers=11, **SHAPES[shape])
+    export(checkpoint, tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 5
+    stored: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            sizes = {name: file.get_tensor(name).numel() * 4 for name in file.keys()}  # noqa: SIM118 (no mapping)
+        assert sum(sizes.values()) <= limit or len(sizes) == 1
+        stored |= dict.fromkeys(sizes, path.name)
+    assert index["weight_map"] == stored
+    assert index["metadata"]["total_size"] == sum(4 * weight.numel() for weight in ours.parameters())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    tokens = torch.arange(3, 33).view(2, 15)
+    with torch.no_grad():
+        expected = ours(tokens, torch.arange(15).expand(2, 15))
+        assert_close(model(tokens).logits, expected, bounds.EXPORTED)

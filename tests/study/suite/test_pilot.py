@@ -1,0 +1,117 @@
+"""The pilot that times runs, and the plan that a user confirms, refuses or edits."""
+
+import builtins
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
+from megatape.study.suite import pilot, run
+from megatape.study.suite.budget import Costs
+from megatape.study.suite.pilot import PILOT, PLAN, expected_costs
+from megatape.study.suite.plan import Plan, parse_plan, read_plan
+from megatape.study.suite.sizes import SIZES
+from tests.conftest import Command
+
+COSTS = Costs(30.0, dict.fromkeys(SYNTHETIC_TASKS, 30.0), dict.fromkeys(ENCODINGS, 1.0))
+
+
+def test_a_pilot_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "tiny", replace(SIZES["tiny"], batch=1, micro_batch=1, test=1))
+    monkeypatch.setattr(pilot, "MODULES", ("json",))  # those of a run take seconds
+    asked = parse_plan("tiny", "copy,flip_flop", "rope,tape", 1, None)
+    costs = expected_costs(asked, tmp_path, jobs=1)
+    assert costs.tasks["flip_flop"] > 0 and costs.encodings["tape"] > 0 and costs.start > 0
+    assert json.loads((tmp_path / PILOT).read_text())["tasks"] == costs.tasks
+    assert expected_costs(parse_plan("tiny", "copy", "tape", 1, None), tmp_path, jobs=1) == costs
+    (tmp_path / PILOT).write_text('{"start": 1}')
+    with pytest.raises(ValueError, match="pilot.json is corrupted .* remove it"):
+        expected_costs(asked, tmp_path, jobs=1)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that the command trains, which takes no time, and neither does the pilot."""
+    plans: list[Plan] = []
+
+    def suite(plan: Plan, *arguments: Any, **options: Any) -> list[str]:
+        plans.append(plan)
+        return []
+
+    monkeypatch.setattr(run, "suite", suite)
+    monkeypatch.setattr(pilot, "expected_costs", lambda *_: COSTS)
+    return plans
+
+
+ASKED = ("study", "suite", "--tasks", "copy,flip_flop", "--encodings", "rope,tape", "--seeds", 3, "--rates", "0.01")
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """A plan with the definitions of its tasks, which can be compared."""
+    return vars(plan) | {"tasks": [task.definition for task in plan.tasks]}
+
+
+def test_nobody_to_ask(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+    """The plan is printed and nothing is trained; --yes goes on, and so does the file, edited."""
+    out, file = tmp_path / "out", tmp_path / "out" / PLAN
+    code, printed, errors = command(*ASKED, "--budget", 12, "--out", out)
+    assert code == 2 and not trained
+    assert "12 runs, which take about 12 minutes" in printed and "3 x 1.0" in printed and "Nothing is left out." in printed
+    assert f"--budget 12 --out {out} --yes; or edit {file} and give --plan {file} in place of --budget" in errors
+    code, printed, errors = command(*ASKED, "--budget", 12, "--out", out, "--yes")
+    assert code == 0 and "12 runs" in printed, errors
+    assert facts(*trained) == facts(parse_plan("tiny", "flip_flop,copy", "rope,tape", 3, [0.01])) == facts(read_plan(file))
+
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"tasks": ["copy"], "left_out": ["flip_flop (too long)"]}))
+    code, _, errors = command("study", "suite", "--plan", file, "--out", out)
+    assert code == 0, errors
+    edited = replace(parse_plan("tiny", "copy", "rope,tape", 3, [0.01]), left_out=("flip_flop (too long)",))
+    assert facts(trained[-1]) == facts(edited)
+
+
+@pytest.mark.parametrize("answer", ["y", "", "no", None])
+def test_a_user_at_a_terminal_is_asked(
+    command: Command, trained: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    """Before the answer the user may edit the file. No answer is a no."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    file = tmp_path / PLAN
+
+    def ask(question: str) -> str:
+        file.write_text(file.read_text().replace('"seeds": 3', '"seeds": 2'))
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr(builtins, "input", ask)
+    code, printed, errors = command(*ASKED, "--budget", 12, "--out", tmp_path)
+    assert code == 0 and f"It is in {file}" in printed, errors
+    assert [plan.seeds for plan in trained] == ([2] if answer == "y" else [])
+    assert ("nothing was trained" in printed) == (answer != "y")
+
+
+def test_a_plan_that_does_not_fit_the_rest(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+    file = tmp_path / PLAN
+    parse_plan("tiny", "copy", "rope", 1, [0.01]).write(file)
+    content = json.loads(file.read_text())
+    for changes, words, message in [
+        ({}, ("--tasks", "copy"), "--tasks: the file of --plan has its own: remove one of them"),
+        ({}, ("--budget", 5), "not allowed with argument"),
+        ({"tasks": ["copies"]}, (), f"{file}: tasks: 'copies' is not a task"),
+        ({"seeds": 0}, (), f"{file}: seeds: Input should be greater than or equal to 1"),
+        ({"seed": 1}, (), f"{file}: seed: Extra inputs are not permitted"),
+    ]:
+        file.write_text(json.dumps(content | changes))
+        try:
+            code, _, errors = command("study", "suite", "--plan", file, "--out", tmp_path, *words)
+        except SystemExit as exit:
+            assert exit.code == 2 and "--budget" in words
+            continue
+        assert code == 2 and message in errors, errors
+    assert "no plan at" in command("study", "suite", "--plan", tmp_path / "none.json", "--out", tmp_path)[2]
+    assert not trained

@@ -1,0 +1,48 @@
+"""Table, picture and files of results that are given."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+
+from megatape.config import parse_config
+from megatape.study.comparison import report
+from megatape.study.outcome import Outcome
+from tests.helpers.cells import cells
+
+
+def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    def outcome(encoding: str, seed: int, figure: float, loss: float | None = None) -> Outcome:
+        raw = raw_config | {"model": raw_config["model"] | {"encoding": encoding}}
+        config = parse_config(raw | {"training": raw["training"] | {"seed": seed}}, "test")
+        figures = {"figure": figure} if loss is None else {"validation loss": loss, "figure": figure}
+        scaling = "yarn" if loss is None else None
+        return Outcome(config, {"data": "d"}, scaling, figures, {1: 5.0, 2: 3.0}, {1: figure, 2: 2.0}, ("tokens", "figure"))
+
+    rows = [
+        ("rope", [outcome("rope", 1, 10.0, 3.0), outcome("rope", 2, 14.0, 4.0)]),
+        ("tape", [outcome("tape", 1, 9.0, 2.5), outcome("tape", 2, 12.0, 3.7), outcome("tape", 3, 1.0, 1.0)]),
+        ("tape+yarn", [outcome("tape", 1, 8.0)]),
+    ]
+    kept = tmp_path / "outcome.json"
+    rows[0][1][0].write(kept)
+    assert Outcome.read(kept) == rows[0][1][0]
+    kept.write_text(kept.read_text()[:-10])
+    with pytest.raises(ValueError, match="outcome.json is corrupted"):
+        Outcome.read(kept)
+
+    text = report(rows, "the command", tmp_path)
+    assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
+    lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
+    spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
+    assert spreads == [
+        ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
+        ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
+        ["`tape+yarn`", "1", "", "8.000 (8.000 to 8.000)"],
+        # Differences are of equal seeds only.
+        ["`tape`", "2", "-0.400 (-0.500 to -0.300)", "-1.500 (-2.000 to -1.000)"],
+        ["`tape+yarn`", "1", "", "-2.000 (-2.000 to -2.000)"],
+    ]
+    pixels = matplotlib.image.imread(tmp_path / "comparison.png")
+    assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05

@@ -1,0 +1,94 @@
+"""megatape study on checkpoints of a real run and on random weights: tables, plot, bad input."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+import torch
+
+from tests import bounds
+from tests.bounds import assert_within
+from tests.conftest import Command
+from tests.workers import run_workers
+
+
+@pytest.fixture
+def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw_config))
+    return path
+
+
+def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    names = ["rope", "tape", "tape_vector"]
+    # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
+    cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
+    run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    runs = Path(raw_config["run"]["directory"])
+    checkpoints = [runs / name / "checkpoints" / "step-00000004" for name in names]
+
+    code, printed, errors = command("study", "shift", *checkpoints, "--samples", 2)
+    assert code == 0, errors
+    assert "2 sequences of 32 tokens" in printed and f"tape: {checkpoints[1]}, 1,024 tokens of training" in printed
+    logits = {line.split("`")[1]: float(line.split(" | ")[2].rstrip(" |")) for line in printed.splitlines()[-5:] if "`" in line}
+    assert list(logits) == names
+    for name in ("rope", "tape"):
+        assert_within(logits[name], bounds.SHIFTED, name)
+    assert logits["tape_vector"] > 1e-4
+
+    picture = tmp_path / "patterns.png"
+    code, printed, errors = command("study", "attention", *checkpoints, "--samples", 2, "--out", picture)
+    assert code == 0, errors
+    assert "5 rows, layers 1, 2" in printed
+    pixels = torch.from_numpy(matplotlib.image.imread(picture))
+    assert pixels.shape[0] > 1.2 * pixels.shape[1] and float(pixels.std()) > 0.1
+
+    other = shutil.copytree(checkpoints[0], tmp_path / "other")
+    both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
+    assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels distinguish two models of one encoding
+    for arguments, message in [
+        ((checkpoints[0], checkpoints[0]), "is listed twice"),
+        ((runs,), "no manifest.json"),
+        ((runs / "rope",), "is a run, not a checkpoint"),
+        ((tmp_path / "nowhere",), "no such folder"),
+        ((checkpoints[0], "--shift", 32), "--shift is 32, but the sequences have 32 tokens"),
+        ((checkpoints[0], "--samples", 0), "--samples: Input should be greater than or equal to 1; it is '0'"),
+        ((checkpoints[0], "--samples", 10**6), "lower it"),
+        ((checkpoints[0], "--length", 1), "--length: Input should be greater than or equal to 2; it is '1'"),
+        ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
+        ((checkpoints[0], "--random"), "--random needs --config"),
+    ]:
+        code, _, errors = command("study", "shift", *arguments)
+        assert code == 2 and errors.startswith("error: ") and message in errors, arguments
+    weights = checkpoints[0] / "weight-00000.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    code, _, errors = command("study", "shift", checkpoints[0])
+    assert code == 2 and "weight-00000.safetensors" in errors
+
+
+def test_random_weights(command: Command, config_file: Path, tmp_path: Path) -> None:
+    code, printed, errors = command(
+        "study", "shift", "--random", "--config", config_file, "--samples", 1, "--encodings", "alibi,tape"
+    )
+    assert code == 0, errors
+    assert "random weights, random tokens" in printed and printed.index("`alibi`") < printed.index("`tape`")
+    for arguments, message in [
+        (
+            ("shift", "--random", "--config", config_file, "--encodings", "ropes"),
+            "'ropes' is not an encoding: choose from tape, ",
+        ),
+        (("shift", "--random"), "--random needs --config"),
+        (("shift", "--config", config_file), "give checkpoint folders, or --random"),
+        (("attention", "--random", "--config", config_file, "--out", tmp_path / "a.jpg"), "a name that ends in .png"),
+        (("attention", "--random", "--config", config_file, "--out", tmp_path / "no" / "a.png"), "create it or choose another"),
+        (
+            ("attention", "--random", "--config", config_file, "--encodings", "nope", "--out", tmp_path / "a.png"),
+            "nothing to show for nope alone",
+        ),
+    ]:
+        code, _, errors = command("study", *arguments)
+        assert code == 2 and message in errors, arguments
+    assert not list(tmp_path.glob("*.png"))

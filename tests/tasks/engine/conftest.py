@@ -1,0 +1,26 @@
+"""A small exported model, and its evaluation by the command."""
+
+from pathlib import Path
+
+import pytest
+
+from megatape.hf.export import export
+from tests.conftest import Command
+from tests.helpers.evaluations import LENGTHS, Evaluate
+from tests.hf.checkpoint import memory_checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "exported"
+    checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model")
+    export(checkpoint, folder)
+    return folder
+
+
+@pytest.fixture
+def evaluate(command: Command, data_directory: Path, tmp_path: Path) -> Evaluate:
+    def run(*models: Path, settings: tuple[object, ...] = LENGTHS) -> tuple[int, str, str]:
+        return command("evaluate", "perplexity", *models, "--data", data_directory, *settings, "--output", tmp_path / "out")
+
+    return run

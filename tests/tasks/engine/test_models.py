@@ -1,0 +1,151 @@
+"""Several models and tasks: their tables, names and errors."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from megatape.hf.export import export
+from megatape.options import Listed, option
+from megatape.registry import TASKS, Entry
+from megatape.tasks.engine.model import EvaluationModel
+from megatape.tasks.engine.models import name_models
+from megatape.tasks.engine.task import Measure, Task
+from megatape.tasks.perplexity import Perplexity
+from tests.conftest import Command
+from tests.helpers.evaluations import Evaluate
+from tests.hf.checkpoint import memory_checkpoint
+
+
+def test_several_models_and_tasks(command: Command, data_directory: Path, model: Path, tmp_path: Path) -> None:
+    """A row for each model, those of the paper where they have its columns, and samples with everything that was said."""
+    other = tmp_path / "other"
+    checkpoint, _ = memory_checkpoint(data_directory / "tokenizer.model", encoding="rope")
+    export(checkpoint, other)
+    words = ("--data", data_directory, "--lengths", "64", "--mode", "authors", "--max-tokens", 1000)
+    status, printed, errors = command("evaluate", "perplexity", model, other, *words, "--output", tmp_path / "out")
+    assert status == 0, errors
+    rows = (tmp_path / "out" / "perplexity" / "results.md").read_text().splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["exported", "other"] and all(row in printed for row in rows)
+    found = [
+        json.loads((tmp_path / "out" / "perplexity" / name / "results.json").read_text()) for name in ("exported", "other")
+    ]
+    assert found[0]["model"]["sha256"] != found[1]["model"]["sha256"]
+    assert found[0]["settings"] == {
+        "data": str(data_directory),
+        "lengths": [64],
+        "mode": "authors",
+        "stride": None,
+        "max_tokens": 1000,
+    }
+    assert found[0]["measures"][0]["n"] == 63 * 4 and set(found[0]["versions"]) > {"transformers"}
+    assert found[0]["paper"]["TAPE, Llama 2 7B on PG19"]["perplexity at 8192"] == 7.063
+
+    status, _, errors = command("evaluate", "perplexity,passkey", model, *words, "--output", tmp_path / "both")
+    assert status == 2 and "--lengths 64 is too short for --protocol authors" in errors
+    assert (tmp_path / "both" / "perplexity" / "exported" / "results.json").exists()  # which was evaluated first
+
+
+def test_any_name_of_a_model(evaluate: Evaluate, model: Path, tmp_path: Path) -> None:
+    """In the table, and in a picture's title, which matplotlib searches for formulas."""
+    odd = tmp_path / "a|b $\\frac$"
+    shutil.copytree(model, odd)
+    status, _, errors = evaluate(odd, settings=("--lengths", "32", "--max-tokens", "500"))
+    assert status == 0, errors
+    rows = (tmp_path / "out" / "perplexity" / "results.md").read_text(encoding="utf-8").splitlines()
+    assert rows[2].startswith("| a\\|b $\\frac$ |")
+
+
+def test_a_full_gpu(evaluate: Evaluate, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nMore")
+
+    monkeypatch.setattr(Perplexity, "run", run)
+    code, _, errors = evaluate(model)
+    assert code == 2 and "does not fit on the GPU (CUDA out of memory. Tried to allocate 2 GiB): divide it" in errors
+
+
+@dataclass(frozen=True)
+class Length:
+    """The number of tokens of a word."""
+
+    word: str
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Results of the task below."""
+
+    lengths: list[int]
+    summary = "lengths"
+
+    @property
+    def measures(self) -> list[Measure]:
+        return [Measure("tokens", max(self.lengths), None, len(self.lengths))]
+
+    def describe(self) -> dict[str, Any]:
+        return vars(self)
+
+    def draw(self, figure: Figure) -> None:
+        figure.add_subplot().plot(self.lengths)
+
+
+@dataclass(frozen=True)
+class WordLengths(Task[str, Length, Lengths]):
+    """A task of one's own: how many tokens words have."""
+
+    words: Annotated[Listed[str], option("words to encode")]
+    prediction = Length
+
+    def batches(self, model: EvaluationModel) -> list[list[str]]:
+        return [[word] for word in self.words]
+
+    def run(self, model: EvaluationModel, batch: list[str]) -> list[Length]:
+        return [Length(word, len(model.tokenizer(word, add_special_tokens=False)["input_ids"])) for word in batch]
+
+    def result(self, predictions: list[Length]) -> Lengths:
+        return Lengths([each.num_tokens for each in predictions])
+
+
+def test_a_task_of_one_s_own(command: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class, and a line of the registry."""
+    monkeypatch.setitem(TASKS, "word-lengths", Entry(f"{__name__}:WordLengths", "lengths of words"))
+    words = ("evaluate", "word-lengths", model, "--words", "a,aaaa", "--output", tmp_path / "out")
+    status, printed, errors = command(*words)
+    assert status == 0, errors
+    assert "| exported" in printed and "tokens" in printed
+    folder = tmp_path / "out" / "word-lengths" / model.name
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert [line["word"] for line in lines] == ["a", "aaaa"] and lines[0]["num_tokens"] < lines[1]["num_tokens"]
+    pictures = [Image.open(folder / f"word-lengths{ending}.png").convert("RGB").getpixel((0, 0)) for ending in ("", "-dark")]
+    assert pictures == [(255, 255, 255), (0x12, 0x16, 0x1C)]
+
+
+@pytest.mark.parametrize("tasks", ["perplexity,perplexity", "perplexity,nonsense", ""])
+def test_unknown_tasks(command: Command, tasks: str) -> None:
+    status, _, errors = command("evaluate", tasks, "a", "--output", "b")
+    assert status == 2 and "give some of perplexity, passkey" in errors
+
+
+def test_all_tasks_share_their_options(command: Command, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command("evaluate", ",".join(TASKS), "--help")
+    assert "--lengths" in capfd.readouterr().out
+
+
+def test_names() -> None:
+    runs = [Path(f"/runs/{name}/checkpoints/step-00000010") for name in ("tape", "rope")]
+    assert name_models([*runs, Path("/exported")]) == [
+        "tape_checkpoints_step-00000010",
+        "rope_checkpoints_step-00000010",
+        "exported",
+    ]
+    with pytest.raises(ValueError, match="/exported is given twice"):
+        name_models([Path("/exported"), Path("/a/../exported")])
