@@ -5,7 +5,7 @@
 
 Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file
 of megatape/model/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and
-resumes; to be exported it needs a second class, for transformers (CONTRIBUTING.md).
+resumes; exports carry encoding_kerple.py, its class for transformers (docs/own_encodings.md).
 """
 
 import sys
@@ -44,7 +44,7 @@ class Kerple(Encoding):
         return KerpleBias(self.config.num_heads, axis)
 
 
-ENCODINGS["kerple"] = EncodingEntry(f"{__name__}:Kerple", "KERPLE's logarithmic attention bias")
+ENCODINGS["kerple"] = EncodingEntry(f"{__name__}:Kerple", "KERPLE's logarithmic attention bias", "encoding_kerple:Kerple")
 
 if __name__ == "__main__":
     from examples import train

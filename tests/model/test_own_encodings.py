@@ -21,6 +21,7 @@ from tests.model.builder import SHAPE, random_model, tokens_and_positions
 from tests.workers import ROOT, Workers
 
 FILES = {
+    "kerple": "examples/add_encoding.py",
     "learned_absolute": "examples/learned_absolute.py",
     "cope": "examples/cope.py",
     "forgetting": "tests/model/forgetting.py",
@@ -93,8 +94,8 @@ def test_documents_packed_together_are_as_if_alone(encoding: str) -> None:
 
 def test_costs_are_counted() -> None:
     plain = ModelConfig(**SHAPE | {"encoding": "nope"})
-    sizes = {"learned_absolute": 64 * 32, "cope": 3 * 8 * 64, "forgetting": 3 * (4 * 32 + 4)}
-    flops = {"learned_absolute": 0, "cope": 2 * 40 * 3 * 40 * 4 * 10, "forgetting": 2 * 40 * 3 * 4 * 32}
+    sizes = {"kerple": 3 * 8, "learned_absolute": 64 * 32, "cope": 3 * 8 * 64, "forgetting": 3 * (4 * 32 + 4)}
+    flops = {"kerple": 0, "learned_absolute": 0, "cope": 2 * 40 * 3 * 40 * 4 * 10, "forgetting": 2 * 40 * 3 * 4 * 32}
     for encoding in FILES:
         config = ModelConfig(**SHAPE | {"encoding": encoding})
         assert count_parameters(config).position == sizes[encoding]

@@ -1,6 +1,5 @@
 """A DynamicCache that reserves capacity for more tokens; transformers' own copies all that it holds to append a token."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -91,20 +90,23 @@ class GrowingLayer(DynamicLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Take the rows of the batch that beams go on from."""
         super().reorder_cache(beam_idx)
-        self._each(lambda feature: feature.index_select(0, beam_idx.to(feature.device)))
+        self._take_rows(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows of the batch."""
         super().batch_select_indices(indices)
-        self._each(lambda feature: feature[indices, ...])
+        self._take_rows(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
         super().batch_repeat_interleave(repeats)
-        self._each(lambda feature: feature.repeat_interleave(repeats, dim=0))
+        if self.features:
+            self._take_rows(torch.arange(len(self.features[0])).repeat_interleave(repeats))
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.features, self.carry = tuple(map(function, self.features)), tuple(map(function, self.carry))
+    def _take_rows(self, rows: Tensor) -> None:
+        self.features, self.carry = (
+            tuple(feature[rows.to(feature.device)] for feature in features) for features in (self.features, self.carry)
+        )
 
 
 class Buffer:
