@@ -23,7 +23,11 @@ def build_loader(config: Config, data: RunData, axis: Axis) -> Loader:
         config: of the run.
         data: opened by this rank.
         axis: ranks that read different samples.
+
+    Raises:
+        ConfigError: the ranks do not divide the global batch.
     """
+    config.accumulation(axis.size * config.parallel.tp)
     return Loader(
         data.train,
         global_batch_size=config.training.global_batch_size,

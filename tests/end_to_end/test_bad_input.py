@@ -113,7 +113,7 @@ def test_runs_and_data_that_do_not_fit(finished: dict[str, Any], data_directory:
         ({"name": "i", "set": {"data.path": str(data["flipped"])}}, [shard.name, "sha256"]),
         ({"name": "j", "set": {"model.vocab_size": 299}}, ["300 ids", "model.vocab_size is 299"]),
         ({"name": "k", "set": {"data.sequence_length": 2**20, "model.max_positions": 2**20}}, ["sequence length is 1048576"]),
-        ({"name": "l", "set": {"training.global_batch_size": 5}}, ["5 = 4 x 2"]),
+        ({"name": "l", "set": {"training.global_batch_size": 5}}, ["5 = micro_batch_size 4 x data-parallel ranks 2"]),
         (
             {"name": "m", "set": {"optimizer.learning_rate": 1e30, "checkpoint.interval": 100}},
             ["TrainingDiverged", "step", "learning_rate"],
