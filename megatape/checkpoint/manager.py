@@ -28,8 +28,8 @@ WHOLE, COPY, REST = range(3)  # what training waits for, which takes as long as 
 class SaveListener(Protocol):
     """What follows the saves of a run."""
 
-    def flush(self) -> None:
-        """Write what could not be written before: no checkpoint without the metrics of its steps."""
+    def flush(self) -> bool:
+        """Write what could not be written before. Returns whether the metrics of all steps are written."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
         """A checkpoint was written."""
@@ -75,6 +75,7 @@ class CheckpointManager:
         self._written_step: int | None = None  # of the last checkpoint that this process wrote and did not undo
         self._failures = 0  # in a row
         self._begun = 0  # step of the save in flight
+        self._due: int | None = None  # step of a save that was postponed since metrics could not be written
         self._waited = 0.0  # seconds that training waited for it so far
 
     def __enter__(self) -> Self:
@@ -90,7 +91,9 @@ class CheckpointManager:
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
 
-        Returns whether it was tried: while heartbeats of the run's lease fail, it is postponed. Raises as `save_last`.
+        Returns whether it was tried. It is postponed while heartbeats of the run's lease fail, and, until the next one is due,
+        while metrics cannot be written: a run that is killed then would resume without those of the checkpoint's steps.
+        Raises as `save_last`.
         """
         self.wait()
         place, step = self._place, self._step
@@ -100,6 +103,9 @@ class CheckpointManager:
             if step % self._config.interval == 0:
                 place.log.warning(f"{place.folder.directory} does not answer: the save after step {step} waits")
             return False
+        if not place.on_main(self._listener.flush) and step - self._due_step(step) < self._config.interval:
+            return False
+        self._due = None
         if self._background is None:
             self._enter(step, WHOLE)
             self._conclude(self._save_now)
@@ -245,6 +251,12 @@ class CheckpointManager:
             return checkpoint
 
         return write
+
+    def _due_step(self, step: int) -> int:
+        if self._due is None:
+            self._due = step
+            self._place.log.warning(f"the save after step {step} waits until its metrics can be written")
+        return self._due
 
     def _enter(self, step: int, part: int) -> None:
         self._place.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)

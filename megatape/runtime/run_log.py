@@ -68,8 +68,11 @@ class RunLog:
         """Write events that could not be written before."""
         self.attempt(self._write_events)
 
-    def attempt(self, write: Callable[[], object]) -> None:
+    def attempt(self, write: Callable[[], object]) -> bool:
         """Write into the run's folder; an OSError costs a warning, the first time that it is met.
+
+        Returns:
+            Whether it was written.
 
         Raises:
             LeaseLost: another run has taken the folder.
@@ -77,10 +80,12 @@ class RunLog:
         try:
             self._lease.check()
             write()
+            return True
         except OSError as error:
             if str(error) not in self._warned:
                 self._warned.add(str(error))
                 self.warning(f"metrics could not be written: {error}; training continues")
+            return False
 
     def sync_metrics(self) -> None:
         """Wait until metrics.jsonl is on disk: after a power failure no checkpoint may lack the metrics of its steps.

@@ -72,8 +72,12 @@ class Callback:
     def on_error(self, error: BaseException) -> None:
         """An exception ends the run."""
 
-    def flush(self) -> None:
-        """Write what could not be written before: the last checkpoint is about to be saved."""
+    def flush(self) -> bool:
+        """Write what could not be written before: a checkpoint is about to be saved.
+
+        Returns whether the checkpoint has all that must not be older than it.
+        """
+        return True
 
     def close(self) -> None:
         """The run ends, well or not."""
@@ -126,9 +130,9 @@ class Callbacks:
         """See Callback."""
         self._each(lambda callback: callback.on_checkpoint(checkpoint))
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """See Callback."""
-        self._each(lambda callback: callback.flush())
+        return all([callback.flush() for callback in self._members.values()])
 
     def state_dict(self) -> dict[str, Any]:
         """State of each callback that has any."""

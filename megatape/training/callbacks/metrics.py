@@ -30,16 +30,19 @@ class Metrics(Callback):
         is_due = metrics.step % self.run.config.logging.interval == 0 or metrics.step == self._first_step
         self._each(lambda sink: sink.write(metrics) if sink.every_step or is_due or metrics.validation else None)
 
-    def flush(self) -> None:
-        self._each(lambda sink: sink.flush())
+    def flush(self) -> bool:
+        return self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
         self._each(lambda sink: sink.close())
 
-    def _each(self, call: Callable[[Sink], object]) -> None:
+    def _each(self, call: Callable[[Sink], object]) -> bool:
+        """Call each sink. Returns whether the record was written."""
+        recorded = True
         for name, sink in self._sinks.items():
             try:
-                self.run.log.attempt(partial(call, sink))
+                written = self.run.log.attempt(partial(call, sink))
+                recorded = recorded and (written or name != RECORD)
             except Exception as error:
                 if name == RECORD or isinstance(error, LeaseLost):
                     raise
@@ -47,3 +50,4 @@ class Metrics(Callback):
                 if text not in self._warned:
                     self._warned.add(text)
                     self.run.log.warning(f"{text}; training continues")
+        return recorded

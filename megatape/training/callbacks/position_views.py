@@ -25,9 +25,10 @@ class PositionViews(Callback):
     def on_step(self, metrics: StepMetrics) -> None:
         self.flush()
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         if self.run.topology.is_main and (self._waiting or not self._is_current):
             self.run.log.attempt(self._write)
+        return True
 
     def close(self) -> None:
         if self._waiting:
