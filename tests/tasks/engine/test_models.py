@@ -20,7 +20,7 @@ from megatape.tasks.engine.task import Measure, Task
 from megatape.tasks.perplexity import Perplexity
 from tests.conftest import Command
 from tests.helpers.evaluations import Evaluate
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 
 def test_several_models_and_tasks(command: Command, data_directory: Path, model: Path, tmp_path: Path) -> None:
