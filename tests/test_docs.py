@@ -26,7 +26,7 @@ from megatape.config.section import sections_in
 from megatape.data.cleaning.rule import TextRule
 from megatape.imports import import_given
 from megatape.options import read_options
-from tests.test_imports import MODULES, imports_of, room_of, stated_order
+from tests.helpers.import_graph import MODULES, imports_of, room_of, stated_order
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

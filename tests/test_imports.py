@@ -1,24 +1,13 @@
 """The import graph of megatape/ is the one stated in docs/architecture.md, and some libraries stay in their rooms."""
 
-import ast
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "megatape"
-ROOMS_OF = {  # the only rooms that may import a library or a module
-    "deepspeed": {"zero"},
-    "torchao": {"parallel"},
-    "torch.distributed": {"torch_internals", "runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
-    "torch.utils.checkpoint": {"parallel"},
-    "megatape.parallel.collectives": {"parallel"},
-}
+from tests.helpers.import_graph import MODULES, PACKAGE, ROOMS_OF, ROOT, imports_of, room_of, stated_order
+
 WITHOUT_TORCH = (
     "megatape.registry",
     "megatape.units",
@@ -29,44 +18,6 @@ WITHOUT_TORCH = (
     "megatape.runtime.diagnosis",
     "megatape.commands.main",
 )
-
-
-def _modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    names = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
-
-
-MODULES = _modules()
-
-
-def imports_of(module: str) -> Iterator[str]:
-    """Imports of `module`, at its top and inside functions; for `from a import b` the submodule a.b if it exists."""
-    path = MODULES[module]
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            for alias in node.names:
-                name = f"{source}.{alias.name}"
-                yield name if name in MODULES or name in ROOMS_OF else source
-
-
-def room_of(module: str) -> str:
-    """The folder that holds `module`, or the file beside the folders."""
-    return module.split(".")[1] if "." in module else ""
-
-
-def stated_order() -> list[str]:
-    """Rooms in the order of the layout in docs/architecture.md, lowest first."""
-    layout = (ROOT / "docs/architecture.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
-    return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
 
 
 def test_layout_names_every_room() -> None:

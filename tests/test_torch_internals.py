@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape import torch_internals
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 VERSION = "2.13.0"  # from which they were read
 # torch.library's operators and modules of torch._inductor that only Triton's users know, told apart by their files.

@@ -66,7 +66,7 @@ class Backend(ABC):
         """Bytes that one layer saves on a GPU for its backward pass, beyond the least that a fused kernel saves.
 
         The least is the arguments of `attend`, its results and a float32 number for each query and head.
-        tests/attention/test_backends.py compares with the tensors that autograd saves.
+        tests/attention/test_backend.py compares with the tensors that autograd saves.
 
         Args:
             sizes: sizes of the layer.

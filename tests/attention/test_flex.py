@@ -6,12 +6,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention import flex
 from megatape.attention.wide import WIDEST
-from tests import bounds
-from tests.attention.test_bias import check
-from tests.attention.test_operation import initial_state, moving, random_document_starts, widths
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.attention import initial_state, moving, random_document_starts, widths
+from tests.helpers.biased_attention import check
+from tests.helpers.bounds import assert_close
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"), pytest.mark.numerics]
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,12 @@ from megatape.attention.shifted import ShiftedSparse, num_pairs
 from megatape.model.attention import Attention
 from megatape.model.build import shift_groups
 from megatape.model.transformer import Transformer
-from tests import bounds
-from tests.attention.test_operation import random_document_starts
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.attention import random_document_starts
+from tests.helpers.bounds import assert_close
+from tests.helpers.models import random_model, tokens_and_positions
 from tests.helpers.runs import tensors
-from tests.model.builder import random_model, tokens_and_positions
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 
@@ -146,7 +146,7 @@ def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Pat
     for ranks, runs in ((1, alone), (2, divided)):
         cases = [{"name": name, "set": changes | {"zero.stage": 0, "parallel.tp": ranks}} for name, changes in runs.items()]
         payload = {"config": raw_config, "cases": cases}
-        results = run_workers("tests.training.cases:train_cases", ranks, payload, tmp_path / f"workers-{ranks}")
+        results = run_workers("tests.helpers.training_cases:train_cases", ranks, payload, tmp_path / f"workers-{ranks}")
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
     trained = {name: tensors(folder / name / "checkpoints/step-00000003", "exp_avg") for name in alone | divided}
     for name in ("plain", "masked"):

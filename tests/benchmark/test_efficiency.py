@@ -16,9 +16,9 @@ from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, saved_bytes
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
-from tests.conftest import Command
 from tests.helpers.cells import cells
-from tests.model.builder import SHAPE
+from tests.helpers.command import Command
+from tests.helpers.models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

@@ -4,7 +4,7 @@ import pytest
 
 from megatape.benchmark.encodings import parse_encodings, with_encoding
 from megatape.config import ModelConfig
-from tests.model.builder import SHAPE
+from tests.helpers.models import SHAPE
 
 
 def test_encodings_by_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.benchmark import loader
 from megatape.data.training.dataset import TokenDataset
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 
 def test_webdataset_reads_our_shards(data_directory: Path) -> None:

@@ -17,7 +17,7 @@ from megatape.benchmark.parts import PARTS
 from megatape.benchmark.runner import benchmark
 from megatape.benchmark.tables import report
 from megatape.benchmark.worker import Bench
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,9 +10,9 @@ import torch
 from megatape.benchmark.serving import Cell, build, cache_table, peak_memory, report
 from megatape.benchmark.timing import Timer
 from megatape.config import ModelConfig
-from tests.conftest import Command
 from tests.helpers.cells import cells
-from tests.model.builder import SHAPE
+from tests.helpers.command import Command
+from tests.helpers.models import SHAPE
 
 CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)

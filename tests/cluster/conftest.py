@@ -1,28 +1,17 @@
 """Hosts for the tests of this folder, set up once, and the single-host run that the others are compared with."""
 
 import copy
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import bounds
-from tests.bounds import assert_close
-from tests.cluster.hosts import Hosts, missing
-from tests.cluster.slurm_cluster import COMMANDS, Slurm
-from tests.conftest import small_config
-from tests.workers import run_workers
-
-
-def need(*commands: str) -> None:
-    """Skip tests that need daemons for minutes unless asked for; once asked for, fail if something is missing."""
-    if os.environ.get("MEGATAPE_CLUSTER_TESTS") != "required":
-        pytest.skip("starts sshd and Slurm on hosts of its own: as root, MEGATAPE_CLUSTER_TESTS=required runs it")
-    if reason := missing(*commands):
-        pytest.fail(f"MEGATAPE_CLUSTER_TESTS=required, but {reason}")
+from tests.helpers.cluster_runs import losses, need
+from tests.helpers.hosts import Hosts
+from tests.helpers.slurm_cluster import COMMANDS, Slurm
+from tests.helpers.small_run import small_config
+from tests.helpers.workers import run_workers
 
 
 @pytest.fixture(scope="session")
@@ -47,26 +36,10 @@ def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("one-host")
     config = copy.deepcopy(cluster_config)
     config["run"]["directory"] = str(folder)
-    run_workers("tests.training.cases:train_cases", 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers")
+    run_workers(
+        "tests.helpers.training_cases:train_cases", 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers"
+    )
     return losses(folder / "run")
-
-
-def losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def check_losses(run: Path, expected: list[float]) -> None:
-    assert_close(losses(run), expected, bounds.TRAINED)
-
-
-def write_config(folder: Path, config: dict[str, Any], **changes: dict[str, Any]) -> Path:
-    """Write config.json with changed sections into a folder; the run goes to FOLDER/run."""
-    changed = copy.deepcopy(config)
-    for section, values in (changes | {"run": {"directory": str(folder / "run")}}).items():
-        changed[section] = changed.get(section, {}) | values
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(changed))
-    return folder / "config.json"
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 # An sbatch that keeps its arguments, and a Python that keeps those of task 3 and the place of its code.
 SBATCH = """#!/bin/sh

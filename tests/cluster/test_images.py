@@ -12,9 +12,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.cluster.conftest import check_losses, write_config
-from tests.cluster.hosts import Hosts, environment
-from tests.workers import ROOT
+from tests.helpers.cluster_runs import check_losses, write_config
+from tests.helpers.hosts import Hosts, environment
+from tests.helpers.workers import ROOT
 
 DOCKER = ROOT / "docker"
 IMAGES = ("Dockerfile", "Dockerfile.cpu")

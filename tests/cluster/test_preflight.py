@@ -16,9 +16,9 @@ from megatape.cluster.collectives import Rate
 from megatape.cluster.preflight import Report, find_faults, table
 from megatape.config import parse_config
 from megatape.runtime.topology import Topology
-from tests.cluster.conftest import write_config
-from tests.cluster.hosts import Hosts
-from tests.workers import ROOT, run_workers
+from tests.helpers.cluster_runs import write_config
+from tests.helpers.hosts import Hosts
+from tests.helpers.workers import ROOT, run_workers
 
 MPIRUN = ("mpirun", "--allow-run-as-root")
 

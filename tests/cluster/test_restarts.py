@@ -20,8 +20,8 @@ from megatape.cluster.restarts import supervise
 from megatape.cluster.slurm import Job, Study, render
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder, read_lines, read_metrics
-from tests.conftest import Command
-from tests.workers import ROOT, free_port
+from tests.helpers.command import Command
+from tests.helpers.workers import ROOT, free_port
 
 # Each start takes a line of FILE: a status, and the step of a checkpoint that it writes before it ends so, 0 for none. One with
 # a minus sign has no manifest. No two starts may overlap.

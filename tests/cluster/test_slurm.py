@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests import bounds
-from tests.bounds import assert_close
-from tests.cluster.conftest import check_losses, losses, write_config
-from tests.cluster.hosts import wait_for
-from tests.cluster.slurm_cluster import Slurm
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.cluster_runs import check_losses, losses, write_config
+from tests.helpers.hosts import wait_for
+from tests.helpers.slurm_cluster import Slurm
+
+pytestmark = pytest.mark.numerics
+
 
 STEPS = 80
 LONG = {"steps": STEPS}

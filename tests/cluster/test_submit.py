@@ -16,8 +16,8 @@ from megatape.config import parse_config
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
-from tests.conftest import Command
-from tests.workers import ROOT
+from tests.helpers.command import Command
+from tests.helpers.workers import ROOT
 
 SNAPSHOT = Path("/shared/run/submissions/now")
 

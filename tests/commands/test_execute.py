@@ -10,7 +10,7 @@ from megatape.commands import execute, generate
 from megatape.commands.execute import name_flags, run_command
 from megatape.commands.parser import add_options
 from megatape.errors import MissingPath, UserError, path_error
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.command_options import Options
 
 

@@ -13,8 +13,8 @@ import pytest
 from megatape.commands import generate, main
 from megatape.commands.main import COMMANDS, RENAMED
 from megatape.errors import UserError
-from tests.conftest import Command
-from tests.workers import ROOT
+from tests.helpers.command import Command
+from tests.helpers.workers import ROOT
 
 LEAVES = [name for name in COMMANDS if not any(other.startswith(f"{name} ") for other in COMMANDS)]
 NOWHERE = ["--config", "nowhere.json"]

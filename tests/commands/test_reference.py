@@ -1,7 +1,7 @@
 """The page of commands."""
 
 from megatape.commands.reference import reference
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 
 def test_page_of_commands_is_up_to_date() -> None:

@@ -23,9 +23,9 @@ from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
-from tests import bounds
-from tests.bounds import assert_close
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 
@@ -54,7 +54,9 @@ def test_a_run_resumes(tmp_path: Path) -> None:
     shutil.copytree(FIRST, tmp_path / "run" / "checkpoints" / FIRST.name)
     shutil.copyfile(RUN / "metrics.jsonl", tmp_path / "run" / "metrics.jsonl")
     payload = {"config": raw, "cases": [{"name": "run", "resume": "auto"}]}
-    assert run_workers("tests.training.cases:train_cases", 1, payload, tmp_path / "workers") == [[{"step": 2, "samples": 16}]]
+    assert run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers") == [
+        [{"step": 2, "samples": 16}]
+    ]
     for kind in KINDS:
         file = f"{kind}-00000.safetensors"
         ours, theirs = load_file(tmp_path / "run" / "checkpoints" / LAST.name / file), load_file(LAST / file)

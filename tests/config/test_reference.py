@@ -1,7 +1,7 @@
 """The page of the configuration."""
 
 from megatape.config.reference import reference
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 
 def test_reference_page_is_up_to_date() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import small_config
-from tests.workers import run_workers
+from tests.helpers.small_run import small_config
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
-from tests.workers import Workers, run_workers
+from tests.helpers.workers import Workers, run_workers
 
 MODULE = "tests.end_to_end.test_background_saves"
 STAGES: dict[str, dict[str, Any]] = {

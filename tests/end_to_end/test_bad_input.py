@@ -10,9 +10,9 @@ import pytest
 
 from megatape.checkpoint.reader import CheckpointReader
 from tests.helpers.runs import flip_byte
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: Path) -> None:

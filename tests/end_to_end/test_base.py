@@ -16,12 +16,12 @@ from megatape.checkpoint.weights import FileRecord
 from megatape.hf.export import export
 from megatape.hf.imports.importer import import_model
 from megatape.plan.memory import checkpoint_bytes
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.runs import flip_byte, tensors
 from tests.helpers.tiny_models import save_tiny
-from tests.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.workers import WITH_TRANSFORMERS, run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 STAGES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage2": {"zero.stage": 2, "training.precision": "bfloat16"},

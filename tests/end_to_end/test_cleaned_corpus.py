@@ -16,7 +16,7 @@ from megatape.data.prepare.preparation import Preparation
 from megatape.data.shards.index import check_ledger, load_index
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of, small_tokenizer, texts_of
 
 RULES_OF_CORPUS = ["length:minimum=10", "personal_data", "near_duplicates"]

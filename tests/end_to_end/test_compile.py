@@ -11,8 +11,8 @@ from megatape.model import build
 from megatape.model.compiled import compile_blocks
 from megatape.runtime.topology import Topology
 from tests.helpers.runs import compare
-from tests.training.cases import train_cases
-from tests.workers import run_workers
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 
 @pytest.mark.slow

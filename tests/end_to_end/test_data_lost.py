@@ -18,7 +18,7 @@ from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.trainer import Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 WATCHED = WatchLimits(period=0.1)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from megatape.data.prepare.addition import AdditionTask, prepare_addition
-from tests import bounds
-from tests.bounds import assert_close
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 @pytest.fixture

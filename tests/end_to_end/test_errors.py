@@ -14,7 +14,7 @@ from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 ERRORS = {"user": UserError("the base was removed: put it back"), "program": KeyError("number")}
 

@@ -15,11 +15,11 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.runs import compare
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 N = 64
 
 

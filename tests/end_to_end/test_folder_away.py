@@ -26,7 +26,7 @@ from megatape.runtime.topology import Topology
 from megatape.training import pretrain as pretrain_module
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
-from tests.workers import Workers, run_workers
+from tests.helpers.workers import Workers, run_workers
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
 TARGET = "tests.end_to_end.test_folder_away:train_without_folder"

@@ -25,7 +25,7 @@ from megatape.runtime.watch import Watch
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from megatape.zero.engine import Engine
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 SHORT, SILENCE, STEP, STALL = (
     2.0,

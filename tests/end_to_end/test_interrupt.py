@@ -27,7 +27,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callbacks
 from megatape.training.ledger import prove
 from megatape.training.trainer import Start, Trainer
-from tests.workers import ROOT, Workers, free_port, run_workers
+from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 
 START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.runs import tensors
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 TARGETS = ["query", "key", "value", "output", "gate", "up", "down"]
 # Of four ranks, two divide the model. Dropout is drawn again where activations are recomputed, and for other micro-batches.
 DIVIDED: dict[str, dict[str, Any]] = {

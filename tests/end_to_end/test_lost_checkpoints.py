@@ -15,11 +15,11 @@ from megatape.files import write_atomically
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
+from tests.helpers.run_context import make_context
 from tests.helpers.runs import flip_byte
-from tests.training.context import make_context
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 NAMES = ["step-00000003", "step-00000004"]
 
 

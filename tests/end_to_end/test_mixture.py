@@ -8,9 +8,9 @@ import pytest
 
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.schedule import Schedule
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.workers import ROOT, free_port
+from tests.helpers.workers import ROOT, free_port
 
 
 @pytest.mark.slow

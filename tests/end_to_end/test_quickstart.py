@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
 LINES = {

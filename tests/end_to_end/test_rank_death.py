@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 
 @pytest.mark.slow

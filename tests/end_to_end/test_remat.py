@@ -12,8 +12,8 @@ from megatape.model import norm
 from megatape.parallel import remat
 from megatape.parallel.remat import Remat, remat_of
 from megatape.runtime.topology import Topology
-from tests.training.cases import train_cases
-from tests.workers import run_workers
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 
 @pytest.mark.slow

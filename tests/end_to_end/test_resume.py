@@ -15,11 +15,11 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
-from tests import bounds
-from tests.bounds import assert_close
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Path) -> None:

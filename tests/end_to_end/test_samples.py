@@ -21,8 +21,8 @@ from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import Engine
-from tests.conftest import small_config
-from tests.workers import Workers
+from tests.helpers.small_run import small_config
+from tests.helpers.workers import Workers
 
 LENGTH, TAGGED, SHARD = 32, 8, 8  # tokens of a sample and of what has a tag, samples of a shard
 BASE, CODES = 10, 90  # the first id of tags, and how many digits they have

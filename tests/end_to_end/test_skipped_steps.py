@@ -15,7 +15,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 # Name of a run -> steps whose loss is not finite, its changes of the configuration, and the step that it resumes from.
 RUNS: dict[str, tuple[list[int], dict[str, Any], int | None]] = {

@@ -15,7 +15,7 @@ from megatape.run_folder import RunFolder, read_lines
 from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
 from megatape.training.pretrain import pretrain
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 
 @pytest.mark.slow

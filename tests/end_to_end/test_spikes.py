@@ -20,7 +20,7 @@ from megatape.training import spike_policy
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.step import StepMetrics
 from megatape.training.trainer import Start, Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
 # Name of a run -> its changes of the configuration, how often the loss of the step jumps when it is computed, and the step that

@@ -15,7 +15,7 @@ from megatape.runtime.topology import Topology
 from megatape.training.evaluation import on_device
 from megatape.training.trainer import Trainer
 from tests.helpers.runs import compare, step_tensors
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 # Each option is trained plain, at stage 0 on one process, and compared with every topology at several stages.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ RESUMED = ("tape", "tape_vector", "t5", "fire", "randpe")
 # Adam divides by the root of the second moment and so turns the rounding of a gradient near zero into a whole step. A large eps
 # keeps its update smooth, and what remains after three steps is the rounding of three backward passes.
 EPS = 1e-3
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 
 
 @pytest.fixture(scope="module")

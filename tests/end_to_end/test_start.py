@@ -33,12 +33,12 @@ from megatape.runtime.topology import Topology
 from megatape.training.initial_state import check_fits, initial_state
 from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.tiny_models import MODELS, save_tiny
-from tests.workers import WITH_TRANSFORMERS, run_workers
+from tests.helpers.workers import WITH_TRANSFORMERS, run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 # One each of float32 and the other precisions; the dtype is that of the source's files.
 DTYPES = {"llama": torch.float16, "mistral": torch.bfloat16, "qwen2": torch.bfloat16}
 ONLY_SAVE = {"only_save": True}

@@ -12,10 +12,10 @@ from megatape.model.accounting import meta_model
 from megatape.model.trainable import check_trainable, freeze
 from megatape.plan.memory import plan_memory
 from megatape.plan.trace import run_pass
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.runs import tensors
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 CHOSEN = ["position", "norm.weight", "head.weight", "blocks.1.mlp.down.weight"]  # the first block's input has no gradient
 TOPOLOGIES: dict[tuple[int, int], dict[str, dict[str, Any]]] = {
@@ -46,7 +46,9 @@ def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> N
             if name in RESUMED:
                 cases += [case | {"name": f"{name}-resumed", "resume": str(folder / name / "checkpoints/step-00000002")}]
         workers = tmp_path / f"workers-{world_size}"
-        results = run_workers("tests.training.cases:train_cases", world_size, {"config": raw_config, "cases": cases}, workers)
+        results = run_workers(
+            "tests.helpers.training_cases:train_cases", world_size, {"config": raw_config, "cases": cases}, workers
+        )
         assert [result.get("error") for result in results[0]] == [None] * len(cases)
 
     first, last = (folder / "plain" / f"checkpoints/step-0000000{step}" for step in (1, 3))
@@ -76,7 +78,7 @@ def test_bfloat16(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Frozen weights are stored as what they compute with."""
     raw_config["training"] |= {"steps": 1, "trainable": CHOSEN, "precision": "bfloat16"}
     cases = [{"name": f"stage{stage}", "set": {"zero.stage": stage}} for stage in (2, 3)]
-    run_workers("tests.training.cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for case in cases:
         weights = tensors(Path(raw_config["run"]["directory"]) / str(case["name"]) / "checkpoints/step-00000001", "weight")
         head, embedding = weights["head.weight"], weights["embedding.weight"]

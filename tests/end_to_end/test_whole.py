@@ -15,11 +15,11 @@ import pytest
 from megatape.data.shards.document_table import DocumentTables
 from megatape.data.shards.index import check_ledger, load_index
 from megatape.run_folder import RunFolder, read_metrics
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
 from tests.helpers.preparation import DRIVER
 from tests.helpers.web import Fault, Web, served
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 VOCAB_SIZE = 400
 REAL = Path(__file__).parents[3] / "shared" / "data" / "c4" / "en"

@@ -11,13 +11,12 @@ from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import get_backend
 from megatape.registry import BACKENDS
-from tests import bounds
-from tests.attention import test_bias, test_operation
-from tests.attention.test_operation import initial_state, random_document_starts
-from tests.bounds import relative_difference
 from tests.gpu import GPU
+from tests.helpers import attention, biased_attention, bounds
+from tests.helpers.attention import initial_state, random_document_starts
+from tests.helpers.bounds import relative_difference
 
-pytestmark = GPU
+pytestmark = [*GPU, pytest.mark.numerics]
 
 VARIANTS = {"heads": (4, 4, False), "groups, documents": (6, 2, True)}  # query heads, key/value heads, masked documents
 BATCH, LENGTH = 2, 300  # no multiple of any block
@@ -34,7 +33,7 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
     if reason := get_backend(backend).unsupported_reason(Need("cuda", attends, head_dim, dtype, masked)):
         pytest.skip(f"{backend} {reason}")
     shape = (BATCH, LENGTH, heads, channels, head_dim)
-    drawn = test_operation.inputs(shape) if attends == "moving" else test_bias.inputs(shape, "distance")[0]
+    drawn = attention.inputs(shape) if attends == "moving" else biased_attention.inputs(shape, "distance")[0]
     drawn = drawn[: 3 if attends == "plain" else 4]
     rounded = [tensor.detach().to(dtype if tensor.dim() == 4 else torch.float32) for tensor in drawn]  # the bias is float32
     exact = [tensor.double().cuda().requires_grad_() for tensor in rounded]
@@ -53,7 +52,7 @@ def test_equals_the_formula(backend: str, attends: Attends, head_dim: int, dtype
 def _found(backend: str, attends: Attends, inputs: list[Tensor], initial: Tensor, starts: Tensor | None) -> tuple[Tensor, ...]:
     q, k, v, *rest = inputs
     if attends == "moving":
-        return test_operation.moving(backend, q, k, v, initial, rest[0], starts)
+        return attention.moving(backend, q, k, v, initial, rest[0], starts)
     content, _ = get_backend(backend).attend(q, k, v, None, DistanceBias(rest[0]) if rest else None, starts, False)
     return (content,)
 
@@ -62,10 +61,10 @@ def _expected(attends: Attends, inputs: list[Tensor], initial: Tensor, starts: T
     q, k, v, *rest = inputs
     starts = torch.zeros(BATCH, LENGTH, dtype=torch.long, device=q.device) if starts is None else starts
     if attends == "moving":
-        return test_operation.plain(q, k, v, initial.double() + rest[0], starts)
+        return attention.plain(q, k, v, initial.double() + rest[0], starts)
     index = torch.arange(LENGTH, device=q.device)
     by_distance = rest[0] if rest else q.new_zeros(q.shape[2], LENGTH)
-    return (test_bias.plain(q, k, v, by_distance[:, (index[:, None] - index).clamp(min=0)][None], starts),)
+    return (biased_attention.plain(q, k, v, by_distance[:, (index[:, None] - index).clamp(min=0)][None], starts),)
 
 
 def _gradients(inputs: list[Tensor]) -> list[Tensor]:

@@ -9,13 +9,13 @@ from torch import Tensor
 from megatape.attention.operation import backends_by_priority
 from megatape.model.build import build_model
 from megatape.registry import AUTO, ENCODINGS
-from tests import bounds
-from tests.attention.test_operation import random_document_starts
-from tests.bounds import relative_difference
 from tests.gpu import GPU
-from tests.model.builder import random_model, tokens_and_positions
+from tests.helpers import bounds
+from tests.helpers.attention import random_document_starts
+from tests.helpers.bounds import relative_difference
+from tests.helpers.models import random_model, tokens_and_positions
 
-pytestmark = GPU
+pytestmark = [*GPU, pytest.mark.numerics]
 
 LENGTH = 200
 # Heads of the sizes that models have.

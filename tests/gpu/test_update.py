@@ -7,12 +7,12 @@ from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.parallel.mesh import SINGLE
-from tests import bounds
-from tests.bounds import relative_difference
 from tests.gpu import GPU
-from tests.model.builder import SHAPE
+from tests.helpers import bounds
+from tests.helpers.bounds import relative_difference
+from tests.helpers.models import SHAPE
 
-pytestmark = GPU
+pytestmark = [*GPU, pytest.mark.numerics]
 
 SIZES = [(12, 12, 64, 48), (16, 16, 128, 64), (32, 8, 128, 32)]  # those of the 155M, 1B and 8B models
 LENGTH = 301  # tokens of each of two sequences: no multiple of any block

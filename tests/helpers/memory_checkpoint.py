@@ -10,7 +10,7 @@ from megatape.config import Config, parse_config
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.model.transformer import Transformer
-from tests.model.builder import SHAPE, random_model
+from tests.helpers.models import SHAPE, random_model
 
 VOCAB_SIZE = 330
 

@@ -12,7 +12,7 @@ from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
 from megatape.runtime.topology import Topology
-from tests.training.cases import train_cases
+from tests.helpers.training_cases import train_cases
 
 START = 0.25
 

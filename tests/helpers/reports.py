@@ -13,9 +13,9 @@ from megatape.runtime.run_log import append_line, event_line
 from megatape.tasks.engine.task import Measure
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
-from tests.conftest import small_config
 from tests.helpers.position_views import some_view
-from tests.training.context import make_callbacks, make_context
+from tests.helpers.run_context import make_callbacks, make_context
+from tests.helpers.small_run import small_config
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 
 
 def tensors(checkpoint: Path, kind: str) -> dict[str, torch.Tensor]:

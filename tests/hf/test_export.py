@@ -17,12 +17,12 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
 from megatape.model.build import build_model
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import Command
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.command import Command
 from tests.helpers.exports import Exported
 from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 COMMON = {
     "README.md",
@@ -169,7 +169,7 @@ def test_refusals(sentencepiece_model: Path, tmp_path: Path) -> None:
 def test_from_training_to_text(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["model"]["num_kv_heads"] = 2
     payload = {"config": raw_config, "cases": [{"name": "trained"}]}
-    (results,) = run_workers("tests.training.cases:train_cases", 1, payload, tmp_path / "workers")
+    (results,) = run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
     assert "error" not in results[0], results
     checkpoint = next((tmp_path / "run" / "trained").glob("**/step-00000004"))
     out = str(tmp_path / "out")

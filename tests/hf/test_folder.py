@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported
 from tests.helpers.memory_checkpoint import memory_checkpoint
 

@@ -17,7 +17,7 @@ from megatape.hf.export import export
 from megatape.hf.folder import read_tokenizer
 from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import LoadedModel, load_exported
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.exports import Exported
 from tests.helpers.imported import FAMILIES, write_llama3
 from tests.helpers.memory_checkpoint import memory_checkpoint

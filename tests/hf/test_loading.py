@@ -14,8 +14,8 @@ from megatape.hf.imports.importer import import_model
 from megatape.hf.loading import load_exported, load_trained
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
-from tests.conftest import Command
 from tests.helpers.adapters import CASES, TOKENS, adapted
+from tests.helpers.command import Command
 from tests.helpers.imported import write_llama3
 from tests.helpers.tiny_models import save_tiny
 

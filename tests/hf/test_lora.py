@@ -12,10 +12,12 @@ from megatape.hf.export import export
 from megatape.hf.lora import PREFIX, export_adapter
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
 from tests.helpers.adapters import CASES, TARGETS, TOKENS, adapted
+from tests.helpers.bounds import assert_close
 from tests.helpers.memory_checkpoint import memory_checkpoint
+
+pytestmark = pytest.mark.numerics
 
 
 def load(folder: Path) -> PreTrainedModel:

@@ -12,8 +12,8 @@ from megatape.hf.export import export
 from megatape.hf.imports.importer import import_model
 from megatape.hf.lora import export_adapter
 from megatape.model.trainable import freeze
-from tests.conftest import Command
 from tests.helpers.adapters import CASES, adapted
+from tests.helpers.command import Command
 
 
 @pytest.mark.parametrize("case", ["tape", "tied", "biased"])

@@ -15,10 +15,11 @@ from megatape.hf.export import export
 from megatape.hf.generation import Continuation, Sampling, continue_prompts
 from megatape.hf.loading import load_exported
 from megatape.hf.tokenizer import special_tokens
-from tests.conftest import Command, small_config
+from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
 from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.workers import run_workers
+from tests.helpers.small_run import small_config
+from tests.helpers.workers import run_workers
 
 
 def prepare(command: Command, tokenizer: Path, folder: Path) -> tuple[int, str]:
@@ -128,7 +129,9 @@ def test_a_run_on_imported_data(command: Command, tmp_path: Path) -> None:
             "only_save": True,
         },
     ]
-    small, run, again = run_workers("tests.training.cases:train_cases", 1, {"config": raw, "cases": cases}, tmp_path / "w")[0]
+    small, run, again = run_workers(
+        "tests.helpers.training_cases:train_cases", 1, {"config": raw, "cases": cases}, tmp_path / "w"
+    )[0]
     assert "has 603 ids, but model.vocab_size is 602: raise model.vocab_size" in small["error"]
     assert run == {"step": 0, "samples": 0} and again == {"step": 1, "samples": 8}
     checkpoint = verified_checkpoint(tmp_path / "runs/again/checkpoints/step-00000001")

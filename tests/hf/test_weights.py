@@ -10,10 +10,12 @@ from transformers import AutoModelForCausalLM
 
 import megatape.hf.weights
 from megatape.hf.export import export
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.exports import SHAPES
 from tests.helpers.memory_checkpoint import memory_checkpoint
+
+pytestmark = pytest.mark.numerics
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied"])

@@ -29,8 +29,8 @@ from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.kernels import update
 from megatape.parallel.mesh import SINGLE
-from tests.attention import test_bias
-from tests.attention.test_operation import initial_state, inputs, plain, random_document_starts
+from tests.helpers import biased_attention
+from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, update_launches
 
 TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
@@ -101,7 +101,7 @@ def differences(case: Case) -> dict[str, float]:
     elif case.biased:
         index = torch.arange(length)
         by_pair = exact["bias"][:, (index[:, None] - index).clamp(min=0)][None]
-        expected = (test_bias.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
+        expected = (biased_attention.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
     else:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
     rotation = PositionState(initial, arguments.get("delta")) if case.moves or case.rotates else None

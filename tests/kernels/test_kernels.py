@@ -14,8 +14,10 @@ import torch
 from megatape.attention.backend import Need
 from megatape.attention.operation import get_backend, select_backend
 from megatape.registry import BACKENDS
-from tests import bounds
-from tests.bounds import assert_within
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_within
+
+pytestmark = pytest.mark.numerics
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from megatape.model.accounting import count_parameters, forward_flops, meta_mode
 from megatape.model.build import build_model
 from megatape.plan.trace import PLAIN
 from megatape.registry import ENCODINGS
-from tests.model.builder import SHAPE, random_model, tokens_and_positions
+from tests.helpers.models import SHAPE, random_model, tokens_and_positions
 
 PAPER: dict[str, Any] = {
     "num_layers": 12,

@@ -12,7 +12,7 @@ from megatape.config import ModelConfig
 from megatape.model.accounting import saved_bytes
 from megatape.model.build import build_model
 from megatape.parallel.linear import linear
-from tests.model.builder import SHAPE, random_model, tokens_and_positions
+from tests.helpers.models import SHAPE, random_model, tokens_and_positions
 
 APPLIED: dict[str, dict[str, Any]] = {
     "frozen": {"trainable": ["norms"]},

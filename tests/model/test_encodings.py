@@ -22,9 +22,12 @@ from megatape.model.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.model.record import recorded_streams
 from megatape.parallel.mesh import Axis
 from megatape.registry import ENCODINGS
-from tests import bounds
-from tests.bounds import assert_close, relative_difference
-from tests.model.builder import SHAPE, random_model, tokens_and_positions
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close, relative_difference
+from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+
+pytestmark = pytest.mark.numerics
+
 
 NAMES = tuple(ENCODINGS)
 YARN: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "original_length": 16}

@@ -13,7 +13,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.fp8 import fp8_product
 from megatape.parallel.linear import Linear
 from megatape.parallel.remat import linear
-from tests.model.builder import random_model, tokens_and_positions
+from tests.helpers.models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8
 PRODUCTS = {f"attention.{name}" for name in ("query", "key", "value", "output")} | {

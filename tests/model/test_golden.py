@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import bounds, check_golden
-from tests.bounds import assert_within
-from tests.helpers import reference_format
+from tests import check_golden
+from tests.helpers import bounds, reference_format
+from tests.helpers.bounds import assert_within
+
+pytestmark = pytest.mark.numerics
+
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.safetensors"))
 

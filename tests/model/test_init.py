@@ -7,7 +7,7 @@ from megatape.config import LoraConfig, ModelConfig
 from megatape.model.accounting import meta_model
 from megatape.model.init import ROWS, initial_block, initial_weight
 from megatape.parallel.parameters import Uniform
-from tests.model.builder import SHAPE as BUILDER_SHAPE
+from tests.helpers.models import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)
 

@@ -13,8 +13,11 @@ from megatape.model import norm
 from megatape.model.accounting import record_saved
 from megatape.model.norm import RMSNorm
 from megatape.parallel.remat import Remat, attach
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+
+pytestmark = pytest.mark.numerics
+
 
 TOKENS, HEADS = (2, 5, 33), (2, 3, 4, 8)  # a residual stream; heads, as model.qk_norm has them
 EPS = 1e-5

@@ -15,16 +15,16 @@ from megatape.config import ModelConfig
 from megatape.imports import import_given
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.study.probe import probabilities, run
-from tests import bounds
-from tests.bounds import assert_close
-from tests.model.builder import SHAPE, random_model, tokens_and_positions
-from tests.workers import ROOT, Workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.workers import ROOT, Workers
 
 FILES = {
     "kerple": "examples/add_encoding.py",
     "learned_absolute": "examples/learned_absolute.py",
     "cope": "examples/cope.py",
-    "forgetting": "tests/model/forgetting.py",
+    "forgetting": "tests/helpers/forgetting.py",
 }
 
 

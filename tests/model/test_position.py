@@ -10,9 +10,11 @@ from torch import Tensor
 from megatape.attention.rotation import PositionState, rotate
 from megatape.model.encodings.rotary import rotary_state
 from megatape.model.record import recorded_streams
-from tests import bounds
-from tests.bounds import assert_close
-from tests.model.builder import SHAPE, random_model, tokens_and_positions
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+
+pytestmark = pytest.mark.numerics
 
 
 def test_fresh_model_gives_the_logits_of_rope() -> None:

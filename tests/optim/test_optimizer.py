@@ -4,7 +4,7 @@ import pytest
 
 from megatape.optim.adamw import AdamWOptions
 from megatape.optim.optimizer import build_optimizer
-from tests.model.builder import random_model
+from tests.helpers.models import random_model
 
 
 def test_groups() -> None:

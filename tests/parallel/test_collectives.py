@@ -13,7 +13,7 @@ from megatape.parallel.layout import channels_to_tokens, local_tokens, own_rows,
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.parallel.parameters import parameter
 from megatape.runtime.topology import Topology
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 RANKS = 2
 

@@ -13,9 +13,9 @@ from megatape.config import Fp8Recipe
 from megatape.parallel.fp8 import fp8_product
 from megatape.parallel.linear import ColumnLinear, RowLinear
 from megatape.parallel.remat import linear, remat
-from tests import bounds
+from tests.helpers import bounds
 
-pytestmark = pytest.mark.fp8
+pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
 CPU = torch.device("cpu")
 RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
 SIZE, OUT = 32, (48, 16)  # of the layers that share an input, and of a layer behind the first of them

@@ -19,7 +19,7 @@ from megatape.parallel.overlap import _PendingAllToAll, begin_gather
 from megatape.parallel.remat import recompute, remat
 from megatape.parallel.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
 from megatape.runtime.topology import Topology
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 BATCH, TOKENS, HIDDEN, OUT, RANKS = 3, 6, 5, (8, 4, 4), 2  # halves of two samples and of one
 

@@ -13,9 +13,9 @@ from megatape.parallel.layout import local_tokens
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.topology import Topology
 from megatape.targets import IGNORE_INDEX
-from tests import bounds
-from tests.bounds import assert_close, assert_within, relative_difference
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close, assert_within, relative_difference
+from tests.helpers.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 

@@ -13,7 +13,7 @@ from megatape.parallel.collectives import all_gather
 from megatape.parallel.mesh import fake_axis, lines, make_mesh
 from megatape.parallel.traffic import ALL_GATHER, CountTraffic
 from megatape.runtime.topology import Topology
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 SIZES = {"data": 2, "sequence": 3, "tensor": 4}
 

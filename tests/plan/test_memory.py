@@ -15,7 +15,7 @@ from megatape.plan.memory import FP8_BYTES, plan_activations, plan_memory
 from megatape.plan.trace import PLAIN, activations
 from megatape.runtime.topology import Topology
 from tests.helpers.plan_cases import configure
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 # Three sizes: the fixture's own, a wider one with grouped queries, a longer and deeper one.
 SIZES: dict[str, dict[str, Any]] = {

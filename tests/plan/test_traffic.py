@@ -9,7 +9,7 @@ from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE
 from megatape.plan.trace import tensor_traffic
 from megatape.plan.traffic import leaving_node, plan_traffic
 from tests.helpers.plan_cases import configure
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 FROZEN = {"training.trainable": ["position", "norms", "embeddings", "blocks.*.mlp.up.weight"]}
 LORA: dict[str, Any] = {

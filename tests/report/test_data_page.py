@@ -16,7 +16,7 @@ from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.reports import HOSTILE
 
 

@@ -15,7 +15,7 @@ from megatape.report.positions import MAX_MAPS, MAX_STEPS
 from megatape.run_folder import RunFolder
 from megatape.tasks.engine.task import Measure
 from megatape.training.position_view import PositionView
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.reports import HOSTILE, make_results, make_run
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from megatape.errors import LeaseLost, UserError
 from megatape.runtime.lease import CLOCK, Lease, LeaseTimeouts
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
 HOLDER = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 RANK = """
     import os, signal, sys, time

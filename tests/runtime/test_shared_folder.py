@@ -12,7 +12,7 @@ import pytest
 
 from megatape.runtime.shared_folder import check_shared, wait_until_visible
 from megatape.runtime.topology import Topology
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 
 def test_appears_late(tmp_path: Path) -> None:

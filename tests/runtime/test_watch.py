@@ -17,8 +17,8 @@ from megatape.runtime.limits import WatchLimits, limits_of_environment
 from megatape.runtime.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import BACKGROUND_GROUP, RankFailed, Watch
-from tests.conftest import Command
-from tests.workers import run_workers
+from tests.helpers.command import Command
+from tests.helpers.workers import run_workers
 
 LIMITS = WatchLimits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
 

@@ -15,6 +15,7 @@ import pytest
 from megatape.files import write_atomically
 from megatape.run_folder import RunFolder
 from tests.helpers.runs import flip_byte
+from tests.helpers.workers import run_workers
 from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
@@ -22,7 +23,6 @@ from tests.soak.progress import Progress
 from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
 from tests.soak.soak import soak
 from tests.soak.verdict import compare
-from tests.workers import run_workers
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_what_the_verdict_notices(raw_config: dict[str, Any], tmp_path: Path) ->
     raw_config["checkpoint"] = {"interval": 2}
     raw_config["evaluation"]["interval"] = 2
     cases = [{"name": "undisturbed"}, {"name": "run"}]
-    run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers("tests.helpers.training_cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     root = Path(raw_config["run"]["directory"])
     for name, (change, *noticed) in CASES.items():
         for fixed, text in zip((False, True), noticed, strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.study.children import Children
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 
 @pytest.fixture

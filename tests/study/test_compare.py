@@ -17,8 +17,8 @@ from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.study.compare import compare
 from megatape.study.outcome import Outcome
 from megatape.study.runs import RunsFailed
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
@@ -39,6 +39,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> 
         time.sleep(0.1)
 
 
+@pytest.mark.numerics
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_here")
 def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +123,7 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
         run(file, tmp_path / "none", "rope", 1, "model.max_positions=15")
 
 
+@pytest.mark.numerics
 def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))

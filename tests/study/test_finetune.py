@@ -19,10 +19,10 @@ from megatape.model.accounting import count_trainable
 from megatape.study.methods import BASE, METHODS
 from megatape.study.outcome import Outcome
 from megatape.tasks.perplexity import evaluate_perplexity
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import Command
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.cells import cells
+from tests.helpers.command import Command
 from tests.helpers.tiny_models import save_tiny
 
 LENGTH = 32  # that the base is made for
@@ -131,6 +131,7 @@ def test_all_methods(study: Study, tmp_path: Path) -> None:
     assert len({outcome.figures["last loss"] for outcome in found.values()}) == len(METHODS)
 
 
+@pytest.mark.numerics
 def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:
     for words, message in [
         (("--methods", "lora,qlora"), "'qlora' is not a method: choose from base, lora, "),

@@ -21,9 +21,11 @@ from megatape.study.measure import loss_curve
 from megatape.tasks import perplexity
 from megatape.tasks.addition import AdditionGrid
 from megatape.tasks.perplexity import evaluate_perplexity
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import VOCAB_SIZE
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.small_run import VOCAB_SIZE
+
+pytestmark = pytest.mark.numerics
 
 
 class Unigrams:

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from megatape.model.attention import Attention
 from megatape.registry import ENCODINGS
 from megatape.study.probe import dot_products, probabilities, run
-from tests import bounds
-from tests.bounds import assert_close
-from tests.model.builder import random_model, tokens_and_positions
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.models import random_model, tokens_and_positions
+
+pytestmark = pytest.mark.numerics
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -8,10 +8,12 @@ import torch
 from megatape.model.transformer import Transformer
 from megatape.study.shift import ADDED, SHIFTED, attention_difference, changes, dot_product_difference, report
 from megatape.study.subjects import Subject
-from tests import bounds
-from tests.bounds import assert_within
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_within
 from tests.helpers.cells import cells
-from tests.model.builder import random_model, tokens_and_positions
+from tests.helpers.models import random_model, tokens_and_positions
+
+pytestmark = pytest.mark.numerics
 
 
 def subject(encoding: str, **options: Any) -> Subject:

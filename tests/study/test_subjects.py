@@ -9,10 +9,10 @@ import matplotlib.image
 import pytest
 import torch
 
-from tests import bounds
-from tests.bounds import assert_within
-from tests.conftest import Command
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_within
+from tests.helpers.command import Command
+from tests.helpers.workers import run_workers
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     names = ["rope", "tape", "tape_vector"]
     # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
     cases = [{"name": name, "set": {"model.encoding": name, "optimizer.learning_rate": 0.1}} for name in names]
-    run_workers("tests.training.cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    run_workers("tests.helpers.training_cases:train_cases", 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     runs = Path(raw_config["run"]["directory"])
     checkpoints = [runs / name / "checkpoints" / "step-00000004" for name in names]
 

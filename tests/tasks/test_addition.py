@@ -16,8 +16,8 @@ from megatape.hf.loading import LoadedModel
 from megatape.tasks import addition
 from megatape.tasks.addition import Addition, AdditionGrid
 from megatape.tasks.engine.runner import evaluate
-from tests.conftest import Command
-from tests.workers import Workers
+from tests.helpers.command import Command
+from tests.helpers.workers import Workers
 
 TOKENIZER = character_tokenizer(ALPHABET)
 TASK = AdditionTask(digits=2, per_cell=20, seed=3)

@@ -25,11 +25,14 @@ from megatape.model.transformer import Transformer
 from megatape.tasks import lm_eval
 from megatape.tasks.lm_eval import LmEval
 from megatape.tasks.lm_eval_model import LmEvalModel
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import Command
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.command import Command
 from tests.helpers.imported import TEXTS, write_llama3, write_qwen
 from tests.helpers.memory_checkpoint import memory_checkpoint
+
+pytestmark = pytest.mark.numerics
+
 
 POSITIONS = 96
 QUESTIONS: list[dict[str, Any]] = [

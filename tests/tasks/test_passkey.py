@@ -18,7 +18,7 @@ from megatape.hf.loading import LoadedModel
 from megatape.paper import EXTENSION_PASSKEY
 from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question, ruler_question
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 
 # Of what the authors' eval_retrieval.py (VITA-Group/TAPE at 466d9e6) gives for its eight lengths and seeds 0 to 19.

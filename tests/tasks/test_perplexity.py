@@ -18,10 +18,13 @@ from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import VOCAB_SIZE, Command
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.command import Command
 from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.small_run import VOCAB_SIZE
+
+pytestmark = pytest.mark.numerics
 
 
 def measure(loaded: LoadedModel, data: Path, *settings: Any, **named: Any) -> PerplexityScores:

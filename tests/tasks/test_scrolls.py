@@ -20,10 +20,10 @@ from megatape.tasks.engine.batching import BATCH_TOKENS
 from megatape.tasks.engine.runner import evaluate, evaluate_in
 from megatape.tasks.scores import rouge_scorer
 from megatape.tasks.scrolls import SETS, PromptTokenizer, Scrolls, parse_set, read_set
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.imported import FAMILIES
 from tests.helpers.scrolls import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
-from tests.workers import Workers
+from tests.helpers.workers import Workers
 
 END = 3
 

@@ -14,7 +14,7 @@ from megatape.runtime.topology import Topology
 from megatape.training import agreement
 from megatape.training.agreement import open_together
 from megatape.training.pretrain import pretrain
-from tests.workers import Workers, run_workers
+from tests.helpers.workers import Workers, run_workers
 
 ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
 

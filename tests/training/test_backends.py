@@ -22,7 +22,7 @@ from megatape.runtime.lease import hold
 from megatape.runtime.topology import Topology
 from megatape.training.backends import updates_by_kernel, working_backends
 from megatape.training.trainer import Start, Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 CPU = torch.device("cpu")
 FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}

@@ -11,8 +11,8 @@ from megatape.config import parse_config
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.topology import Topology
 from megatape.training.fp8 import working_product
-from tests import bounds
-from tests.workers import run_workers
+from tests.helpers import bounds
+from tests.helpers.workers import run_workers
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_learns_as_without(fp8_config: dict[str, Any], tmp_path: Path) -> None:
     fp8_config["optimizer"]["learning_rate"] = 5e-3
     cases = [{"name": recipe, "set": {"training.fp8": recipe}} for recipe in ("none", "tensorwise")]
     (started,) = run_workers(
-        "tests.training.cases:train_cases", 1, {"config": fp8_config, "cases": cases}, tmp_path / "workers"
+        "tests.helpers.training_cases:train_cases", 1, {"config": fp8_config, "cases": cases}, tmp_path / "workers"
     )
     assert not any("error" in case for case in started), started
     without, ours = (

@@ -10,10 +10,10 @@ from megatape.config import parse_config
 from megatape.data.training.splits import open_data
 from megatape.run_folder import RunFolder
 from megatape.training.ledger import Consumed, check_order
-from tests.conftest import Command
-from tests.workers import run_workers
+from tests.helpers.command import Command
+from tests.helpers.workers import run_workers
 
-CASES = "tests.training.cases:train_cases"
+CASES = "tests.helpers.training_cases:train_cases"
 MIXTURE = {"a": {"weight": 2.0}, "b": {"weight": 1.0}}
 
 
@@ -21,7 +21,7 @@ MIXTURE = {"a": {"weight": 2.0}, "b": {"weight": 1.0}}
 def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run on two tensor-parallel ranks of two data-parallel ones, resumed on one rank; another on a mixture, in which a
     step is left out."""
-    from tests.conftest import small_config
+    from tests.helpers.small_run import small_config
 
     folder = tmp_path_factory.mktemp("proof")
     raw = small_config(data_directory, folder)

@@ -17,11 +17,11 @@ from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.evaluation import Validation
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.training.step import StepMetrics
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.position_views import some_view
-from tests.training.context import make_context
-from tests.workers import run_workers
+from tests.helpers.run_context import make_context
+from tests.helpers.workers import run_workers
 
 KIB_PER_LAYER = 8.4  # docs/training.md
 CASES: dict[str, dict[str, Any]] = {
@@ -39,7 +39,9 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
     raw_config["training"]["steps"] = 2
     raw_config["model"]["max_positions"] = raw_config["data"]["sequence_length"] = 96
     cases = [{"name": name, "set": changes} for name, changes in CASES.items()]
-    results = run_workers("tests.training.cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    results = run_workers(
+        "tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers"
+    )
     assert [result.get("error") for result in results[0]] == [None] * len(cases)
     folders = {name: RunFolder(Path(raw_config["run"]["directory"]) / name) for name in CASES}
     assert not folders.pop("rope").positions.exists()

@@ -21,7 +21,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 from megatape.zero import compiler
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose result the host waits
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU

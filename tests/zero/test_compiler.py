@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from megatape.runtime.topology import Topology
-from tests.training.cases import train_cases
-from tests.workers import run_workers
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 
 def test_imported_when_something_is_compiled(raw_config: dict[str, Any], tmp_path: Path) -> None:

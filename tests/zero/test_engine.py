@@ -15,7 +15,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 DIVIDED, WHOLE = "blocks.1.attention.query.weight", "blocks.1.attention_norm.weight"  # over tensor-parallel ranks
 STAGES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 
 def test_a_step_inspects_and_opens_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 from megatape.zero.internals import PRIVATE_NAMES
-from tests.workers import ROOT, run_workers
+from tests.helpers.workers import ROOT, run_workers
 
 VERSION = "0.19.8"  # from which they were read
 

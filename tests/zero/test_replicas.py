@@ -11,7 +11,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 DIVIDED, WHOLE = "blocks.1.attention.query.weight", "blocks.1.attention_norm.weight"  # over tensor-parallel ranks
 NEVER = 100  # beyond the last step

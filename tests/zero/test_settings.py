@@ -6,7 +6,7 @@ from typing import Any
 
 from megatape.config import parse_config
 from megatape.zero.settings import deepspeed_config, stage3_limits
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 
 def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from megatape.data.shards.index import load_index
 from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.examples import PAIRS, Prepare, examples, words, write_lines
 
 

@@ -22,7 +22,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.splits import open_data
 from megatape.registry import TOKEN_FORMATS
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 THEIRS = Path(__file__).parent / "token_files"
 DOCUMENTS = [np.array([1, *range(3, 3 + length), 2]) for length in (5, 0, 300, 70)]

@@ -17,7 +17,7 @@ from megatape.data.prepare.addition import (
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.training.document_dataset import DocumentDataset
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[3]
 TASK = AdditionTask(digits=3, per_cell=300, seed=7)

@@ -13,7 +13,7 @@ from megatape.data.shards.writer import split_of
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.data_directory import texts_of
 
 ROOT = Path(__file__).parents[3]

@@ -27,7 +27,7 @@ from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
 from tests.helpers.imported import write_llama2
 from tests.helpers.preparation import DRIVER, UNIT_BYTES

@@ -21,7 +21,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.files import write_atomically
 from megatape.runtime.holder import HeartbeatMonitor, this_process
 from megatape.runtime.lease import LeaseTimeouts
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
 QUICK = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, poll_interval=0.05)

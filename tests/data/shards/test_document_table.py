@@ -15,7 +15,7 @@ from megatape.data.shards.writer import TableWriter, split_of
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 
 @pytest.fixture

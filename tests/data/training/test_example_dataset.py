@@ -16,9 +16,9 @@ from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.data.training.splits import open_data
 from megatape.targets import IGNORE_INDEX
-from tests.conftest import small_config
 from tests.helpers.batches import interleaved, make_loader, rows
 from tests.helpers.examples import Prepare, examples, in_sample
+from tests.helpers.small_run import small_config
 
 LENGTH = 100
 CHATS = [

@@ -19,12 +19,12 @@ from megatape.hf.modeling.encodings import ENCODINGS as INSTALLED
 from megatape.model.build import build_model
 from megatape.plan.report import report
 from megatape.registry import ENCODINGS, EncodingEntry
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.exports import Exported
 from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.own_encoding import EXPORTED, FILE, LINE, START
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 
 @pytest.mark.slow

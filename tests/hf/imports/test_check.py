@@ -13,9 +13,11 @@ from megatape.hf.folder_weights import find_weights
 from megatape.hf.imports import importer
 from megatape.hf.imports.check import logit_difference
 from megatape.zero.state import WEIGHT
-from tests import bounds
-from tests.bounds import assert_within
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_within
 from tests.helpers.tiny_models import MODELS
+
+pytestmark = pytest.mark.numerics
 
 
 @pytest.mark.parametrize("encoding", ["rope", "tape"])

@@ -14,7 +14,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.imports.importer import import_model
 from megatape.hf.imports.record import open_import, read_record
 from megatape.hf.tokenizer_sentencepiece import build_tokenizer, read_proto
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.tiny_models import VOCAB_SIZE, save_tiny
 
 NORM = "model.norm.weight"

@@ -11,9 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megatape.hf.modeling.attention import find_spans, one_query_attention
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.exports import Exported, random_tokens
+
+pytestmark = pytest.mark.numerics
+
 
 # Rows of 20: padded on the left, on the right, on both sides, not at all, and nothing but padding.
 SPANS = [(7, 20), (0, 9), (3, 18), (0, 20), (0, 0)]

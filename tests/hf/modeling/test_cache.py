@@ -11,10 +11,13 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 from megatape.hf.modeling.cache import GrowingLayer
-from tests import bounds
-from tests.bounds import assert_close, relative_difference
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported, random_tokens
 from tests.helpers.memory_checkpoint import VOCAB_SIZE
+
+pytestmark = pytest.mark.numerics
+
 
 NEW = 24
 MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS

@@ -11,10 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Mis
 
 from megatape.model.record import recorded_streams
 from megatape.parallel.parameters import settings
-from tests import bounds
-from tests.bounds import assert_close, assert_within, relative_difference
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported
 from tests.helpers.memory_checkpoint import VOCAB_SIZE
+
+pytestmark = pytest.mark.numerics
 
 
 def prompt(batch: int = 2, length: int = 40) -> Tensor:

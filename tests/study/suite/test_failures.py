@@ -11,7 +11,7 @@ from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
 from megatape.model.transformer import Transformer
 from megatape.registry import SYNTHETIC_TASKS
 from megatape.study.suite.look import look
-from tests.model.builder import random_model
+from tests.helpers.models import random_model
 
 TEXT = "w1i0i0r1w0r0"
 ANSWERS = (Answer(7, 8, 6), Answer(11, 12, 2))

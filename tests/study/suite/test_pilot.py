@@ -14,7 +14,7 @@ from megatape.study.suite.budget import Costs
 from megatape.study.suite.pilot import PILOT, PLAN, expected_costs
 from megatape.study.suite.plan import Plan, parse_plan, read_plan
 from megatape.study.suite.sizes import SIZES
-from tests.conftest import Command
+from tests.helpers.command import Command
 
 COSTS = Costs(30.0, dict.fromkeys(SYNTHETIC_TASKS, 30.0), dict.fromkeys(ENCODINGS, 1.0))
 

@@ -6,8 +6,8 @@ import pytest
 
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.study.suite.plan import parse_plan
-from tests.conftest import Command
 from tests.helpers.capitals import QUICK
+from tests.helpers.command import Command
 
 
 @pytest.mark.usefixtures("capitals")

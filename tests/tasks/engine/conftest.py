@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from megatape.hf.export import export
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.evaluations import LENGTHS, Evaluate
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 
 @pytest.fixture(scope="module")

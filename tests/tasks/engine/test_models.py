@@ -18,9 +18,9 @@ from megatape.tasks.engine.model import EvaluationModel
 from megatape.tasks.engine.models import name_models
 from megatape.tasks.engine.task import Measure, Task
 from megatape.tasks.perplexity import Perplexity
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.evaluations import Evaluate
-from tests.hf.checkpoint import memory_checkpoint
+from tests.helpers.memory_checkpoint import memory_checkpoint
 
 
 def test_several_models_and_tasks(command: Command, data_directory: Path, model: Path, tmp_path: Path) -> None:

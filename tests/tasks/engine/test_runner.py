@@ -12,9 +12,9 @@ import pytest
 
 from megatape.tasks.engine.provenance import examples_hash
 from megatape.tasks.perplexity import Perplexity, Window
-from tests.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.evaluations import LENGTHS, Evaluate
-from tests.workers import WITH_TRANSFORMERS, Workers
+from tests.helpers.workers import WITH_TRANSFORMERS, Workers
 
 BATCHES = 3 + 6  # at most 4096 tokens each, of 359 windows of each length
 

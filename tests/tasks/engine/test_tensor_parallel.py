@@ -11,12 +11,12 @@ from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.parallel.mesh import SINGLE
 from megatape.tasks.engine.tensor_parallel import check_divisible, load_tensor_parallel
-from tests import bounds
-from tests.bounds import assert_close
-from tests.conftest import Command
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.command import Command
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
-from tests.model.builder import SHAPE
-from tests.workers import WITH_TRANSFORMERS, Workers
+from tests.helpers.models import SHAPE
+from tests.helpers.workers import WITH_TRANSFORMERS, Workers
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,15 @@ from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
 from tests.helpers.position_views import some_view
-from tests.training.cases import train_cases
-from tests.training.context import make_callbacks, make_context
-from tests.workers import run_workers
+from tests.helpers.run_context import make_callbacks, make_context
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 
 def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["evaluation"]["interval"] = 2
     cases = {"config": raw_config, "cases": [{"name": "told"}]}
-    run_workers("tests.training.cases:train_cases", 2, cases, tmp_path / "workers")
+    run_workers("tests.helpers.training_cases:train_cases", 2, cases, tmp_path / "workers")
     run = Path(raw_config["run"]["directory"]) / "told"
 
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

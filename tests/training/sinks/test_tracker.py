@@ -19,8 +19,8 @@ from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.sinks.tracker import Tracker
 from megatape.training.step import StepMetrics
-from tests.training.context import make_callbacks, make_context
-from tests.workers import Workers
+from tests.helpers.run_context import make_callbacks, make_context
+from tests.helpers.workers import Workers
 
 
 def wandb_records(file: Path) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.runtime.topology import Topology
-from tests.workers import run_workers
+from tests.helpers.workers import run_workers
 
 
 def hang_on_rank_1(payload: Any, topology: Topology) -> None:
@@ -24,11 +24,11 @@ def fail_on_rank_1(payload: Any, topology: Topology) -> None:
 
 def test_a_hanging_worker_is_named_and_killed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"(?s)ranks \[1\] still running.*rank 1 is here"):
-        run_workers("tests.test_workers:hang_on_rank_1", 2, None, tmp_path, timeout=4)
+        run_workers("tests.helpers.test_workers:hang_on_rank_1", 2, None, tmp_path, timeout=4)
 
 
 def test_a_failing_worker_ends_all(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(AssertionError, match=r"(?s)rank 1 failed.*something broke"):
-        run_workers("tests.test_workers:fail_on_rank_1", 2, None, tmp_path)
+        run_workers("tests.helpers.test_workers:fail_on_rank_1", 2, None, tmp_path)
     assert time.monotonic() - started < 60

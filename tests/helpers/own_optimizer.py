@@ -47,11 +47,11 @@ def matrix_state(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 
 SPECTRAL = registry.OptimizerEntry(
-    "tests.optim.own:Spectral",
+    "tests.helpers.own_optimizer:Spectral",
     "spectral steps",
-    "tests.optim.own:SpectralOptions",
+    "tests.helpers.own_optimizer:SpectralOptions",
     state=("average",),
-    matrix_state="tests.optim.own:matrix_state",
+    matrix_state="tests.helpers.own_optimizer:matrix_state",
 )
 
 
@@ -66,4 +66,4 @@ def stairs(progress: float, options: StepsOptions) -> float:
     return 1 - int(progress * options.stairs) / options.stairs
 
 
-STAIRS = registry.ScheduleEntry("tests.optim.own:stairs", "steps down", "tests.optim.own:StepsOptions")
+STAIRS = registry.ScheduleEntry("tests.helpers.own_optimizer:stairs", "steps down", "tests.helpers.own_optimizer:StepsOptions")

@@ -19,12 +19,12 @@ from megatape.cluster.snapshot import take_snapshot
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
-from tests.bounds import TRAINED, assert_close
-from tests.conftest import Command
+from tests.helpers.bounds import TRAINED, assert_close
+from tests.helpers.command import Command
 from tests.helpers.own_encoding import EXPORTED
-from tests.workers import ROOT, Workers
+from tests.helpers.workers import ROOT, Workers
 
-OPTIMIZER = (ROOT / "tests/optim/own.py").read_text().replace("tests.optim.own", "{module}")
+OPTIMIZER = (ROOT / "tests/helpers/own_optimizer.py").read_text().replace("tests.helpers.own_optimizer", "{module}")
 FILES = {
     "slopes": """
 import torch

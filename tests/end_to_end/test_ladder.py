@@ -14,7 +14,7 @@ from megatape.optim.adamw import AdamWOptions
 from megatape.plan.gpus import load_gpu
 from megatape.plan.trace import build
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))
 SIZES = {"155m": 155 * 2**20, "350m": 350e6, "1b": 1.3e9, "3b": 3.3e9, "7b": 6.74e9, "8b": 8.03e9, "13b": 13.0e9, "70b": 70.6e9}
 LADDER = ("tiny", "155m", "350m", "1b", "3b", "7b", "8b_gqa", "13b", "70b_gqa")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.bounds import Bound, all_bounds, assert_close, relative_difference
+from tests.helpers.bounds import Bound, all_bounds, assert_close, relative_difference
 
 
 @pytest.mark.parametrize("name", all_bounds())

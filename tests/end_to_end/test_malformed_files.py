@@ -38,7 +38,7 @@ from megatape.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.training.ledger import check_order, prove
 from megatape.training.spike_policy import SpikePolicy
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "compatibility" / "fixtures"
 VALUES: tuple[Any, ...] = (None, -1, 2**63, 10**400, 0.5, "..", [], {"a": 1})
 

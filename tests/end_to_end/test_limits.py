@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.helpers.command import Command
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEEP = '{"a":' * 100_000
 LIMIT = 10.0  # seconds; the faults that this replaces took minutes
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
 
 NODES = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 HEAD = "10.77.0.1"

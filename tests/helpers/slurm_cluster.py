@@ -8,7 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from tests.cluster.hosts import NODES, Hosts, wait_for
+from tests.helpers.hosts import NODES, Hosts, wait_for
 
 COMMANDS = ("/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "sbatch", "srun")
 

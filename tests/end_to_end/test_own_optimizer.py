@@ -15,12 +15,12 @@ from megatape.optim.schedules import learning_rate
 from megatape.parallel import parameters
 from megatape.plan.memory import checkpoint_bytes, plan_memory
 from megatape.runtime.topology import Topology
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.own_optimizer import SPECTRAL, STAIRS
 from tests.helpers.plan_cases import configure
-from tests.optim.own import SPECTRAL, STAIRS
-from tests.training.cases import train_cases
-from tests.workers import run_workers
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 HIGHEST = 0.9  # the bound of norms, whose weights start at 1
 # Name of a run -> ranks, tensor-parallel ranks, stage.
@@ -57,7 +57,10 @@ def test_whole_matrices_at_every_stage_and_topology(raw_config: dict[str, Any], 
         cases = [{"name": name, "set": {"zero.stage": stage, "parallel.tp": tensor}}]
         cases += [cases[0] | resumed | {"name": f"{name} resumed"}]
         found = run_workers(
-            "tests.optim.test_own:train_spectral", ranks, {"config": raw_config, "cases": cases}, tmp_path / name / "workers"
+            "tests.end_to_end.test_own_optimizer:train_spectral",
+            ranks,
+            {"config": raw_config, "cases": cases},
+            tmp_path / name / "workers",
         )
         assert not any("error" in result for result in found[0]), found[0]
     expected = _tensors(tmp_path / "plain")

@@ -16,11 +16,11 @@ from megatape.config.section import Compared
 from megatape.optim.optimizer import Group
 from megatape.plan.memory import plan_memory
 from megatape.runtime.topology import Topology
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.plan_cases import configure
-from tests.training.cases import train_cases
-from tests.workers import run_workers
+from tests.helpers.training_cases import train_cases
+from tests.helpers.workers import run_workers
 
 STAGES = (0, 1, 2, 3)
 
@@ -37,7 +37,10 @@ def momentum(groups: list[Group], options: MomentumOptions) -> torch.optim.Optim
 
 
 ENTRY = registry.OptimizerEntry(
-    "tests.optim.test_second:momentum", "momentum", "tests.optim.test_second:MomentumOptions", state=("momentum_buffer",)
+    "tests.end_to_end.test_second_optimizer:momentum",
+    "momentum",
+    "tests.end_to_end.test_second_optimizer:MomentumOptions",
+    state=("momentum_buffer",),
 )
 
 
@@ -61,7 +64,11 @@ def test_trains_and_resumes_at_every_stage(raw_config: dict[str, Any], tmp_path:
         cases += [case, case | {"name": f"resumed{stage}", "resume": half[stage]}]
     cases.append({"name": "other", "set": {"optimizer.kind": "adamw"}, "resume": half[2]})
     results = run_workers(
-        "tests.optim.test_second:train_momentum", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers", 400
+        "tests.end_to_end.test_second_optimizer:train_momentum",
+        2,
+        {"config": raw_config, "cases": cases},
+        tmp_path / "workers",
+        400,
     )
     *trained, other = results[0]
     assert [result.get("error") for result in trained] == [None] * len(trained)

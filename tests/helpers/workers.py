@@ -1,6 +1,6 @@
 """Real processes for distributed tests: starts them, waits with a time limit, and says which one failed or hung.
 
-    run_workers("tests.training.cases:train_cases", world_size=2, payload={...}, folder=tmp_path)
+    run_workers("tests.helpers.training_cases:train_cases", world_size=2, payload={...}, folder=tmp_path)
 
 calls `train_cases(payload, topology)` in every process, with a gloo process group set up, and returns what each returned
 (JSON). A worker that outlives the limit is killed together with the others, and the error names it and shows its output.
@@ -9,7 +9,7 @@ calls `train_cases(payload, topology)` in every process, with a gloo process gro
 
 runs a command of megatape in every process, as a launcher would start it.
 
-Imports take longer than most of what the workers do. So one server per test run, `python -m tests.workers`, imports
+Imports take longer than most of what the workers do. So one server per test run, `python -m tests.helpers.workers`, imports
 everything once, and each call forks its ranks from it: server -> a process per call, which leads a process group -> one
 process per rank.
 """
@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MEGATAPE = "megatape.commands.main:main"
 
 # The training loop and what DeepSpeed imports at the first step only.
@@ -132,7 +132,7 @@ class Server:
     def __init__(self) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        command = [sys.executable, "-m", "tests.workers"]
+        command = [sys.executable, "-m", "tests.helpers.workers"]
         self.process = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )

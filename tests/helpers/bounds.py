@@ -2,10 +2,10 @@
 
 A bound is at least five times the largest difference seen under any of PyTorch's CPU instruction sets
 (ATEN_CPU_CAPABILITY=default, avx2, avx512), so that no test is one of a processor, and at most a third of what the named fault
-gives, so that the fault is noticed. tests/test_bounds.py holds the constants to that. To measure again, for each:
+gives, so that the fault is noticed. tests/helpers/test_bounds.py holds the constants to that. To measure again, for each:
 
     ATEN_CPU_CAPABILITY=avx2 MEGATAPE_RECORD_BOUNDS=seen.jsonl python -m pytest -m numerics
-    python -m tests.bounds seen.jsonl
+    python -m tests.helpers.bounds seen.jsonl
 """
 
 import argparse

@@ -1,0 +1,47 @@
+"""Tests stand alone: what two of them share lies in tests/helpers/, and a conftest has fixtures and hooks only."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+TREES = {path.relative_to(TESTS): ast.parse(path.read_text()) for path in TESTS.rglob("*.py") if "fixtures" not in path.parts}
+NAMED = re.compile(r"(tests\.[\w.]+)(?::\w+)?")  # a module, or a function that workers call, by its name in a string
+
+
+def _modules_of(tree: ast.Module) -> Iterator[str]:
+    """Modules that a file imports or names; for `from a import b` also a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (match := NAMED.fullmatch(node.value)):
+            yield match[1]
+
+
+def test_no_test_file_or_conftest_is_used() -> None:
+    """By no other test file and by no helper; a test file may name itself, for workers."""
+    for path, tree in TREES.items():
+        itself = ".".join(("tests", *path.with_suffix("").parts))
+        for module in set(_modules_of(tree)) - {itself}:
+            used = module.startswith("tests.") and re.match(r"test_|conftest$", module.rpartition(".")[2])
+            assert not used, f"{path} uses {module}: what is shared lies in tests/helpers"
+
+
+def test_conftests_have_fixtures_and_hooks_only() -> None:
+    for path, tree in TREES.items():
+        for node in tree.body if path.name == "conftest.py" else ():
+            assert not isinstance(node, ast.ClassDef), f"{path}: {node.name}"
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("pytest_"):
+                assert any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list), f"{path}: {node.name}"
+
+
+def test_modules_that_hold_to_a_bound_are_numerical() -> None:
+    """Of modules that start ranks, only those that say so: the others compare runs with each other."""
+    for path, tree in TREES.items():
+        imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        if path.name.startswith("test_") and "bounds" in imported and not imported & {"run_workers", "Workers"}:
+            marks = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            assert "pytest.mark.numerics" in marks, f"{path}: pytestmark = pytest.mark.numerics, or a decorator on some tests"
