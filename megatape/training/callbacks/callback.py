@@ -132,7 +132,8 @@ class Callbacks:
 
     def flush(self) -> bool:
         """See Callback."""
-        return all([callback.flush() for callback in self._members.values()])
+        flushed = [callback.flush() for callback in self._members.values()]  # each, whatever another one says
+        return all(flushed)
 
     def state_dict(self) -> dict[str, Any]:
         """State of each callback that has any."""

@@ -11,17 +11,20 @@ from transformers import DynamicCache
 
 from megatape.hf.export import export
 from megatape.imports import import_given
-from tests import bounds
-from tests.bounds import assert_close
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.exports import Exported, random_tokens
 from tests.helpers.memory_checkpoint import memory_checkpoint
-from tests.workers import ROOT
+from tests.helpers.workers import ROOT
+
+pytestmark = pytest.mark.numerics
+
 
 FILES = {
     "kerple": "examples/add_encoding.py",
     "learned_absolute": "examples/learned_absolute.py",
     "cope": "examples/cope.py",
-    "forgetting": "tests/model/forgetting.py",
+    "forgetting": "tests/helpers/forgetting.py",
 }
 
 

@@ -151,6 +151,21 @@ def test_metrics_are_on_disk_before_a_checkpoint(raw_config: dict[str, Any], tmp
     ]
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], tmp_path: Path, background: bool) -> None:
+    """The disk refuses the first steps and the first save, or all of them: then the save waits until the next one is due."""
+    raw_config["checkpoint"] = {"interval": 3, "background": background}
+    raw_config["training"]["steps"] = 8
+    cases = [{"name": name, "fault": ["full disk", count]} for name, count in (("some", 4), ("all", 1000))]
+    run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    saved = {}
+    for case in cases:
+        folder = RunFolder(Path(raw_config["run"]["directory"], case["name"]))
+        events = [event for _, event in read_lines(folder.events)]
+        saved[case["name"]] = [int(event["detail"][5:13]) for event in events if event["event"] == "checkpoint"]
+    assert saved == {"some": [4, 6, 8], "all": [6, 8]}
+
+
 def test_events(raw_config: dict[str, Any]) -> None:
     """What ended a run is kept, and a line that was not written whole spoils no other."""
     config = parse_config(raw_config, "test")
