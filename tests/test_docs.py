@@ -313,13 +313,13 @@ def test_architecture_lists_every_private_name() -> None:
 
 
 def _definitions(path: Path) -> set[str]:
-    """Functions, classes, methods (also as `Class.method`) and assigned names of a module or class."""
+    """Functions, classes and methods of a module, methods also as `Class.method`."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
     return names
 
 
