@@ -312,6 +312,35 @@ def test_architecture_lists_every_private_name() -> None:
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 
 
+def _definitions(path: Path) -> set[str]:
+    """Functions, classes and methods of a module, methods also as `Class.method`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return names
+
+
+def test_architecture_names_exist() -> None:
+    """Files that docs/architecture.md names, their `file.py:function`, and each `Class` and `Class.method` of its text."""
+    page = re.sub(r"^## Private names.*", "", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    files = {path.relative_to(ROOT / "megatape").as_posix(): _definitions(path) for path in (ROOT / "megatape").rglob("*.py")}
+    everything = set().union(*files.values())
+    missing = []
+    for code in re.findall(r"`([\w./:]+)`", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)):
+        file, _, name = code.partition(":")
+        if file.endswith(".py") and "/" in file and not file.startswith("tests/"):
+            file = file.removeprefix("megatape/")
+            found = file in files and (not name or name in files[file])
+        else:
+            found = not re.fullmatch(r"[A-Z][a-z]\w+(\.\w+)?", code) or code in everything
+        if not found:
+            missing.append(code)
+    assert not missing
+
+
 def _literals() -> Iterator[str]:
     """Texts of the package: literals, with an ellipsis for each value of an f-string, and templates."""
     for path in (ROOT / "megatape").rglob("*.py"):
