@@ -28,14 +28,14 @@ def report(rows: list[Row], command: str, out: Path) -> str:
     }
     if any(differences.values()):
         lines += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
-    picture = draw_curves([_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes)
-    return write_report("comparison", lines, picture, out)
+    curves, axes = [_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes
+    return write_report("comparison", lines, lambda figure: draw_curves(figure, curves, axes), out)
 
 
 def _line(label: str, outcomes: list[Outcome]) -> Line:
     scaled = outcomes[0].scaling is not None
     losses = [] if scaled else [outcome.losses for outcome in outcomes]
-    return Line(label, losses, [outcome.curve for outcome in outcomes], "--" if scaled else "-")
+    return Line(label, losses, [outcome.curve for outcome in outcomes], "o" if scaled else "")
 
 
 def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:

@@ -31,8 +31,8 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     for title, table in tables.items():
         if published := _published(list(outcomes), table):
             parts += [title, published]
-    lines = [Line(name, [each.losses], [each.curve], ".--" if name == BASE else ".-") for name, each in outcomes.items()]
-    return write_report("finetune", parts, draw_extension(lines, outcome.axes, original), out)
+    lines = [Line(name, [each.losses], [each.curve], "x" if name == BASE else ".") for name, each in outcomes.items()]
+    return write_report("finetune", parts, lambda figure: draw_extension(figure, lines, outcome.axes, original), out)
 
 
 def _table(outcomes: Outcomes) -> str:
