@@ -29,8 +29,3 @@ def describe_training(config: Config) -> str:
         f"{training.steps} steps of {training.global_batch_size} x {data.sequence_length} tokens of {data.path}, "
         f"{training.precision}"
     )
-
-
-def short(value: float) -> str:
-    """A number with about four digits."""
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
