@@ -5,6 +5,7 @@ downloads alone.
 """
 
 import errno
+import fcntl
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from megatape.errors import ExistingPath, UserError
 
@@ -31,6 +32,25 @@ MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's pa
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
+    """Hold a lock for this process and the children that inherit the file.
+
+    No filelock, which huggingface_hub brings: its release ends the lock of such children, too.
+
+    Args:
+        path: The lock's file, which is created with its folder if needed.
+        wait: Wait while another process holds the lock.
+
+    Raises:
+        BlockingIOError: Another process holds the lock, unless `wait`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield file
 
 
 def read_json(

@@ -27,8 +27,13 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield text, entry
 
 
-def append_lines(path: Path, entries: Iterable[dict[str, Any]]) -> None:
-    """Add a line for each object. They are on disk when this returns, and other hosts see them on a shared file system.
+def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = True) -> None:
+    """Add a line for each object.
+
+    Args:
+        path: The file, which is created if needed.
+        entries: The objects.
+        durable: The lines are on disk when this returns, and other hosts see them on a shared file system.
 
     Raises:
         OSError: The file cannot be written. Some of the lines may be in it.
@@ -40,4 +45,5 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]]) -> None:
                 file.write(b"\n")  # a torn last line must not spoil the next one
         file.writelines(json.dumps(entry).encode() + b"\n" for entry in entries)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())

@@ -18,8 +18,10 @@ outcome.json            its results; outcome+yarn.json: the same with scaled fre
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatape.errors import UserError
 from megatape.files import write_atomically
@@ -188,3 +190,8 @@ def read_metrics(path: Path) -> dict[int, str]:
     """
     found = {entry["step"]: text for text, entry in read_lines(path) if type(entry.get("step")) is int}
     return dict(sorted(found.items()))
+
+
+def read_steps(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in metrics.jsonl, one for each step, by step."""
+    return map(json.loads, read_metrics(path).values())

@@ -397,4 +397,4 @@ def test_tests_exist() -> None:
 def test_picture_of_results_has_its_tables() -> None:
     """The tables that docs/figures/draw.py reads are in docs/results/."""
     script = runpy.run_path(str(ROOT / "docs/figures/draw.py"))
-    assert len(script["draw"](script["LIGHT"]).axes) == 3
+    assert len(script["draw"]().axes) == 3

@@ -6,38 +6,18 @@ python docs/figures/draw.py
 import re
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from megatape.pictures import DARK, LIGHT, dark_version, style
+
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
 BAR = 0.19  # of the distance of two groups
-
-
-class Scheme(NamedTuple):
-    """Colors of a picture: text and axes, grid lines, background, and each encoding."""
-
-    text: str
-    grid: str
-    background: str
-    encodings: dict[str, str]
-
-
-LIGHT = Scheme(
-    "#24292f",
-    "#d8dee4",
-    "#ffffff",
-    {"tape": "#3f51b5", "rope": "#e8710a", "alibi": "#188a5a", "nope": "#8c959f", "other": "#8c959f"},
-)
-DARK = Scheme(
-    "#e6edf3",
-    "#3d444d",
-    "#0d1117",
-    {"tape": "#93a4ff", "rope": "#ffa657", "alibi": "#56d4a0", "nope": "#7d8590", "other": "#7d8590"},
-)
+COLOURS = {"tape": "C0", "rope": "C1", "alibi": "C2", "nope": "C7", "other": "C7"}
 
 
 def table(page: str, heading: str) -> dict[str, list[str]]:
@@ -60,55 +40,47 @@ def numbers(cell: str) -> list[float]:
     return [float(number.replace(",", "")) for number in re.findall(r"[\d.,]+(?:e-?\d+)?", cell)]
 
 
-def draw(scheme: Scheme, narrow: bool = False) -> Figure:
+def draw(narrow: bool = False) -> Figure:
     """Equivariance, cost and accuracy beside each other, or below each other for the screen of a telephone."""
-    figure = Figure(figsize=(4.6, 9.6) if narrow else (11, 3.5), layout="constrained", facecolor=scheme.background)
+    figure = Figure(figsize=(4.6, 9.6) if narrow else (11, 3.5), layout="constrained")
     equivariance, cost, accuracy = figure.subplots(3) if narrow else figure.subplots(1, 3, width_ratios=(1, 0.75, 1.6))
+    _draw_equivariance(equivariance)
+    _draw_cost(cost)
+    _draw_accuracy(accuracy)
     for axes in (equivariance, cost, accuracy):
-        _style(axes, scheme)
-    _draw_equivariance(equivariance, scheme)
-    _draw_cost(cost, scheme)
-    _draw_accuracy(accuracy, scheme)
+        axes.tick_params(length=0)
+        axes.grid(axis="y", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines["left"].set_visible(False)
     return figure
 
 
-def _style(axes: Axes, scheme: Scheme) -> None:
-    axes.set_facecolor(scheme.background)
-    axes.tick_params(colors=scheme.text, length=0, labelsize=8)
-    axes.grid(axis="y", color=scheme.grid, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(scheme.text)
+def _titles(axes: Axes, title: str, below: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
+    axes.set_xlabel(below)
 
 
-def _titles(axes: Axes, scheme: Scheme, title: str, below: str) -> None:
-    axes.set_title(title, color=scheme.text, fontsize=10, loc="left", fontweight="bold")
-    axes.set_xlabel(below, color=scheme.text, fontsize=8)
+def _legend(axes: Axes, **where: Any) -> None:
+    axes.legend(frameon=False, handlelength=1.2, **where)
 
 
-def _legend(axes: Axes, scheme: Scheme, **where: Any) -> None:
-    axes.legend(frameon=False, labelcolor=scheme.text, fontsize=8, handlelength=1.2, **where)
-
-
-def _draw_equivariance(axes: Axes, scheme: Scheme) -> None:
+def _draw_equivariance(axes: Axes) -> None:
     rows = table("shift.md", "Shifted ids: attention difference, 10^-2, by layer")
     for name, color in (("tape_no_equivariance", "other"), ("rope", "rope"), ("tape", "tape")):
         values = [float(value) for value in rows[name]]
         label = "tape without equivariance" if color == "other" else name
-        axes.plot(range(1, len(values) + 1), values, "o-", color=scheme.encodings[color], label=label, markersize=3.5)
+        axes.plot(range(1, len(values) + 1), values, "o-", color=COLOURS[color], label=label, markersize=3.5)
     axes.set_yscale("log")
     axes.set_ylim(1e-6, 1e3)
     _titles(
         axes,
-        scheme,
         "Positions stay relative",
         "layer; attention that moves when all\npositions shift by 3, in % (lower is better)",
     )
-    _legend(axes, scheme, loc="upper left")
+    _legend(axes, loc="upper left")
 
 
-def _draw_cost(axes: Axes, scheme: Scheme) -> None:
+def _draw_cost(axes: Axes) -> None:
     flops, steps = table("efficiency.md", "Counts"), table("efficiency.md", "Training step, blocks alone")
     reference = numbers(flops["rope"][2])[0]
     groups = {
@@ -117,20 +89,20 @@ def _draw_cost(axes: Axes, scheme: Scheme) -> None:
         "memory": {name: numbers(flops[name][7]) for name in ("tape", "fire")},
     }
     for place, name in ((-0.5, "tape"), (0.5, "fire")):
-        color = scheme.encodings["tape" if name == "tape" else "other"]
+        color = COLOURS["tape" if name == "tape" else "other"]
         heights = [values[name][0] for values in groups.values()]
         places = [index + place * 0.3 for index in range(len(groups))]
         axes.bar(places, heights, 0.27, color=color, label=name)
         for x, height in zip(places, heights, strict=True):
-            axes.text(x, height + 0.015, f"{height:.2f}", ha="center", color=scheme.text, fontsize=7.5)
-    axes.axhline(1, color=scheme.encodings["rope"], linewidth=1.5, label="rope = 1")
+            axes.text(x, height + 0.015, f"{height:.2f}", ha="center", fontsize=7.5)
+    axes.axhline(1, color=COLOURS["rope"], linewidth=1.5, label="rope = 1")
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylim(0, 1.75)
-    _titles(axes, scheme, "Cost beside RoPE", "155M shape on a CPU,\nas a multiple of RoPE's (lower is better)")
-    _legend(axes, scheme, loc="upper left", ncols=2, columnspacing=0.8)
+    _titles(axes, "Cost beside RoPE", "155M shape on a CPU,\nas a multiple of RoPE's (lower is better)")
+    _legend(axes, loc="upper left", ncols=2, columnspacing=0.8)
 
 
-def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
+def _draw_accuracy(axes: Axes) -> None:
     tasks = {"flip_flop": ("long", "long_sparse", "sparse"), "nth_after_marker": ("far", "late")}
     tables = {task: table("suite.md", task) for task in tasks}
     groups = [(task, split) for task, splits in tasks.items() for split in splits]
@@ -142,8 +114,8 @@ def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
             [cell[0] for cell in cells],
             BAR * 0.92,
             yerr=[cell[1] for cell in cells],
-            color=scheme.encodings[name],
-            ecolor=scheme.text,
+            color=COLOURS[name],
+            ecolor=matplotlib.rcParams["text.color"],
             error_kw={"elinewidth": 0.8},
             label=name,
         )
@@ -153,11 +125,10 @@ def _draw_accuracy(axes: Axes, scheme: Scheme) -> None:
     axes.set_yticks(range(0, 101, 25))
     _titles(
         axes,
-        scheme,
         "Inputs unlike those of training",
         "accuracy in %, mean ± deviation of 3 seeds,\nby task and split (higher is better)",
     )
-    _legend(axes, scheme, loc="upper left", ncols=4)
+    _legend(axes, loc="upper left", ncols=4)
 
 
 def _cell(rows: dict[str, list[str]], name: str, column: str) -> str:
@@ -165,7 +136,9 @@ def _cell(rows: dict[str, list[str]], name: str, column: str) -> str:
 
 
 if __name__ == "__main__":
+    sizes = dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8)
     matplotlib.rcParams.update({"svg.hashsalt": "megatape", "font.family": "DejaVu Sans"})
-    for scheme, suffix in ((LIGHT, ""), (DARK, "-dark")):
-        draw(scheme).savefig(FOLDER / f"results{suffix}.svg", metadata={"Date": None})
-        draw(scheme, narrow=True).savefig(FOLDER / f"results-narrow{suffix}.svg", metadata={"Date": None})
+    for scheme in (LIGHT, DARK):
+        with style(scheme), matplotlib.rc_context(sizes):
+            for narrow, path in ((False, FOLDER / "results.svg"), (True, FOLDER / "results-narrow.svg")):
+                draw(narrow).savefig(path if scheme is LIGHT else dark_version(path), metadata={"Date": None})

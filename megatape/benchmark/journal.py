@@ -1,12 +1,10 @@
 """results.jsonl of a benchmark: a JSON object a line, with the key of what was measured, written as soon as it is known."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 from megatape.errors import ExistingPath, MissingPath
-from megatape.run_folder import read_lines
+from megatape.json_lines import append_lines, read_lines
 
 RESULTS = "results.jsonl"
 
@@ -21,8 +19,9 @@ class Journal:
     def __init__(self, path: Path, results: dict[str, Result]) -> None:
         """results: of earlier, which are written first. Raises UserError if the file exists."""
         self.results: dict[str, Result] = {}
+        self._path = path
         try:
-            self._file = path.open("x", encoding="utf-8")
+            path.touch(exist_ok=False)
         except FileExistsError:
             raise ExistingPath(f"{path} exists: choose another `out`, or continue it by `done` {path}") from None
         for key, result in results.items():
@@ -31,12 +30,7 @@ class Journal:
     def add(self, key: str, result: Result) -> None:
         """Keep a result. The last one of a key counts."""
         self.results[key] = result
-        self._file.write(json.dumps({"key": key} | result) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
+        append_lines(self._path, [{"key": key} | result])
 
 
 def read_results(path: Path) -> dict[str, Result]:

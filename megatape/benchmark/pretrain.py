@@ -1,6 +1,5 @@
 """`megatape pretrain` as users start it, beside the bare step of the same model: what DeepSpeed, data and logging cost."""
 
-import json
 import os
 import shutil
 import statistics
@@ -27,7 +26,7 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 from megatape.units import format_bytes, format_milliseconds
 
 STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
@@ -65,7 +64,7 @@ class Trials:
             torch.cuda.empty_cache()  # the run is another process on the same GPU
         config = self._config(encoding, stage, compiled)
         self._train(config)
-        metrics = [json.loads(line) for line in read_metrics(RunFolder(Path(config.run.directory)).metrics).values()]
+        metrics = list(read_steps(RunFolder(Path(config.run.directory)).metrics))
         shutil.rmtree(config.run.directory)  # a checkpoint of gigabytes
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
         return {

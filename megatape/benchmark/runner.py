@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
@@ -34,7 +34,8 @@ def benchmark(
     results = out / RESULTS
     if done and results.exists() and done.samefile(results):
         done.rename(results.with_suffix(".earlier.jsonl"))
-    with interruptible(), closing(Journal(results, known)) as journal:
+    journal = Journal(results, known)
+    with interruptible():
         for part in parts:
             if measured(journal.results.get(part.name)):
                 yield f"{part.name}: measured before"

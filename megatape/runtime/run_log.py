@@ -1,16 +1,13 @@
 """What a run tells: lines on the main rank's terminal, and events.jsonl."""
 
-import errno
-import json
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from megatape.files import sync
+from megatape.json_lines import append_lines
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
@@ -45,7 +42,7 @@ class RunLog:
     def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
         self._folder, self._lease, self.is_main = folder, lease, topology.is_main
         self.step = 0
-        self._events: deque[bytes] = deque()  # lines that are not written yet
+        self._events: deque[dict[str, Any]] = deque()  # those that are not written yet
         self._warned: set[str] = set()
 
     def say(self, text: str) -> None:
@@ -61,7 +58,7 @@ class RunLog:
     def record(self, event: Event, detail: str = "") -> None:
         """Keep an event of the last step."""
         if self.is_main:
-            self._events.append(event_line(event, self.step, detail))
+            self._events.append(event_entry(event, self.step, detail))
             self.flush()
 
     def flush(self) -> None:
@@ -97,20 +94,10 @@ class RunLog:
 
     def _write_events(self) -> None:
         while self._events:
-            append_line(self._folder.events, self._events[0])
+            append_lines(self._folder.events, [self._events[0]], durable=False)
             self._events.popleft()
 
 
-def event_line(event: Event, step: int, detail: str) -> bytes:
-    """A line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
-    return json.dumps({"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}).encode() + b"\n"
-
-
-def append_line(path: Path, line: bytes) -> None:
-    """Add a line. Raises OSError if it is not written whole."""
-    with path.open("ab+", buffering=0) as file:
-        if file.tell():  # a line that a full disk truncated must not spoil this one
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else b"\n" + line
-        if file.write(line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
+    """The object of a line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
+    return {"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}

@@ -1,6 +1,5 @@
 """Commands of a study: they stop when the study is stopped, and keep its folder locked while one of them is alive."""
 
-import fcntl
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ from typing import IO
 
 from megatape.benchmark.children import child
 from megatape.errors import UserError, path_errors
+from megatape.files import locked
 
 LOG = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Stopped(Exception):
 class Children:
     """Runs commands for several threads."""
 
-    def __init__(self, lock: IO[str]) -> None:
+    def __init__(self, lock: IO[bytes]) -> None:
         self._lock = lock
         self._mutex = threading.Lock()
         self._groups: set[int] = set()
@@ -63,7 +63,7 @@ class Children:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
+def locked_study(folder: Path, wait: bool = False) -> Iterator[IO[bytes]]:
     """Create the folder if needed and lock it for this process and the children that inherit the lock file.
 
     Args:
@@ -73,16 +73,15 @@ def locked(folder: Path, wait: bool = False) -> Iterator[IO[str]]:
     Raises:
         UserError: Another process holds the lock, unless `wait`.
     """
-    with path_errors():
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w", encoding="utf-8")
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held = f"{folder} is in use by another study, or by runs it left behind: "
-            if not wait:
-                raise UserError(f"{held}wait for them, stop them, or choose another folder") from None
-            LOG.warning("%swaiting until they end", held)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
+    file = folder / "lock"
+    with ExitStack() as stack:
+        with path_errors():
+            try:
+                lock = stack.enter_context(locked(file, wait=False))
+            except BlockingIOError:
+                held = f"{folder} is in use by another study, or by runs it left behind: "
+                if not wait:
+                    raise UserError(f"{held}wait for them, stop them, or choose another folder") from None
+                LOG.warning("%swaiting until they end", held)
+                lock = stack.enter_context(locked(file))
+        yield lock

@@ -14,7 +14,7 @@ from megatape.config import load_config
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
-from megatape.study.children import locked
+from megatape.study.children import locked_study
 from megatape.study.comparison import report
 from megatape.study.measure import check_measurable, measure
 from megatape.study.outcome import Outcome
@@ -62,7 +62,7 @@ def compare(
     for run in runs:
         run.check(data.fingerprints)
 
-    with interruptible(), locked(out) as lock:
+    with interruptible(), locked_study(out) as lock:
         failures = yield from machine.finish(runs, out, lock)
         rows = [(variant.label, _outcomes(variant, seed_range, out)) for variant in variants]
         if rows := [row for row in rows if row[1]]:

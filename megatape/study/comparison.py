@@ -6,8 +6,9 @@ from statistics import fmean
 from megatape.model.accounting import count_parameters
 from megatape.study.outcome import Outcome
 from megatape.study.pictures import Line, draw_curves
-from megatape.study.report import describe_shape, describe_training, short, write_report
+from megatape.study.report import describe_shape, describe_training, write_report
 from megatape.tables import markdown
+from megatape.units import format_number
 
 Metrics = dict[str, float]
 Row = tuple[str, list[Outcome]]  # label of a variant, and one outcome per seed
@@ -28,14 +29,14 @@ def report(rows: list[Row], command: str, out: Path) -> str:
     }
     if any(differences.values()):
         lines += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
-    picture = draw_curves([_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes)
-    return write_report("comparison", lines, picture, out)
+    curves, axes = [_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes
+    return write_report("comparison", lines, lambda figure: draw_curves(figure, curves, axes), out)
 
 
 def _line(label: str, outcomes: list[Outcome]) -> Line:
     scaled = outcomes[0].scaling is not None
     losses = [] if scaled else [outcome.losses for outcome in outcomes]
-    return Line(label, losses, [outcome.curve for outcome in outcomes], "--" if scaled else "-")
+    return Line(label, losses, [outcome.curve for outcome in outcomes], "o" if scaled else "")
 
 
 def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
@@ -57,7 +58,7 @@ def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
 def _spread(values: list[float]) -> str:
     if not values:
         return ""
-    return f"{short(fmean(values))} ({short(min(values))} to {short(max(values))})"
+    return f"{format_number(fmean(values))} ({format_number(min(values))} to {format_number(max(values))})"
 
 
 def _minus(metrics: Metrics, reference: Metrics) -> Metrics:

@@ -1,6 +1,5 @@
 """Measures a model of `megatape study finetune`. Every entry of an outcome's `figures` is a column of the table."""
 
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from megatape.config import Config, load_config
 from megatape.data.training.splits import open_data
 from megatape.hf.loading import LoadedModel, load_trained
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 from megatape.study.base import load_untrained
 from megatape.study.measure import POINTS, hide_warnings, loss_curve, mean_loss
 from megatape.study.outcome import Outcome
@@ -32,7 +31,7 @@ def measure(folder: str, lengths: list[int]) -> Outcome:
     hide_warnings()
     run = RunFolder(Path(folder))
     config = load_config(run.config)
-    entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
+    entries = list(read_steps(run.metrics))
     with load_trained(run.checkpoint(config.training.steps)) as loaded:
         return _outcome(config, loaded, lengths, _training(config, entries), [entry["loss"] for entry in entries])
 

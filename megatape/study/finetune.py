@@ -18,7 +18,7 @@ from megatape.data.training.splits import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
 from megatape.study.base import Base, open_base
-from megatape.study.children import locked
+from megatape.study.children import locked_study
 from megatape.study.extension import measure, measure_base, tested_lengths
 from megatape.study.finetune_report import report
 from megatape.study.measure import check_exportable, check_text
@@ -68,7 +68,7 @@ def finetune(
     if any(out.glob("*/seed-*")):
         raise UserError(f"out {out} holds runs of megatape study compare: choose another folder")
 
-    with interruptible(), locked(out) as lock:
+    with interruptible(), locked_study(out) as lock:
         yield f"{base.source}, made for {base.length} tokens, to {length} tokens"
         imported = base.imported(out / "import", length)
         common = {"data.path": str(data), "training.steps": steps, "training.init_from": str(imported.absolute())}

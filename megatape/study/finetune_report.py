@@ -1,5 +1,6 @@
 """Table and plot of `megatape study finetune`, with the paper's figures beside them."""
 
+import math
 from pathlib import Path
 
 from megatape.model.accounting import count_trainable
@@ -7,8 +8,9 @@ from megatape.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.study.methods import BASE
 from megatape.study.outcome import Outcome
 from megatape.study.pictures import Line, draw_extension
-from megatape.study.report import describe_shape, describe_training, short, write_report
+from megatape.study.report import describe_shape, describe_training, write_report
 from megatape.tables import markdown
+from megatape.units import format_number
 
 Outcomes = dict[str, Outcome]  # by method
 
@@ -31,8 +33,8 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     for title, table in tables.items():
         if published := _published(list(outcomes), table):
             parts += [title, published]
-    lines = [Line(name, [each.losses], [each.curve], ".--" if name == BASE else ".-") for name, each in outcomes.items()]
-    return write_report("finetune", parts, draw_extension(lines, outcome.axes, original), out)
+    lines = [Line(name, [each.losses], [each.curve], "x" if name == BASE else ".") for name, each in outcomes.items()]
+    return write_report("finetune", parts, lambda figure: draw_extension(figure, lines, outcome.axes, original), out)
 
 
 def _table(outcomes: Outcomes) -> str:
@@ -40,7 +42,11 @@ def _table(outcomes: Outcomes) -> str:
     return markdown(
         ["method", "trained parameters", *columns],
         (
-            [f"`{name}`", f"{_trained(name, outcome):,}", *(_cell(outcome.figures.get(column)) for column in columns)]
+            [
+                f"`{name}`",
+                f"{_trained(name, outcome):,}",
+                *(format_number(outcome.figures.get(column, math.nan)) for column in columns),
+            ]
             for name, outcome in outcomes.items()
         ),
     )
@@ -49,10 +55,6 @@ def _table(outcomes: Outcomes) -> str:
 def _trained(name: str, outcome: Outcome) -> int:
     training = outcome.config.training
     return 0 if name == BASE else count_trainable(outcome.config.model, training.trainable, training.frozen)
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else short(value)
 
 
 def _published(names: list[str], table: dict[str, PaperTable]) -> str:

@@ -4,7 +4,6 @@ The data decides on the metrics: exact match for addition, perplexity by sequenc
 """
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from megatape.errors import UserError
 from megatape.hf.families import family_of
 from megatape.hf.loading import load_trained
 from megatape.hf.tokenizer import special_tokens
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 from megatape.study.outcome import Outcome
 from megatape.study.variants import with_scaling
 from megatape.tasks.addition import Addition
@@ -97,7 +96,7 @@ def measure(folder: str, scaling: str | None) -> Outcome:
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
-    entries = [json.loads(line) for line in read_metrics(run.metrics).values()]
+    entries = list(read_steps(run.metrics))
     figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
     if not scaling:  # the run's own validation loss is without scaling
         figures = {"validation loss": entries[-1]["validation_loss"]} | figures

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from megatape.errors import MissingPath, UserError
+from megatape.pictures import save
 from megatape.study.pictures import draw_panels
 from megatape.study.probe import dot_products, probabilities, run
 from megatape.study.subjects import Subject
@@ -18,7 +19,7 @@ MAX_COLUMNS = 6  # layers shown
 
 
 def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
-    """Write the plot as a PNG, and yield a description of it.
+    """Write the plot as PNG files for light and dark grounds, and yield a description of it.
 
     One row of dot products for each model that has position tensors, taken as they enter a layer; then one row for each
     model but the first, with its attention minus the first model's. All are means over sequences and over channels or
@@ -46,7 +47,7 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
             rows.append((f"attention:\n{label}\n- {first}", difference))
     if not rows:
         raise UserError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
-    draw_panels(rows, layers).savefig(out, dpi=120, bbox_inches="tight")
+    save(out, lambda figure: draw_panels(figure, rows, layers))
     yield "\n".join(subject.source for subject in subjects)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
 

@@ -1,17 +1,19 @@
 """Text and picture of a study, in its folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from megatape.config import Config
+from megatape.pictures import save
 
 
-def write_report(name: str, paragraphs: list[str], picture: Figure, out: Path) -> str:
-    """Write NAME.md and NAME.png into `out`; returns the text of the former, and where it is."""
+def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], object], out: Path) -> str:
+    """Write NAME.md and NAME.png, which `draw` draws, into `out`; returns the text of the former, and where it is."""
     text = "\n\n".join(paragraphs)
     (out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
-    picture.savefig(out / f"{name}.png", dpi=150)
+    save(out / f"{name}.png", draw)
     return f"{text}\n\nwrote {out / f'{name}.md'}, {out / f'{name}.png'}"
 
 
@@ -27,8 +29,3 @@ def describe_training(config: Config) -> str:
         f"{training.steps} steps of {training.global_batch_size} x {data.sequence_length} tokens of {data.path}, "
         f"{training.precision}"
     )
-
-
-def short(value: float) -> str:
-    """A number with about four digits."""
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"

@@ -137,7 +137,7 @@ class Machine:
         start = [*(shlex.split(self.launcher) if self.launcher else [sys.executable]), str(SCRIPT), "pretrain", *arguments()]
         return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
 
-    def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[str]) -> Generator[str, None, list[str]]:
+    def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
         """Train and measure the missing runs; yields progress messages and returns an error for each run that failed.
 
         lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they.

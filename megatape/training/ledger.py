@@ -1,6 +1,5 @@
 """Which samples a run has trained on: every step's, by the order that its data give, and as the run has recorded them."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from megatape.config import load_config
 from megatape.data.training.order import SampleOrder, samples_digest
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 
 
 def check_order(origin: Path, state: dict[str, Any], order: SampleOrder) -> None:
@@ -69,9 +68,10 @@ def prove(directory: Path) -> Iterator[str]:
     data = open_data(config).train
     corpora = {name: Consumed(corpus.num_samples) for name, corpus in data.corpora.items()}
     left_out: list[tuple[int, int, int, int, str]] = []  # steps and samples, first and last of each, and why
-    step = consumed = unrecorded = 0
-    for number, line in read_metrics(folder.metrics).items():
-        entry = json.loads(line)
+    step = unrecorded = 0
+    consumed: Any = 0  # samples until then, as the file says
+    for entry in read_steps(folder.metrics):
+        number = entry["step"]
         if number != step + 1:
             raise UserError(f"{folder.metrics}: step {number} follows step {step}: lines were lost")
         first, step, consumed = consumed, number, entry.get("samples")

@@ -20,7 +20,8 @@ from megatape.config import parse_config
 from megatape.data.training.loader import Loader
 from megatape.data.training.splits import open_data
 from megatape.errors import ExitStatus, NotSaved
-from megatape.run_folder import RunFolder, read_lines, read_metrics
+from megatape.json_lines import read_lines
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.lease import Lease, LeaseTimeouts, hold
 from megatape.runtime.topology import Topology
 from megatape.training import pretrain as pretrain_module

@@ -10,8 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
+from megatape.json_lines import read_lines
 from megatape.model.transformer import Transformer
-from megatape.run_folder import RunFolder, read_lines
+from megatape.run_folder import RunFolder
 from megatape.runtime.limits import WatchLimits
 from megatape.runtime.topology import Topology
 from megatape.training.pretrain import pretrain

@@ -8,8 +8,9 @@ from typing import Any
 
 from megatape.config import parse_config, save_config
 from megatape.config.run import LoggingConfig
+from megatape.json_lines import append_lines
 from megatape.run_folder import RunFolder
-from megatape.runtime.run_log import append_line, event_line
+from megatape.runtime.run_log import event_entry
 from megatape.tasks.engine.task import Measure
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
@@ -31,7 +32,7 @@ def make_run(
     directory.mkdir(parents=True)
     save_config(config, folder.config)
     context = make_context(config.model_copy(update={"logging": LoggingConfig(sinks=("jsonl",))}), folder)
-    append_line(folder.events, event_line("started", 0, "1 rank on cpu"))
+    append_lines(folder.events, [event_entry("started", 0, "1 rank on cpu")])
     with make_callbacks(context) as callbacks:
         for step in range(1, steps + 1):
             loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
@@ -42,7 +43,7 @@ def make_run(
             metrics = StepMetrics(step, loss, 1 + 1 / step, 1e-3, 256 * step, 8 * step, 0.1, 2**30, validation)
             callbacks.on_step(metrics)
             if validation:
-                append_line(folder.events, event_line("checkpoint", step, f"step-{step:08d}"))
+                append_lines(folder.events, [event_entry("checkpoint", step, f"step-{step:08d}")])
     return folder
 
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from megatape.study.children import locked
+from megatape.study.children import locked_study
 
 
 def test_a_command_says_that_it_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     entered = threading.Event()
 
     def enter() -> None:
-        with locked(tmp_path, wait=True):
+        with locked_study(tmp_path, wait=True):
             entered.set()
 
-    with locked(tmp_path):
-        with pytest.raises(ValueError, match="is in use by another study, .*choose another folder"), locked(tmp_path):
+    with locked_study(tmp_path):
+        with pytest.raises(ValueError, match="is in use by another study, .*choose another folder"), locked_study(tmp_path):
             pass
         threading.Thread(target=enter, daemon=True).start()
         assert not entered.wait(0.2)

@@ -37,12 +37,12 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
     spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
     assert spreads == [
-        ["`rope`", "2", "3.500 (3.000 to 4.000)", "12.00 (10.00 to 14.00)"],
-        ["`tape`", "3", "2.400 (1.000 to 3.700)", "7.333 (1.000 to 12.00)"],
-        ["`tape+yarn`", "1", "", "8.000 (8.000 to 8.000)"],
+        ["`rope`", "2", "3.5 (3 to 4)", "12 (10 to 14)"],
+        ["`tape`", "3", "2.4 (1 to 3.7)", "7.333 (1 to 12)"],
+        ["`tape+yarn`", "1", "", "8 (8 to 8)"],
         # Differences are of equal seeds only.
-        ["`tape`", "2", "-0.400 (-0.500 to -0.300)", "-1.500 (-2.000 to -1.000)"],
-        ["`tape+yarn`", "1", "", "-2.000 (-2.000 to -2.000)"],
+        ["`tape`", "2", "-0.4 (-0.5 to -0.3)", "-1.5 (-2 to -1)"],
+        ["`tape+yarn`", "1", "", "-2 (-2 to -2)"],
     ]
     pixels = matplotlib.image.imread(tmp_path / "comparison.png")
     assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05

@@ -1,6 +1,7 @@
 """Pictures of given numbers."""
 
 import torch
+from matplotlib.figure import Figure
 
 from megatape.study.pictures import draw_panels
 
@@ -8,7 +9,8 @@ from megatape.study.pictures import draw_panels
 def test_panels_show_their_images_under_their_layers() -> None:
     """Each row has one symmetric color scale, from its own values."""
     images = {label: [torch.full((4, 4), scale * layer) for layer in (1, -2)] for label, scale in (("a", 1.0), ("b", 10.0))}
-    figure = draw_panels(list(images.items()), [1, 8])
+    figure = Figure()
+    draw_panels(figure, list(images.items()), [1, 8])
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in panels] == ["layer 1", "layer 8", "", ""]
     assert [axes.get_ylabel() for axes in panels] == ["a", "", "b", ""]

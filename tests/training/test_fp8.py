@@ -1,6 +1,5 @@
 """Runs with FP8 products: they learn as runs without do; and what is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from megatape.config import parse_config
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 from megatape.runtime.topology import Topology
 from megatape.training.fp8 import working_product
 from tests.helpers import bounds
@@ -33,10 +32,7 @@ def test_learns_as_without(fp8_config: dict[str, Any], tmp_path: Path) -> None:
         "tests.helpers.training_cases:train_cases", 1, {"config": fp8_config, "cases": cases}, tmp_path / "workers"
     )
     assert not any("error" in case for case in started), started
-    without, ours = (
-        [json.loads(line) for line in read_metrics(RunFolder(tmp_path / "run" / str(case["name"])).metrics).values()]
-        for case in cases
-    )
+    without, ours = (list(read_steps(RunFolder(tmp_path / "run" / str(case["name"])).metrics)) for case in cases)
     losses, expected = ([entry["loss"] for entry in run] for run in (ours, without))
     bounds.assert_close(losses, expected, bounds.FP8_LOSSES)
     bounds.assert_close([ours[0]["grad_norm"]], [without[0]["grad_norm"]], bounds.FP8_NORM)

@@ -1,6 +1,5 @@
 """Copies of shards on a node's own disk, so that each node, not each rank, reads the shared file system or the remote one."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from megatape.data.io.remote import copy_file
 from megatape.data.shards.index import Index, Shard
 from megatape.errors import PathError
+from megatape.files import locked
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,6 @@ class ShardCache:
             raise PathError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
         finally:
             partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold the lock in the file `path`. wait: block until acquired; otherwise raise BlockingIOError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
 
 
 def _complete(copy: Path, shard: Shard) -> bool:

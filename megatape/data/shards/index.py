@@ -19,7 +19,7 @@ from megatape.files import as_type, is_file_name, read_json, write_atomically
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
 VERSION = 1
-ADOPTED_VERSION = 2  # of data whose tokenizer has companions
+COMPANIONS_VERSION = 2  # of data whose tokenizer has companions
 ANSWERS_VERSION = 3  # of prompts and answers
 MAX_INDEX_BYTES = 2**30  # about four million members, 2e12 tokens
 SPLITS = ("train", "validation")
@@ -61,7 +61,7 @@ class Split:
 class TokenizerEntry:
     """The tokenizer in the data directory: the file that decides all ids, and what readers need to know about it.
 
-    bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an adopted tokenizer.
+    bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an imported tokenizer.
     """
 
     file: str
@@ -222,7 +222,7 @@ def file_sha256(path: Path) -> str:
 
 def save_index(index: Index, directory: Path) -> None:
     """Writes `index.json` into `directory`."""
-    version = ANSWERS_VERSION if index.answers else ADOPTED_VERSION if index.tokenizer.companions else VERSION
+    version = ANSWERS_VERSION if index.answers else COMPANIONS_VERSION if index.tokenizer.companions else VERSION
     content = {"format": FORMAT, "version": version, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
@@ -246,7 +246,7 @@ def load_index(directory: Path) -> Index:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
-    known = [(FORMAT, version) for version in (VERSION, ADOPTED_VERSION, ANSWERS_VERSION)]
+    known = [(FORMAT, version) for version in (VERSION, COMPANIONS_VERSION, ANSWERS_VERSION)]
     if found not in known:
         raise UserError(
             f"{path}: format and version are {found}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare the "

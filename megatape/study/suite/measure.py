@@ -4,7 +4,6 @@ Greedy decoding gives an answer exactly if each of its tokens is the likeliest o
 pass over the whole sample scores it, and nothing is generated.
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.run_folder import RunFolder, read_metrics
+from megatape.run_folder import RunFolder, read_steps
 from megatape.study.suite.records import Record
 from megatape.study.suite.scores import Scores
 from megatape.study.suite.scoring import Score, answer_places, score_answers
@@ -41,7 +40,7 @@ def measure(directory: str, splits: list[str], count: int) -> Scores:
     for split in splits:
         found = inapplicable(task, split, row) or score_split(model, task, split, count, seed)
         records.append(Record.of(found, task=task.name, split=split, row=row, kind="encoding", seed=seed, learning_rate=rate))
-    steps = [json.loads(line) for line in read_metrics(folder.metrics).values()]
+    steps = list(read_steps(folder.metrics))
     seconds = sum(step["seconds"] for step in steps) + time.monotonic() - began
     loss = steps[-1]["validation_loss"]
     return Scores(config, checkpoint.state["fingerprints"], task.definition, loss, seconds, records)

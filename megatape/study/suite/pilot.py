@@ -18,7 +18,7 @@ from megatape.config import ModelConfig
 from megatape.data.synthetic.task import TRAIN, SyntheticTask
 from megatape.errors import UserError
 from megatape.files import as_type, read_json, write_atomically
-from megatape.study.children import locked
+from megatape.study.children import locked_study
 from megatape.study.runs import threads_of_run
 from megatape.study.suite.budget import Costs, describe, fit
 from megatape.study.suite.measure import BATCH_TOKENS
@@ -38,7 +38,7 @@ def propose(asked: Plan, out: Path, minutes: float, jobs: int) -> tuple[Plan, st
     Raises:
         UserError: Not even the core fits.
     """
-    with interruptible(), locked(out):
+    with interruptible(), locked_study(out):
         costs = expected_costs(asked, out, jobs)
         plan = fit(asked, costs, minutes, jobs)
         plan.write(out / PLAN)

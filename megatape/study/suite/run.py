@@ -19,7 +19,7 @@ from typing import IO
 from megatape.benchmark.children import interruptible
 from megatape.data.training.splits import open_data
 from megatape.errors import UserError
-from megatape.study.children import locked
+from megatape.study.children import locked_study
 from megatape.study.runs import Machine, Run, check_all
 from megatape.study.suite.cell import Cell, TaskFolder
 from megatape.study.suite.plan import Plan
@@ -65,7 +65,7 @@ def suite(
         raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
     place = out if only is None else Cell(TaskFolder(out, plan.pairs[only][0]), plan.pairs[only][1], plan.rates).directory
 
-    with interruptible(), locked(place) as lock:
+    with interruptible(), locked_study(place) as lock:
         folders = {task: TaskFolder(out, task) for task in plan.tasks}
         cells = [Cell(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
         results = partial(_write_results, cells, plan, out, command, write_page, locked_already=only is None)
@@ -79,7 +79,7 @@ def suite(
 
 
 def _finish(
-    cells: list[Cell], plan: Plan, machine: Machine, out: Path, lock: IO[str]
+    cells: list[Cell], plan: Plan, machine: Machine, out: Path, lock: IO[bytes]
 ) -> Generator[str, None, tuple[list[Run[Scores]], list[str]]]:
     """Train and score what is missing of the cells. Returns all runs, and an error for each that failed."""
     for folder in dict.fromkeys(cell.folder for cell in cells):
@@ -106,7 +106,7 @@ def _write_results(
     locked_already: bool,
 ) -> str:
     """Write what there is of all cells, one machine at a time; returns the tables."""
-    with nullcontext() if locked_already else locked(out, wait=True):
+    with nullcontext() if locked_already else locked_study(out, wait=True):
         scored = {cell: cell.scored(plan.range) for cell in cells}
         records = [record for found in scored.values() for scores in found.values() for record in scores.records]
         folders = dict.fromkeys(cell.folder for cell in cells)

@@ -10,7 +10,7 @@ import pytest
 
 from megatape.report.suite_page import write_page
 from megatape.run_folder import RunFolder
-from megatape.study.children import Children, locked
+from megatape.study.children import Children, locked_study
 from megatape.study.runs import RunsFailed
 from megatape.study.suite.baselines import BASELINES
 from megatape.study.suite.failures import failures
@@ -92,7 +92,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "1 runs, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
     assert {record.row for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"} == {"tape"}
-    with locked(tmp_path / "capitals" / "tape"):  # another part does not wait for it
+    with locked_study(tmp_path / "capitals" / "tape"):  # another part does not wait for it
         assert "not run yet" not in run(tmp_path, 1, [1e-3], only=0)
         with pytest.raises(ValueError, match="is in use by another study"):
             run(tmp_path, 1, [1e-3], only=1)

@@ -16,9 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from megatape.config import parse_config
 from megatape.errors import LeaseLost, TrainingDiverged
+from megatape.json_lines import read_lines
 from megatape.model.accounting import count_parameters
 from megatape.plan.report import report
-from megatape.run_folder import RunFolder, read_lines, read_metrics
+from megatape.run_folder import RunFolder, read_metrics
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
 from megatape.training.evaluation import Validation
