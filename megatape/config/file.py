@@ -13,7 +13,7 @@ from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, path_errors
-from megatape.files import parse_json, read_json, write_atomically
+from megatape.files import describe_fault, parse_json, read_json, write_atomically
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
 UNSUPPORTED = {
@@ -118,11 +118,7 @@ def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
         close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
-    if fault["type"] == "missing":
-        return f"{path}: missing; it has no default"
-    message = fault["msg"].removeprefix("Value error, ")
-    value = "" if isinstance(fault["input"], dict) else f" is {json.dumps(fault['input'], default=str)}:"
-    return f"{path}{value} {message}" if path else message
+    return describe_fault(fault, path)
 
 
 def _fields(location: tuple[Any, ...], section: type[BaseModel], raw: Any) -> list[str]:

@@ -17,14 +17,14 @@ from tests.helpers.command_options import Options
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--max-documents 0", "--max-documents: Input should be greater than or equal to 1; it is '0'"),
-        ("--steps 2147483648", "--steps: Input should be less than or equal to 2147483647; it is '2147483648'"),
-        ("--steps few", "--steps: Input should be a valid integer, unable to parse string as an integer; it is 'few'"),
-        ("--share nan", "--share: Input should be a finite number; it is 'nan'"),
-        ("--share half", "--share: Input should be a valid number, unable to parse string as a number; it is 'half'"),
-        ("--lengths 1,0", "--lengths: Input should be greater than or equal to 1; it is '0'"),
-        ("--mode medium", "--mode: Input should be 'fast' or 'slow'; it is 'medium'"),
-        ("--dry-run 0", "--dry-run: Input should be greater than or equal to 1; it is '0'"),
+        ("--max-documents 0", "--max-documents: must be at least 1, got 0"),
+        ("--steps 2147483648", "--steps: must be at most 2147483647, got 2147483648"),
+        ("--steps few", "--steps: expected an integer, got 'few'"),
+        ("--share nan", "--share: must be finite, got nan"),
+        ("--share half", "--share: expected a number, got 'half'"),
+        ("--lengths 1,0", "--lengths: must be at least 1, got 0"),
+        ("--mode medium", "--mode: expected 'fast' or 'slow', got 'medium'"),
+        ("--dry-run 0", "--dry-run: must be at least 1, got 0"),
     ],
 )
 def test_values_are_checked_by_their_types(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "study precision": (["--layers", "0"], "--layers: Input should be greater than or equal to 1; it is '0'"),
+    "study precision": (["--layers", "0"], "--layers: must be at least 1, got 0"),
     "study loss": None,
     "study loader": (["--data", "nowhere"], "nowhere is not a data directory"),
     "study memory": None,
