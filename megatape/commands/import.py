@@ -11,7 +11,7 @@ class Options(CommandOptions):
 
     folder: Path = option("model of transformers: config.json and safetensors files", positional=True, metavar="FOLDER")
     out: Path = option("folder to write; must not exist. The weights stay where they are", positional=True, metavar="OUT")
-    encoding: EncodingName = option("encoding to train it with", "rope", metavar="E")
+    encoding: EncodingName = option("encoding to train it with", "rope")
     length: Count | None = option("tokens per sample (default: the model's context, at most 4096)", None, metavar="N")
 
 

@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from megatape.commands.execute import run_command
-from megatape.commands.parser import add_options
+from megatape.commands.execute import fail, run_command
+from megatape.commands.parser import Parser, add_options
+from megatape.errors import UserError
 from megatape.runtime.logs import show_lines
 
 # The module of a command has its name: `study loss` is megatape/commands/study/loss.py. It defines the class
@@ -44,6 +46,7 @@ COMMANDS = {
     "benchmark": "measure a machine",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
+    "completion": "print a script by which a shell completes commands and options",
     "study": "run the paper's studies and this system's benchmarks",
     "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "study shift": "measure how added tokens and shifted position ids change attention",
@@ -65,28 +68,46 @@ COMMANDS = {
 ALIASES = {"ledger": ["audit"]}
 
 
-def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def parser(words: Sequence[str] | None = None) -> Parser:
     """Argument parser of all commands. The namespace that it returns has `run`, the function of the command.
 
     Args:
         words: what it will parse. Only commands that are named there get their options, since each takes an import. By default
             all commands get them.
     """
-    root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
-    groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
+    root = Parser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
+    root.options.append(root.add_argument("--version", action=ShowVersion, nargs=0, help="show version and commit, and exit"))
+    groups = {"": root.add_commands()}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         names = [word, *ALIASES.get(name, ())]
         command = groups[group].add_parser(word, aliases=names[1:], help=description, description=sentence(description))
         if any(other.startswith(f"{name} ") for other in COMMANDS):
-            groups[name] = command.add_subparsers(metavar="COMMAND", required=True)
+            groups[name] = command.add_commands()
             continue
         if words is not None and not {*names} & {*words}:
             continue
         module = import_module(f"megatape.commands.{name.replace(' ', '.')}")
+        command.epilog = f"example:\n  {example(name, module.__doc__)}"
         add_options(command, module.Options)
         command.set_defaults(run=partial(run_command, module.Options, module.run))
     return root
+
+
+class ShowVersion(argparse.Action):
+    """Prints the version, whose modules other commands need not import."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from megatape.runtime.software import package_version
+
+        print(f"megatape {package_version()}")
+        parser.exit()
+
+
+def example(name: str, docstring: str | None) -> str:
+    """The command line in the first line of a command's module, by default the command's name alone."""
+    found = re.search(r"`(.*)`", docstring or "")
+    return found[1] if found else f"megatape {name}"
 
 
 def sentence(description: str) -> str:
@@ -95,11 +116,14 @@ def sentence(description: str) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
+    """Run a command, by default that of sys.argv. Returns the exit status."""
     words = sys.argv[1:] if words is None else words
     words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
-    args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+    try:
+        args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+    except UserError as error:
+        return fail(str(error), error.status)
     show_lines(getattr(args, "verbose", False))
     status: int = args.run(args)
     return status

@@ -1,6 +1,5 @@
 """Reads and writes configuration files, and explains what is wrong with one."""
 
-import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from megatape import imports
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
-from megatape.errors import ConfigError, MissingPath, path_errors
+from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
 from megatape.files import describe_fault, parse_json, read_json, write_atomically
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
@@ -115,8 +114,7 @@ def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
         if reason := UNSUPPORTED.get(str(fault["loc"][-1])):
             return f"{path}: not supported: {reason}"
         allowed = _fields(fault["loc"][:-1], section, raw)
-        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(str(fault["loc"][-1]), allowed)
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
     return describe_fault(fault, path)
 

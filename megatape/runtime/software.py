@@ -2,12 +2,24 @@
 
 import hashlib
 import platform
+import subprocess
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import megatape
 
 PACKAGE = Path(megatape.__file__).parent
+
+
+def package_version() -> str:
+    """The version of this package, with the commit where it is a checkout."""
+    text = version("megatape")
+    git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
+    if (PACKAGE.parent / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            text += f" (commit {subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()})"
+    return text
 
 
 def source_hash() -> str:

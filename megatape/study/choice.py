@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from megatape.config import ModelConfig
-from megatape.errors import UserError
+from megatape.errors import UserError, did_you_mean
 from megatape.registry import ENCODINGS
 
 
@@ -19,7 +19,9 @@ def parse_encodings(text: str) -> list[str]:
 def known_encoding(name: str) -> str:
     """Returns `name`. Raises UserError that lists all encodings if it is not one of them."""
     if name not in ENCODINGS:
-        raise UserError(f"encodings: {name!r} is not an encoding: choose from {', '.join(ENCODINGS)}")
+        raise UserError(
+            f"encodings: {name!r} is not an encoding: {did_you_mean(name, ENCODINGS)}choose from {', '.join(ENCODINGS)}"
+        )
     return name
 
 

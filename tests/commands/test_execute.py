@@ -8,7 +8,7 @@ import pytest
 
 from megatape.commands import execute, generate
 from megatape.commands.execute import name_flags, run_command
-from megatape.commands.parser import add_options
+from megatape.commands.parser import Parser, add_options
 from megatape.errors import MissingPath, UserError, path_error
 from tests.conftest import Command
 from tests.helpers.command_options import Options
@@ -28,7 +28,7 @@ from tests.helpers.command_options import Options
     ],
 )
 def test_values_are_checked_by_their_types(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Options)
     assert run_command(Options, lambda options: 0, parser.parse_args(["a", *words.split()])) == 2
     assert capsys.readouterr().err == f"error: {message}\n"

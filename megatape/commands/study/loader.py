@@ -1,4 +1,4 @@
-"""megatape study loader --data data/c4: how fast training samples are read."""
+"""megatape study loader: `megatape study loader --data data/c4`."""
 
 from pathlib import Path
 
