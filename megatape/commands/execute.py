@@ -23,6 +23,7 @@ from megatape.imports import import_given
 from megatape.options import CommandOptions, Options, read_options
 from megatape.runtime.launchers import launcher_of_environment
 from megatape.runtime.logs import RED, RESET, has_colour
+from megatape.runtime.software import install_command
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def run_command(kind: type[Options], run: Callable[[Options], int], args: argpar
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        return fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
+        return fail(f"{error}: install it by: {install_command(EXTRAS[error.name])}", 2)
     except ChildProcessError as error:
         return fail(str(error), 1)
     except UserError as error:

@@ -27,5 +27,6 @@ def run(options: Options) -> int:
     print(f"wrote {options.out}, which refers to the weights in {record.source}; now, for example:")
     if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):
         print(f"  megatape prepare corpus --source text --input TEXTS --output DATA --tokenizer {options.folder}")
-    print(f"  deepspeed launch/pretrain.py --config {options.out}/config.json --set data.path=DATA --set training.steps=1000")
+    train = f"deepspeed --module megatape pretrain --config {options.out}/config.json"
+    print(f"  {train} --set data.path=DATA --set training.steps=1000")
     return 0

@@ -46,6 +46,8 @@ COMMANDS = {
     "benchmark": "measure a machine",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
+    "init": "write a configuration of this project, to begin with",
+    "constraints": "print the versions of packages with which this version was tested",
     "completion": "print a script by which a shell completes commands and options",
     "study": "run the paper's studies and this system's benchmarks",
     "study efficiency": "measure parameters, FLOPs, memory and time of the encodings",

@@ -36,7 +36,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingPath(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
+        raise MissingPath(f"no configuration at {path}: give a JSON file, such as one that `megatape init tape_tiny` writes")
     try:
         raw = read_json(path, _without_duplicates)
     except json.JSONDecodeError as error:

@@ -63,8 +63,8 @@ def test_messages_show_flags(message: str, shown: str, capsys: pytest.CaptureFix
         (ChildProcessError("a run"), 1, "error: a run\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("nothing lost"), 130, "interrupted; nothing lost\n"),
-        (ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"), 2, "-e .[plots]\n"),
-        (ModuleNotFoundError("No module named 'rouge_score'", name="rouge_score"), 2, "-e .[rouge]\n"),
+        (ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"), 2, '-e ".[plots]"\n'),
+        (ModuleNotFoundError("No module named 'rouge_score'", name="rouge_score"), 2, '-e ".[rouge]"\n'),
     ],
 )
 def test_statuses(error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

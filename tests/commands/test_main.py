@@ -52,6 +52,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
+    "init": (["tape_tny"], "no configuration tape_tny: did you mean tape_tiny? choose one of finetune/"),
+    "constraints": (["--unknown"], "--unknown is not an option"),
     "completion": (["csh"], "shell: expected 'bash', 'zsh' or 'fish', got 'csh'"),
     "study efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
@@ -98,7 +100,7 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
     ("words", "message"),
     [
         ("pretrian", "pretrian is not a command: did you mean pretrain? choose one of pretrain, plan, "),
-        ("data repot a", "repot is not a command: did you mean report? choose one of report, "),
+        ("data wherre a", "wherre is not a command: did you mean where? choose one of report, "),
         ("--verson", "--verson is not an option: did you mean --version? see `megatape --help`"),
         ("plan --confg=a", "--confg is not an option: did you mean --config? see `megatape plan --help`"),
         ("generate a", "one of the arguments --prompt --prompts --interactive is required: see `megatape generate --help`"),

@@ -269,4 +269,4 @@ def test_without_lm_eval(models: dict[str, Any], command: Command, tmp_path: Pat
     lm_eval._manager.cache_clear()
     words = ("evaluate", "lm-eval", models["llama3"][0].name, "--tasks", "words", "--output", tmp_path / "out")
     status, _, errors = command(*words)
-    assert status == 2 and "pip install -c constraints.txt -e .[lm-eval]" in errors
+    assert status == 2 and 'pip install -c constraints.txt -e ".[lm-eval]"' in errors
