@@ -131,7 +131,7 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
         The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
     """
     value, kind = fault["input"], fault["type"]
-    container = {dict: "an object", list: "a list", tuple: "a list"}.get(type(value))
+    container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
     plain = container or (value if isinstance(value, str) else json.dumps(value, default=str))[:80]
     shown = repr(plain) if isinstance(value, str) else plain
     if words := FAULT_WORDS.get(kind) or FAULT_WORDS.get(kind.partition("_")[0]):

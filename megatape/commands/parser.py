@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Never, get_origin
 
@@ -33,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         self.commands = self.add_subparsers(metavar="COMMAND", required=True)
         return self.commands
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, which calls it for every command in turn; here each of them refuses the words that it does not know."""
         self._words = [*(sys.argv[1:] if args is None else args)]
         found, rest = super().parse_known_args(self._words, namespace)

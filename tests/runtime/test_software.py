@@ -21,7 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md", "constraints.txt", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", built]
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
     return built / "megatape"
 
