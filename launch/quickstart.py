@@ -1,6 +1,6 @@
 """From a fresh clone to a trained, exported, generating model; needs only Python 3.11+ and a package index.
 
-    python3 launch/quickstart.py            install, prepare data, train on two processes, export, generate
+    python3 launch/quickstart.py            install, prepare data, train on two processes, export, show what was learned
     python3 launch/quickstart.py test       install, run the tests
 
 Everything goes to .venv/ and runs/. Run it again to continue where it stopped.
@@ -10,6 +10,7 @@ from __future__ import annotations  # lets an older Python get as far as the mes
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -22,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 CONFIG = "configs/tape_tiny.json"
-PROMPT = "def read_file("
 DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")  # accelerators, hostfiles, process ids
+ALL = re.compile("")  # lines
 
 
 def main() -> int:
@@ -82,20 +83,35 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
         print("== corpus, tokenizer, shards", flush=True)
         source = ["--source", "c4", "--input", c4] if c4 else ["--source", "python"]
         run("megatape", "prepare", "corpus", *source, "--output", data, "--validation-share", "0.05")
-    run("megatape", "data", "report", data)
+    summarize_data(data)
     print("== training with DeepSpeed ZeRO-3 in two processes", flush=True)
     changes = [f"data.path={data}", f"run.directory={directory}"] + ([f"training.steps={steps}"] if steps else [])
     options = [part for change in changes for part in ("--set", change)]
     options += ["--verbose"] if verbose else []
     train = ("deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", CONFIG, "--resume", "auto", *options)
     run(*train, hidden=None if verbose else DEEPSPEED_LOG)
-    print("== export and sample", flush=True)
+    print("== export and report", flush=True)
     newest = max((ROOT / directory / "checkpoints").glob("step-????????"))
     exported = f"{directory}/hf-{newest.name}"
     if not (ROOT / exported).exists():
         run("megatape", "export", str(newest.relative_to(ROOT)), exported)
-    run("megatape", "generate", exported, "--prompt", "The" if c4 else PROMPT)
-    print(f"== done in {time.monotonic() - started:.0f} s; try: tensorboard --logdir {directory}/tensorboard", flush=True)
+    report = f"{directory}/report-{newest.name}"
+    if not (ROOT / report).exists():
+        run("megatape", "report", directory, "--output", report, hidden=ALL)
+    print("== result", flush=True)
+    run("python", "launch/learned.py", directory, data, exported)
+    print(f"== done in {time.monotonic() - started:.0f} s; open {report}/index.html in a browser")
+    print(f"   next: .venv/bin/megatape generate {exported} --interactive", flush=True)
+
+
+def summarize_data(data: str) -> None:
+    """Print a line about prepared data; a page has the rest."""
+    report = f"{data}-report"
+    if not (ROOT / report).exists():
+        run("megatape", "data", "report", data, "--output", report, hidden=ALL)
+    splits = json.loads((ROOT / data / "index.json").read_text())["splits"]
+    sizes = (f"{split['documents']:,} documents, {split['tokens']:,} tokens ({name})" for name, split in splits.items())
+    print(f"{data}: {'; '.join(sizes)}; lengths and samples: {report}/index.html", flush=True)
 
 
 def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) -> None:

@@ -1,7 +1,8 @@
 """Errors that a user meets in one line, and the status that a command exits with."""
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -109,6 +110,12 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
     found = kinds.get(type(error), PathError)(str(error) if text is None else text)
     found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
     return found
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A question about the nearest of some names, such as "did you mean tape? "; empty if none is near."""
+    close = difflib.get_close_matches(name, [*names], n=1)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 def check_line(text: str) -> str:

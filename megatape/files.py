@@ -33,6 +33,32 @@ MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's pa
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
+# Words for the errors of pydantic's types, by the error's type or the beginning of it. In braces: what the error knows, and
+# the value, plain or quoted as text.
+FAULT_WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "unknown field",
+    "unexpected_keyword_argument": "unknown field",  # of a dataclass
+    "greater_than": "must be greater than {gt}, got {plain}",
+    "greater_than_equal": "must be at least {ge}, got {plain}",
+    "less_than": "must be less than {lt}, got {plain}",
+    "less_than_equal": "must be at most {le}, got {plain}",
+    "finite_number": "must be finite, got {plain}",
+    "string_too_short": "must have at least {min_length} characters, got {shown}",
+    "too_short": "must have at least {min_length} values, got {actual_length}",
+    "string_pattern_mismatch": "must match {pattern}, got {shown}",
+    "int": "expected an integer, got {shown}",
+    "float": "expected a number, got {shown}",
+    "bool": "expected true or false, got {shown}",
+    "string_type": "expected a string, got {shown}",
+    "list": "expected a list, got {shown}",
+    "tuple": "expected a list, got {shown}",
+    "dict": "expected an object, got {shown}",
+    "model": "expected an object, got {shown}",
+    "dataclass": "expected an object, got {shown}",
+    "literal": "expected {expected}, got {shown}",
+}
+
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
@@ -110,14 +136,28 @@ def _adapter(kind: Any) -> Any:
 
 def first_fault(error: Any) -> str:
     """The first fault of a pydantic.ValidationError: its field, what is wrong, and a short value."""
-    fault = error.errors(include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {describe_fault(fault)}".removeprefix(": ")
+    fault = error.errors(include_url=False)[0]
+    return describe_fault(fault, ".".join(map(str, fault["loc"])))
 
 
-def describe_fault(fault: Mapping[str, Any]) -> str:
-    """One of the faults of a pydantic.ValidationError, without its field."""
-    found = "" if isinstance(fault["input"], dict | list) else f"; it is {str(fault['input'])[:80]!r}"
-    return f"{fault['msg'].removeprefix('Value error, ')}{found}"
+def describe_fault(fault: Mapping[str, Any], field: str) -> str:
+    """One of the faults of a pydantic.ValidationError in one line, such as "steps: must be at least 1, got 0".
+
+    Args:
+        fault: An entry of `ValidationError.errors()`.
+        field: Name of the field, empty for the whole value.
+
+    Returns:
+        The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
+    """
+    value, kind = fault["input"], fault["type"]
+    container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
+    plain = container or (value if isinstance(value, str) else json.dumps(value, default=str))[:80]
+    shown = repr(plain) if isinstance(value, str) else plain
+    if words := FAULT_WORDS.get(kind) or FAULT_WORDS.get(kind.partition("_")[0]):
+        return f"{field}: {words.format(**fault.get('ctx', {}), plain=plain, shown=shown)}".removeprefix(": ")
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{field} {message}" if field and container else f"{field} is {shown}: {message}" if field else message
 
 
 @contextmanager

@@ -94,4 +94,4 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
         return kind.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UserError(f"{fault['loc'][0]}: {describe_fault(fault)}") from None
+        raise UserError(describe_fault(fault, str(fault["loc"][0]))) from None

@@ -4,6 +4,7 @@ What a backend does not support is known beforehand (Backend.unsupported_reason)
 compiler, tiles that need more shared memory than the GPU has, or wrong results show here.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +15,8 @@ from megatape.attention.backend import Need, Sizes
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
+
+LOG = logging.getLogger(__name__)
 
 REFERENCE = "blocked"  # plain PyTorch, in float32
 WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 makes
@@ -29,7 +32,8 @@ def mismatch(actual: Callable[[], list[Tensor]], reference: Callable[[], list[Te
     try:
         pairs = zip(actual(), reference(), strict=True)
         worst = float(torch.stack([(a.float() - b.float()).norm() / b.float().norm() for a, b in pairs]).max())
-    except Exception as error:  # noqa: BLE001 (whatever a kernel, its compiler or its driver raises)
+    except Exception as error:  # whatever a kernel, its compiler or its driver raises
+        LOG.debug("raised when a backend was tried:", exc_info=True)
         return f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return "" if worst <= WORST else f"its results are off by {worst:.0%}"
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, create_model
 
 from megatape.commands.execute import run_command
 from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
-from megatape.commands.parser import add_options
+from megatape.commands.parser import Parser, add_options
 from megatape.errors import UserError
 from megatape.options import Count, Listed, option
 from megatape.registry import TASKS
@@ -70,7 +70,7 @@ def run(options: Options) -> int:
 def parse_rest(options: Options) -> tuple[type[EvaluationOptions], argparse.Namespace]:
     """The type of the options that follow the tasks, and the parsed arguments."""
     kind = options_of(options.tasks)
-    parser = argparse.ArgumentParser(prog=f"megatape evaluate {','.join(options.tasks)}")
+    parser = Parser(prog=f"megatape evaluate {','.join(options.tasks)}")
     add_options(parser, kind)
     return kind, parser.parse_args(options.rest)
 

@@ -22,6 +22,8 @@ from megatape.errors import UserError
 from megatape.imports import import_given
 from megatape.options import CommandOptions, Options, read_options
 from megatape.runtime.launchers import launcher_of_environment
+from megatape.runtime.logs import RED, RESET, has_colour
+from megatape.runtime.software import install_command
 
 LOG = logging.getLogger(__name__)
 
@@ -64,14 +66,14 @@ def run_command(kind: type[Options], run: Callable[[Options], int], args: argpar
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        return _fail(f"{error}: install it by: pip install -c constraints.txt -e .[{EXTRAS[error.name]}]", 2)
+        return fail(f"{error}: install it by: {install_command(EXTRAS[error.name])}", 2)
     except ChildProcessError as error:
-        return _fail(str(error), 1)
+        return fail(str(error), 1)
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
         too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
         remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
-        return _fail(name_flags(kind, str(error)) + remedy, error.status)
+        return fail(name_flags(kind, str(error)) + remedy, error.status)
 
 
 def name_flags(kind: type[CommandOptions], message: str) -> str:
@@ -90,9 +92,11 @@ def name_flags(kind: type[CommandOptions], message: str) -> str:
     return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag, message)
 
 
-def _fail(text: str, status: int) -> int:
+def fail(text: str, status: int) -> int:
+    """Print an error, on the first rank of a host before the others. Returns the status."""
     launcher = launcher_of_environment()
     if launcher and os.environ.get(launcher.local_rank, "0") != "0":
         time.sleep(FIRST_RANK)
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    label = f"{RED}error:{RESET}" if has_colour(sys.stderr) else "error:"
+    print(f"{label} {text}", file=sys.stderr, flush=True)
     return status

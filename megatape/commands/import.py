@@ -11,7 +11,7 @@ class Options(CommandOptions):
 
     folder: Path = option("model of transformers: config.json and safetensors files", positional=True, metavar="FOLDER")
     out: Path = option("folder to write; must not exist. The weights stay where they are", positional=True, metavar="OUT")
-    encoding: EncodingName = option("encoding to train it with", "rope", metavar="E")
+    encoding: EncodingName = option("encoding to train it with", "rope")
     length: Count | None = option("tokens per sample (default: the model's context, at most 4096)", None, metavar="N")
 
 
@@ -27,5 +27,6 @@ def run(options: Options) -> int:
     print(f"wrote {options.out}, which refers to the weights in {record.source}; now, for example:")
     if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):
         print(f"  megatape prepare corpus --source text --input TEXTS --output DATA --tokenizer {options.folder}")
-    print(f"  deepspeed launch/pretrain.py --config {options.out}/config.json --set data.path=DATA --set training.steps=1000")
+    train = f"deepspeed --module megatape pretrain --config {options.out}/config.json"
+    print(f"  {train} --set data.path=DATA --set training.steps=1000")
     return 0

@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from megatape.commands.execute import run_command
-from megatape.commands.parser import add_options
+from megatape.commands.execute import fail, run_command
+from megatape.commands.parser import Parser, add_options
+from megatape.errors import ExitStatus, UserError
 from megatape.runtime.logs import show_lines
 
 # The module of a command has its name: `benchmark loss` is megatape/commands/benchmark/loss.py. It defines the class
@@ -44,6 +46,9 @@ COMMANDS = {
     "benchmark": "measure speed, memory and start-up",
     "benchmark gpu": "measure kernels, training steps and serving on a GPU",
     "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
+    "init": "write a configuration of this project, to begin with",
+    "constraints": "print the versions of packages with which this version was tested",
+    "completion": "print a script by which a shell completes commands and options",
     "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
     "benchmark precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
@@ -71,28 +76,46 @@ RENAMED = {
 }
 
 
-def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def parser(words: Sequence[str] | None = None) -> Parser:
     """Argument parser of all commands. The namespace that it returns has `run`, the function of the command.
 
     Args:
         words: what it will parse. Only commands that are named there get their options, since each takes an import. By default
             all commands get them.
     """
-    root = argparse.ArgumentParser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
-    groups = {"": root.add_subparsers(metavar="COMMAND", required=True)}
+    root = Parser(prog="megatape", description="Distributed pretraining of language models on DeepSpeed.")
+    root.options.append(root.add_argument("--version", action=ShowVersion, nargs=0, help="show version and commit, and exit"))
+    groups = {"": root.add_commands()}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         names = [word, *ALIASES.get(name, ())]
         command = groups[group].add_parser(word, aliases=names[1:], help=description, description=sentence(description))
         if any(other.startswith(f"{name} ") for other in COMMANDS):
-            groups[name] = command.add_subparsers(metavar="COMMAND", required=True)
+            groups[name] = command.add_commands()
             continue
         if words is not None and not {*names} & {*words}:
             continue
         module = import_module(f"megatape.commands.{name.replace(' ', '.')}")
+        command.epilog = f"example:\n  {example(name, module.__doc__)}"
         add_options(command, module.Options)
         command.set_defaults(run=partial(run_command, module.Options, module.run))
     return root
+
+
+class ShowVersion(argparse.Action):
+    """Prints the version, whose modules other commands need not import."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from megatape.runtime.software import package_version
+
+        print(f"megatape {package_version()}")
+        parser.exit()
+
+
+def example(name: str, docstring: str | None) -> str:
+    """The command line in the first line of a command's module, by default the command's name alone."""
+    found = re.search(r"`(.*)`", docstring or "")
+    return found[1] if found else f"megatape {name}"
 
 
 def sentence(description: str) -> str:
@@ -101,15 +124,17 @@ def sentence(description: str) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command, by default that of sys.argv. Returns the exit status; argparse exits on its own, with status 2."""
+    """Run a command, by default that of sys.argv. Returns the exit status."""
     words = sys.argv[1:] if words is None else words
     words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
     former = " ".join(words[:2])
     if former in RENAMED:
-        print(f"error: megatape {former} is now megatape {RENAMED[former]}: the options are the same", file=sys.stderr)
-        return 2
-    args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+        return fail(f"megatape {former} is now megatape {RENAMED[former]}: the options are the same", ExitStatus.USER_ERROR)
+    try:
+        args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
+    except UserError as error:
+        return fail(str(error), error.status)
     show_lines(getattr(args, "verbose", False))
     status: int = args.run(args)
     return status

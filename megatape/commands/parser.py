@@ -1,16 +1,64 @@
 """Parsers of commands from their options."""
 
 import argparse
-from typing import Any, get_origin
+import sys
+from itertools import takewhile
+from typing import Any, Never, get_origin
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.config.section import choices, unwrapped
+from megatape.errors import ExitStatus, UserError, did_you_mean
 from megatape.options import CommandOptions, argument_of
 
 
-def add_options(parser: argparse.ArgumentParser, kind: type[CommandOptions]) -> None:
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name what comes nearest to a word that it does not know.
+
+    Attributes:
+        commands: The parsers of its commands, None for a parser of options.
+        options: What it takes besides --help.
+    """
+
+    def __init__(self, **words: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **words)
+        self.commands: argparse._SubParsersAction[Parser] | None = None
+        self.options: list[argparse.Action] = []
+        self._words: list[str] = []
+
+    def add_commands(self) -> "argparse._SubParsersAction[Parser]":
+        """Let this parser have commands, which are added to the result."""
+        self.commands = self.add_subparsers(metavar="COMMAND", required=True)
+        return self.commands
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which calls it for every command in turn; here each of them refuses the words that it does not know."""
+        self._words = [*(sys.argv[1:] if args is None else args)]
+        found, rest = super().parse_known_args(self._words, namespace)
+        if rest:
+            self.error(f"unexpected: {' '.join(rest)}")
+        return found, rest
+
+    def error(self, message: str) -> Never:
+        """Raise UserError that says in one line what is wrong; without any word, show the commands and exit."""
+        names = [] if self.commands is None else [*self.commands.choices]
+        if names and not self._words:
+            self.print_help(sys.stderr)
+            self.exit(ExitStatus.USER_ERROR)
+        words = [*takewhile(lambda word: word != "--", self._words)]
+        known = ["--help", *(flag for action in self.options for flag in action.option_strings)]
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = next((flag for flag in flags if not any(each.startswith(flag) for each in known)), None)
+        remedy = f"see `{self.prog} --help`"
+        if unknown:
+            message, remedy = f"{unknown} is not an option", f"{did_you_mean(unknown, known)}{remedy}"
+        elif names and words[0] not in names:
+            message, remedy = f"{words[0]} is not a command", f"{did_you_mean(words[0], names)}choose one of {', '.join(names)}"
+        raise UserError(f"{message}: {remedy}")
+
+
+def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
     """Declare the options of a command. argparse leaves their values as text; their types check it (`read_options`)."""
     described = {name: field for name, field in kind.model_fields.items() if field.description is not None}
     groups = {name: names for names in (*kind.at_most_one, *kind.exactly_one) for name in names}
@@ -22,7 +70,8 @@ def add_options(parser: argparse.ArgumentParser, kind: type[CommandOptions]) -> 
         if name in groups:
             target = parser.add_mutually_exclusive_group(required=names in kind.exactly_one)
         for each in names:
-            target.add_argument(flag_of(each, described[each]) or each, **_arguments(each, described[each]))
+            action = target.add_argument(flag_of(each, described[each]) or each, **_arguments(each, described[each]))
+            parser.options.append(action)
 
 
 def flag_of(name: str, field: FieldInfo) -> str | None:

@@ -1,6 +1,5 @@
 """Reads and writes configuration files, and explains what is wrong with one."""
 
-import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ from megatape import imports
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import ByKind, Section, sections_in
-from megatape.errors import ConfigError, MissingPath, path_errors
-from megatape.files import parse_json, read_json, write_atomically
+from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
+from megatape.files import describe_fault, parse_json, read_json, write_atomically
 
 # DeepSpeed settings that users may look for here, and why they are not supported.
 UNSUPPORTED = {
@@ -37,7 +36,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingPath(f"no configuration at {path}: give a JSON file such as configs/tape_tiny.json")
+        raise MissingPath(f"no configuration at {path}: give a JSON file, such as one that `megatape init tape_tiny` writes")
     try:
         raw = read_json(path, _without_duplicates)
     except json.JSONDecodeError as error:
@@ -115,14 +114,9 @@ def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
         if reason := UNSUPPORTED.get(str(fault["loc"][-1])):
             return f"{path}: not supported: {reason}"
         allowed = _fields(fault["loc"][:-1], section, raw)
-        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(str(fault["loc"][-1]), allowed)
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
-    if fault["type"] == "missing":
-        return f"{path}: missing; it has no default"
-    message = fault["msg"].removeprefix("Value error, ")
-    value = "" if isinstance(fault["input"], dict) else f" is {json.dumps(fault['input'], default=str)}:"
-    return f"{path}{value} {message}" if path else message
+    return describe_fault(fault, path)
 
 
 def _fields(location: tuple[Any, ...], section: type[BaseModel], raw: Any) -> list[str]:

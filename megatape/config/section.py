@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from megatape.errors import ConfigError, check_line
+from megatape.errors import ConfigError, check_line, did_you_mean
 from megatape.registry import Entry
 
 
@@ -55,7 +55,7 @@ class Registered:
 
     def __call__(self, name: str) -> str:
         if name not in self.entries:
-            raise ConfigError(f"choose one of {', '.join(self.entries)}")
+            raise ConfigError(f"{did_you_mean(name, self.entries)}choose one of {', '.join(self.entries)}")
         return name
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from megatape.errors import UserError
 from megatape.parallel.linear import Product
 from megatape.parallel.remat import remat_of
+from megatape.runtime.software import install_command
 
 CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
 
@@ -36,7 +37,7 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
         from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
     except ImportError as error:
         raise UserError(
-            f"torchao cannot be imported ({error}): pip install megatape[fp8], or set training.fp8 to none"
+            f"torchao cannot be imported ({error}): {install_command('fp8')}, or set training.fp8 to none"
         ) from None
     finally:
         logging.disable(logging.NOTSET)

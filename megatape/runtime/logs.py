@@ -2,8 +2,15 @@
 
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
+from typing import TextIO
+
+# Of ANSI terminals.
+BOLD, RED, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
+LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")  # in a line of a step
 
 
 class LineHandler(logging.Handler):
@@ -21,8 +28,17 @@ class LineHandler(logging.Handler):
         stream = sys.stdout if is_information else sys.stderr
         of = f"rank {rank}: " if record.levelno == logging.WARNING and rank != "0" else ""
         with suppress(OSError):
-            stream.write(f"{of}{self.format(record)}\n")
+            text = f"{of}{self.format(record)}"
+            if has_colour(stream):
+                colour = COLOURS.get(record.levelno)
+                text = f"{colour}{text}{RESET}" if colour else LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
+            stream.write(f"{text}\n")
             stream.flush()
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which colours are wanted (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def show_lines(verbose: bool = False) -> None:

@@ -2,12 +2,35 @@
 
 import hashlib
 import platform
+import subprocess
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import megatape
 
 PACKAGE = Path(megatape.__file__).parent
+IN_WHEEL = PACKAGE / "project"  # made by setup.py
+
+
+def package_version() -> str:
+    """The version of this package, with the commit where it is a checkout."""
+    text = version("megatape")
+    git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
+    if (PACKAGE.parent / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            text += f" (commit {subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()})"
+    return text
+
+
+def project_file(name: str) -> Path:
+    """The path of constraints.txt or configs: of a clone, or of the copy that a wheel has."""
+    return (IN_WHEEL if IN_WHEEL.exists() else PACKAGE.parent) / name
+
+
+def install_command(extra: str) -> str:
+    """What to type for an extra of pyproject.toml."""
+    return f'pip install "megatape[{extra}]"' if IN_WHEEL.exists() else f'pip install -c constraints.txt -e ".[{extra}]"'
 
 
 def source_hash() -> str:

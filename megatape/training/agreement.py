@@ -15,7 +15,7 @@ from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
 from megatape.registry import SINKS
 from megatape.runtime.exchange import exchange
-from megatape.runtime.software import source_hash, versions
+from megatape.runtime.software import install_command, source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
 
 
@@ -64,8 +64,8 @@ def check_packages(config: Config) -> None:
     for name in config.logging.sinks:
         if (package := SINKS[name].package) and find_spec(package) is None:
             raise UserError(
-                f"logging.sinks has {name}, but its package {package} is not installed: install it by: pip install -c "
-                f"constraints.txt -e .[{package}], or remove {name}"
+                f"logging.sinks has {name}, but its package {package} is not installed: install it by: "
+                f"{install_command(package)}, or remove {name}"
             )
 
 

@@ -14,6 +14,7 @@ from megatape.data.training.loader import Batch, evaluation_batches
 from megatape.data.training.mixture import named
 from megatape.data.training.positions import Positions
 from megatape.data.training.splits import RunData
+from megatape.errors import UserError
 from megatape.model.encodings import encoding_of
 from megatape.model.record import local_state, recorded_streams
 from megatape.parallel.mesh import Axis
@@ -66,7 +67,7 @@ def read_validation(config: Config, data: RunData, axis: Axis) -> ValidationBatc
             viewed = viewed or list(evaluation_batches(split, 1, 1, 0, 1, positions, seed))
             size, samples = config.training.micro_batch_size, config.evaluation.samples
             splits[name] = list(evaluation_batches(split, size, samples, axis.rank, axis.size, positions, seed))
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         return ValidationBatches({}, [], str(error))
     return ValidationBatches(splits, viewed)
 

@@ -110,6 +110,7 @@ class Engine:
         declared = {name: settings(parameter).bounds for name, parameter in self.state.parameters.items()}
         self._bounds = {name: bounds for name, bounds in declared.items() if bounds}
         self._nonfinite = torch.zeros((), dtype=torch.bool, device=self.device)  # in a replicated gradient of this step
+        self._replicas_were_equal = False  # at a check of this process
         self._update: Update | None = None  # in progress
         self._watch_replicated()
 
@@ -212,15 +213,20 @@ class Engine:
     def check_replicas(self) -> None:
         """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same.
 
-        Collective.
+        Collective. A difference at the first check is rather one of the code: a later one had equal replicas before it.
         """
         if differences := find_differences(self.state, self.topology, self.mesh):
             others = len(differences) - 1
             more = f", and {others} other tensor{'s' * (others > 1)}" if others else ""
+            cause = "memory or a device is at fault"
+            if not self._replicas_were_equal:
+                sums = "this first check points to gradients that are not summed over the ranks, as of a module of your own"
+                cause = f"{sums}; if the code is sound, {cause}"
             raise TrainingDiverged(
-                f"{differences[0]}{more}: replicas take equal steps, so memory or a device is at fault. The weights in memory "
+                f"{differences[0]}{more}: replicas take equal steps, so {cause}. The weights in memory "
                 "are corrupted; check the hosts of these ranks and continue with --resume auto"
             )
+        self._replicas_were_equal = True
 
     def _local_square(self) -> Tensor:
         """This rank's part of the gradients' squared norm at stage 0, where each replica holds all of them."""

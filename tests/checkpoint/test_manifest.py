@@ -94,21 +94,21 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         load_manifest(checkpoint)
     path.write_text(json.dumps(content))
     for forged, told in (
-        ({"format": "1"}, "format: Input should be a valid integer; it is '1'"),
-        ({"format": True}, "format: Input should be a valid integer; it is 'True'"),
+        ({"format": "1"}, "format: expected an integer, got '1'"),
+        ({"format": True}, "format: expected an integer, got true"),
         ({"format": 2}, "format 2 without a base"),
-        ({"base": {}}, "base.folder: Field required"),
+        ({"base": {}}, "base.folder: is missing"),
         ({"base": BASE}, "format 1 with a base"),
-        ({"base": BASE | {"folder": 1}}, "base.folder: Input should be a valid string"),
+        ({"base": BASE | {"folder": 1}}, "base.folder: expected a string"),
         ({"base": BASE | {"tensors": {"w": {"file": "a", "name": "x", "shape": "none"}}}}, "base.tensors.w.shape"),
         ({"base": BASE | {"files": {"../a": {"bytes": 1, "sha256": ""}}}}, "'../a' is no file of the folder"),
         ({"base": BASE | {"tensors": {"w": {"file": "c", "name": "x", "shape": [1]}}}}, "weight of w is in 'c', which is not"),
-        ({"files": []}, "files: Input should be a valid dictionary"),
+        ({"files": []}, "files: expected an object"),
         ({"files": {"../../a": {}}}, "'../../a' is no file of the folder"),
         ({"files": {"..": {}}}, "'..' is no file of the folder"),
-        ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: Input should be a valid integer"),
-        ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: Field required"),
-        ({"tensors": {"weight": ["w"]}}, "tensors.weight: Input should be a valid dictionary"),
+        ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: expected an integer"),
+        ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: is missing"),
+        ({"tensors": {"weight": ["w"]}}, "tensors.weight: expected an object"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
     ):
         other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}

@@ -4,22 +4,25 @@ import io
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from megatape.commands import generate, main
-from megatape.commands.main import COMMANDS, RENAMED
+from megatape.commands import evaluate, generate, main
+from megatape.commands.main import COMMANDS, RENAMED, example, parser
 from megatape.errors import UserError
+from megatape.runtime import software
 from tests.helpers.command import Command
 from tests.helpers.workers import ROOT
 
 LEAVES = [name for name in COMMANDS if not any(other.startswith(f"{name} ") for other in COMMANDS)]
 NOWHERE = ["--config", "nowhere.json"]
-# A user's mistake, and part of the one-line error. None: the command takes no arguments, so only argparse can complain.
-BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
+# A user's mistake, and part of the one-line error.
+BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "pretrain": (NOWHERE, "no configuration at nowhere.json"),
     "plan": (NOWHERE, "no configuration at nowhere.json"),
     "preflight": (NOWHERE, "no configuration at nowhere.json"),
@@ -49,6 +52,9 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
+    "init": (["tape_tny"], "no configuration tape_tny: did you mean tape_tiny? choose one of finetune/"),
+    "constraints": (["--unknown"], "--unknown is not an option"),
+    "completion": (["csh"], "shell: expected 'bash', 'zsh' or 'fish', got 'csh'"),
     "benchmark efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),
@@ -56,11 +62,11 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "benchmark precision": (["--layers", "0"], "--layers: Input should be greater than or equal to 1; it is '0'"),
-    "benchmark loss": None,
+    "benchmark precision": (["--layers", "0"], "--layers: must be at least 1, got 0"),
+    "benchmark loss": (["--unknown"], "--unknown is not an option"),
     "benchmark loader": (["--data", "nowhere"], "nowhere is not a data directory"),
-    "benchmark memory": None,
-    "study scaling": None,
+    "benchmark memory": (["--unknown"], "--unknown is not an option"),
+    "study scaling": (["--unknown"], "--unknown is not an option"),
     "benchmark serving": (NOWHERE, "no configuration at nowhere.json"),
     "benchmark preparation": (["--source", "c4"], "--source c4 needs --input"),
     "benchmark startup": ([], "no folder runs/data/python"),
@@ -70,17 +76,63 @@ BAD_INPUT: dict[str, tuple[list[str], str] | None] = {
 @pytest.mark.parametrize("name", LEAVES)
 def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    bad = BAD_INPUT[name]
-    if bad is None:
-        with pytest.raises(SystemExit) as ended:
-            command(*name.split(), "--unknown")
-        assert ended.value.code == 2
-        return
-    words, message = bad
+    words, message = BAD_INPUT[name]
     status, printed, errors = command(*name.split(), *words)
     assert (status, printed, errors.count("\n")) == (2, "", 1), errors
     assert errors.startswith("error: ") and message in errors
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_the_example_of_a_help_is_a_command(name: str) -> None:
+    """Its options exist and none is missing. A launcher's example starts the script of the command."""
+    words = shlex.split(example(name, import_module(f"megatape.commands.{name.replace(' ', '.')}").__doc__))
+    if words[0] == "deepspeed":
+        script = next(index for index, word in enumerate(words) if word.endswith(".py"))
+        words[: script + 1] = ["megatape", Path(words[script]).stem]
+    assert words[: len(name.split()) + 1] == ["megatape", *name.split()]
+    args = parser(words[1:]).parse_args(words[1:])
+    if name == "evaluate":
+        evaluate.parse_rest(evaluate.Options(tasks=args.tasks, rest=args.rest))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pretrian", "pretrian is not a command: did you mean pretrain? choose one of pretrain, plan, "),
+        ("data wherre a", "wherre is not a command: did you mean where? choose one of report, "),
+        ("--verson", "--verson is not an option: did you mean --version? see `megatape --help`"),
+        ("plan --confg=a", "--confg is not an option: did you mean --config? see `megatape plan --help`"),
+        ("generate a", "one of the arguments --prompt --prompts --interactive is required: see `megatape generate --help`"),
+        ("ledger a b", "unexpected: b: see `megatape ledger --help`"),
+        ("evaluate passkey a --otput b", "--otput is not an option: did you mean --output? see `megatape evaluate passkey "),
+        ("plan --config a --gpu", "argument --gpu: expected one argument: see `megatape plan --help`"),
+    ],
+)
+def test_unknown_words_get_their_nearest_match(words: str, message: str, command: Command) -> None:
+    status, printed, errors = command(*words.split())
+    assert (status, printed, errors.count("\n")) == (2, "", 1) and errors.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_a_command_that_is_missing_shows_the_help(words: list[str], command: Command, capfd: pytest.CaptureFixture) -> None:
+    """As an error: a script that lost its command must not go on."""
+    with pytest.raises(SystemExit) as ended:
+        command(*words)
+    printed, errors = capfd.readouterr()
+    assert (ended.value.code, printed) == (2, "") and errors.startswith(f"usage: {' '.join(['megatape', *words])}")
+
+
+def test_version(command: Command, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A checkout has a commit; an installed package has none, also where it lies inside another project's checkout."""
+    for package, wanted in (
+        (software.PACKAGE, r"megatape \d\S+ \(commit [0-9a-f]{7,}(-dirty)?\)\n"),
+        (tmp_path / "a", r"megatape \d\S+\n"),
+    ):
+        monkeypatch.setattr(software, "PACKAGE", package)
+        with pytest.raises(SystemExit) as ended:
+            command("--version")
+        assert ended.value.code == 0 and re.fullmatch(wanted, capfd.readouterr().out)
 
 
 # Prints the help of every command, gives a missing configuration to each that takes one, and lists the heavy packages imported.
@@ -100,7 +152,7 @@ print("imported:", *[name for name in heavy if name in sys.modules])
 
 def test_help_and_config_errors_import_little(tmp_path: Path) -> None:
     calls = [["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
-    calls += [[*name.split(), *bad[0]] for name, bad in BAD_INPUT.items() if bad and "nowhere.json" in bad[0]]
+    calls += [[*name.split(), *bad[0]] for name, bad in BAD_INPUT.items() if "nowhere.json" in bad[0]]
     ended = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, json.dumps(calls)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -140,7 +192,7 @@ def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Comm
     for words in (["--local_rank=1", "pretrain"], ["pretrain", "--local_rank=1"], ["preflight", "--local_rank=1"]):
         status, _, errors = command(*words, *NOWHERE)
         assert status == 2 and "no configuration at nowhere.json" in errors
-    words, message = BAD_INPUT["evaluate"] or ([], "")
+    words, message = BAD_INPUT["evaluate"]
     status, _, errors = command("evaluate", "--local_rank=1", *words)
     assert status == 2 and message in errors
 
@@ -157,7 +209,10 @@ def test_ledger_answers_to_audit(command: Command) -> None:
 
 
 SHIMS = sorted(
-    path for folder in ("launch", "data_prep") for path in (ROOT / folder).rglob("*.py") if path.stem != "quickstart"
+    path
+    for folder in ("launch", "data_prep")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.stem not in ("quickstart", "learned")
 )
 
 

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from megatape.commands.parser import add_options
+from megatape.commands.parser import Parser, add_options
 from megatape.options import read_options
 from tests.helpers.command_options import Options
 
 
 @pytest.fixture
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="program")
+def parser() -> Parser:
+    parser = Parser(prog="program")
     add_options(parser, Options)
     return parser
 
 
-def read(parser: argparse.ArgumentParser, *words: str) -> Options:
+def read(parser: Parser, *words: str) -> Options:
     return read_options(Options, vars(parser.parse_args(words, argparse.Namespace(typed="words"))))
 
 
-def test_values_have_the_types_of_their_fields(parser: argparse.ArgumentParser) -> None:
+def test_values_have_the_types_of_their_fields(parser: Parser) -> None:
     usual = {"max_documents": None, "steps": 3, "share": 0.5, "lengths": (8, 16), "files": (), "rule": (), "mode": "fast"}
     assert read(parser, "a").model_dump() == usual | {"folder": Path("a"), "dry_run": None, "verbose": False, "typed": "words"}
     words = "a --max-documents 5 --share 1e-3 --lengths 1,2 --files b c --rule d --rule e --mode slow --dry-run --verbose"
@@ -31,7 +31,7 @@ def test_values_have_the_types_of_their_fields(parser: argparse.ArgumentParser) 
     assert (options.dry_run, options.verbose) == (1000, True)
 
 
-def test_help_comes_from_the_fields(parser: argparse.ArgumentParser) -> None:
+def test_help_comes_from_the_fields(parser: Parser) -> None:
     text = " ".join(parser.format_help().split())
     assert "--max-documents N at 100% at most" in text and "--lengths N,N lengths (default 8,16)" in text
     assert "--mode {fast,slow} a mode (default fast)" in text and "[--steps STEPS | --lengths N,N]" in text

@@ -1,12 +1,18 @@
 """launch/quickstart.py: the commands of its demonstrations, and the lines of DeepSpeed's log that it hides."""
 
+import json
+import math
 import runpy
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from megatape.data.shards.index import load_index
+from megatape.data.training.dataset import TokenDataset
 from tests.helpers.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
@@ -34,17 +40,64 @@ def test_quickstart_hides_log_lines(quickstart: dict[str, Any], verbose: bool, c
     assert capfd.readouterr().out.splitlines() == [line for line, shown in LINES.items() if shown or verbose]
 
 
-def test_quickstart_on_c4(quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quickstart_on_c4(
+    quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both demonstrations run the same commands, on other data. CI runs the one on Python's sources."""
     commands: list[tuple[str, ...]] = []
     for name in ("c4", "python"):
         (tmp_path / f"runs/tape_tiny_{name}/checkpoints/step-00000020").mkdir(parents=True)
+        (tmp_path / f"runs/data/{name}").mkdir(parents=True)
+        index = {"splits": {"train": {"documents": 1234, "tokens": 56789}}}
+        (tmp_path / f"runs/data/{name}/index.json").write_text(json.dumps(index))
     monkeypatch.setitem(quickstart["demo"].__globals__, "ROOT", tmp_path)
     monkeypatch.setitem(quickstart["demo"].__globals__, "run", lambda *words, hidden=None: commands.append(words))
-    for folder in ("some/c4", None):
+    shown = {}
+    for folder, name in (("some/c4", "c4"), (None, "python")):
+        commands.clear()
         quickstart["demo"](20, folder, False)
-    lines = [" ".join(words) for words in commands]
-    on_c4, on_python = "\n".join(lines[: len(lines) // 2]), "\n".join(lines[len(lines) // 2 :])
-    assert "prepare corpus --source c4 --input some/c4 " in on_c4 and on_c4.endswith(" --prompt The")
-    as_python = on_c4.replace("--input some/c4 ", "").replace("c4", "python").replace("--prompt The", "--prompt def read_file(")
-    assert on_python == as_python
+        shown[name] = [" ".join(words) for words in commands] + capsys.readouterr().out.splitlines()
+    assert [line.replace("c4", "python") for line in shown["c4"]] == shown["python"]
+    text = "\n".join(shown["python"])
+    assert (
+        "runs/data/python: 1,234 documents, 56,789 tokens (train); lengths and samples: runs/data/python-report/index.html"
+        in text
+    )
+    assert "python launch/learned.py runs/tape_tiny_python runs/data/python runs/tape_tiny_python/hf-step-00000020" in text
+    assert "open runs/tape_tiny_python/report-step-00000020/index.html" in text
+
+
+@pytest.mark.parametrize(("c4", "source"), [("some/c4", "--source c4 --input some/c4"), (None, "--source python")])
+def test_corpus_of_a_demonstration(
+    c4: str | None, source: str, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(*words: str, hidden: object = None) -> None:
+        raise InterruptedError(" ".join(words))
+
+    monkeypatch.setitem(quickstart["demo"].__globals__, "ROOT", tmp_path)
+    monkeypatch.setitem(quickstart["demo"].__globals__, "run", run)
+    with pytest.raises(
+        InterruptedError, match=f"megatape prepare corpus {source} --output runs/data/{'c4' if c4 else 'python'} "
+    ):
+        quickstart["demo"](20, c4, False)
+
+
+def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The model that has the unigram's loss has its bits per byte; words of ten letters take log2(10) or less."""
+    names = runpy.run_path(str(ROOT / "launch" / "learned.py"))
+    split = load_index(data_directory).splits["validation"]
+    steps = [{"step": 1, "validation_loss": 9.0}, {"step": 2, "validation_loss": split.unigram_entropy}, {"step": 3}]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    _, unigram, gzip, model = names["figures"](tmp_path, data_directory)
+    bits = [line.split()[-1] for line in (unigram, gzip, model)]
+    assert bits[0] == bits[2] == f"{split.unigram_entropy * split.tokens / split.text_bytes / math.log(2):.2f}"
+    assert 1 < float(bits[1]) < 4
+
+    loaded = Mock(continuations=Mock(return_value=[[5] * 24]))
+    monkeypatch.setitem(names["example"].__globals__, "load_trained", lambda folder: nullcontext(loaded))
+    lines = names["example"](data_directory, tmp_path)
+    dataset = TokenDataset(data_directory, "validation", 1)
+    first = dataset.num_tokens // 2
+    loaded.continuations.assert_called_once_with([dataset.stream(first, first + 64).tolist()], 24)
+    tokenizer = dataset.tokenizer()
+    assert lines[-3] == tokenizer.decode(dataset.stream(first + 64, first + 88)) and lines[-1] == tokenizer.decode([5] * 24)

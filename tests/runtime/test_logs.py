@@ -1,5 +1,6 @@
 """Lines of ranks: what is shown, where, and that a reader who has gone ends nothing."""
 
+import io
 import logging
 import sys
 
@@ -27,9 +28,29 @@ def test_lines_of_ranks(
     assert capsys.readouterr() == ("", "raised here\n")
 
 
+@pytest.mark.parametrize(("variable", "coloured"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
+def test_colours_of_a_terminal(variable: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, warnings and errors; NO_COLOR and a terminal without colours are respected."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    if variable:
+        monkeypatch.setenv(variable, "dumb")
+    streams = {name: io.StringIO() for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+        monkeypatch.setattr(sys, name, stream)
+    logger = logging.getLogger("megatape.test")
+    logger.info("step 1/2  loss 2.5000  validation loss 2.25 (unigram 3)")
+    logger.warning("slow")
+    written = [stream.getvalue() for stream in streams.values()]
+    plain = ["step 1/2  loss 2.5000  validation loss 2.25 (unigram 3)\n", "slow\n"]
+    wanted = ["step 1/2  \x1b[1mloss 2.5000\x1b[0m  \x1b[1mvalidation loss 2.25\x1b[0m (unigram 3)\n", "\x1b[33mslow\x1b[0m\n"]
+    assert written == (wanted if coloured else plain)
+
+
 def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def write(self, text: str) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stderr", Gone())

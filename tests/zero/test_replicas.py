@@ -15,11 +15,14 @@ from tests.helpers.workers import run_workers
 
 DIVIDED, WHOLE = "blocks.1.attention.query.weight", "blocks.1.attention_norm.weight"  # over tensor-parallel ranks
 NEVER = 100  # beyond the last step
+LATER = "stage 0, after a check that found none"
+FIRST = "this first check points to gradients that are not summed over the ranks"
 # stage, rank whose memory fails, parameter, kind of its tensor, steps between checks, what is found
 FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
     "none": (0, -1, WHOLE, WEIGHT, 1, ""),
     "stage 0": (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
     "stage 0, before a save": (0, 3, WHOLE, WEIGHT, NEVER, f"{WHOLE} on rank 3 is not what the other 3 ranks have"),
+    LATER: (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
     "stage 3, moment": (3, 2, WHOLE, "exp_avg", 1, f"{WHOLE} differs between ranks 2, 3, and 1 other tensor"),
 }
 
@@ -31,6 +34,7 @@ def test_faults_are_found(raw_config: dict[str, Any], tmp_path: Path) -> None:
     for result in results:  # all ranks end with the same error
         for (name, (*_, expected)), error in zip(FAULTS.items(), result, strict=True):
             assert expected in error if expected else error == "", (name, error)
+            assert (FIRST in error) == (bool(expected) and name != LATER), (name, error)
     for name, (*_, expected) in FAULTS.items():
         assert bool(list((tmp_path / "run" / name).glob("checkpoints/*"))) == (not expected), name
 
@@ -46,6 +50,8 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     config = parse_config(raw | {"training": raw["training"] | {"replica_check_interval": interval}}, name)
     print(f"case {name}", flush=True)
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    if name == LATER:
+        run.engine.check_replicas()
     if topology.rank == victim:
         piece = run.engine.state.piece(parameter, kind).values
         piece.copy_(piece * 1.5 + (kind != WEIGHT))

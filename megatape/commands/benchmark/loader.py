@@ -1,4 +1,4 @@
-"""megatape benchmark loader --data data/c4: how fast training samples are read."""
+"""megatape benchmark loader: `megatape benchmark loader --data data/c4`."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""megatape prepare finetuning: megatape prepare finetuning --format pairs --input train.jsonl --tokenizer MODEL_DIR ..."""
+"""megatape prepare finetuning: tokenizes prompts and answers.
+
+Example: `megatape prepare finetuning --format chat --input chats.jsonl --tokenizer DIR --sequence-length 2048 --output chats`.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from megatape.errors import UserError, path_errors
+from megatape.files import describe_fault
 from megatape.registry import RULES
 
 
@@ -103,7 +104,7 @@ def _parse(name: str, text: str) -> Rule:
         option = str(error["loc"][0]) if error["loc"] else ""
         if error["type"] == "missing":
             raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
-        raise UserError(f"rule {name}: {option} is {error['input']!r}: {error['msg']}") from None
+        raise UserError(f"rule {name}: {describe_fault(error, option)}") from None
     rule.describe()  # a missing package or file ends the command before it reads anything
     return rule
 

@@ -40,7 +40,7 @@ def test_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change, fault",
     [
-        ({"score": 1.5}, r"score: .*; it is '1\.5'"),
+        ({"score": 1.5}, r"score: must be .*, got 1\.5"),
         ({"score": float("nan")}, "score"),
         ({"score": "0.5"}, "score"),
         ({"score": None}, "a score or a reason; here they are None and None"),
@@ -52,8 +52,8 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"kind": "oracle"}, "kind.*'oracle'"),
         ({"curve": [[8, 3, 2]]}, "3 right answers of 2 at 8"),
         ({"curve": [[16, 0, 2], [8, 2, 2]]}, r"are \[16, 8\]: they must increase"),
-        ({"curve": [[8, 2]]}, "curve.0.2: Field required"),
-        ({"rate": 1}, "rate: Extra inputs"),
+        ({"curve": [[8, 2]]}, "curve.0.2: is missing"),
+        ({"rate": 1}, "rate: unknown field"),
     ],
 )
 def test_corrupted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:

@@ -161,7 +161,7 @@ def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], t
     run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     saved = {}
     for case in cases:
-        folder = RunFolder(Path(raw_config["run"]["directory"], case["name"]))
+        folder = RunFolder(Path(raw_config["run"]["directory"], str(case["name"])))
         events = [event for _, event in read_lines(folder.events)]
         saved[case["name"]] = [int(event["detail"][5:13]) for event in events if event["event"] == "checkpoint"]
     assert saved == {"some": [4, 6, 8], "all": [6, 8]}

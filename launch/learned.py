@@ -1,0 +1,53 @@
+"""What a run learned, in figures and an example: `python launch/learned.py RUN DATA EXPORTED`, the end of quickstart.py."""
+
+import gzip
+import json
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, installed or not
+
+from megatape.data.shards.index import load_index
+from megatape.data.training.dataset import TokenDataset
+from megatape.hf.loading import load_trained
+from megatape.run_folder import RunFolder
+
+PROMPT, CONTINUATION = 64, 24  # tokens
+LINES = 4  # shown of a continuation
+
+
+def main(run: str, data: str, exported: str) -> None:
+    """Compare the model with the unigram and with gzip on the validation text, and its continuation with the true one."""
+    print(*figures(Path(run), Path(data)), *example(Path(data), Path(exported)), sep="\n")
+
+
+def figures(run: Path, data: Path) -> list[str]:
+    """Bits per byte of the validation text, lower is better."""
+    split, dataset = load_index(data).splits["validation"], TokenDataset(data, "validation", 1)
+    text = dataset.tokenizer().decode(dataset.stream(0, dataset.num_tokens)).encode()
+    steps = [json.loads(line) for line in RunFolder(run).metrics.read_text().splitlines()]
+    loss = next(step["validation_loss"] for step in reversed(steps) if step.get("validation_loss") is not None)
+    bits = split.tokens / split.text_bytes / math.log(2)  # per byte, of a nat per token
+    rows = [
+        ("token frequencies", split.unigram_entropy * bits),
+        ("gzip -9", 8 * len(gzip.compress(text, 9)) / len(text)),
+        ("this model", loss * bits),
+    ]
+    return ["bits per byte of text that it was not trained on:", *(f"  {name:<20}{value:.2f}" for name, value in rows)]
+
+
+def example(data: Path, exported: Path) -> list[str]:
+    """The likeliest continuation of text from the middle of the validation split."""
+    dataset = TokenDataset(data, "validation", 1)
+    tokenizer, first = dataset.tokenizer(), dataset.num_tokens // 2
+    prompt, true = (dataset.stream(first + begin, first + end) for begin, end in ((0, PROMPT), (PROMPT, PROMPT + CONTINUATION)))
+    with load_trained(exported) as loaded:
+        (found,) = loaded.continuations([prompt.tolist()], CONTINUATION)
+    before = "\n".join(tokenizer.decode(prompt).splitlines()[-3:])
+    after = ("\n".join(tokenizer.decode(ids).splitlines()[:LINES]) for ids in (true, found))
+    return ["after this text:", before, "it goes on:", next(after), "by the model:", next(after)]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

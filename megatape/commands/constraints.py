@@ -1,0 +1,14 @@
+"""megatape constraints: `megatape constraints`."""
+
+from megatape.options import CommandOptions
+from megatape.runtime.software import project_file
+
+
+class Options(CommandOptions):
+    """None."""
+
+
+def run(options: Options) -> int:
+    """Print the versions with which this version was tested."""
+    print(project_file("constraints.txt").read_text(), end="")
+    return 0

@@ -1,0 +1,29 @@
+"""megatape init: `megatape init tape_tiny --output tape.json`."""
+
+from pathlib import Path
+
+from megatape.errors import UserError, did_you_mean
+from megatape.files import check_absent, write_atomically
+from megatape.options import CommandOptions, option
+from megatape.runtime.software import project_file
+
+
+class Options(CommandOptions):
+    """A configuration of this project."""
+
+    name: str = option("name in configs/, such as tape_155m or finetune/scrolls_155m", positional=True, metavar="NAME")
+    output: Path | None = option("file to write (default: the name, in this folder)", None, metavar="FILE")
+
+
+def run(options: Options) -> int:
+    """Write the file, and print what to type next."""
+    folder = project_file("configs")
+    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.json"))
+    if options.name not in names:
+        hint = did_you_mean(options.name, names)
+        raise UserError(f"no configuration {options.name}: {hint}choose one of {', '.join(names)}")
+    output = options.output or Path(f"{Path(options.name).name}.json")
+    check_absent(output)
+    write_atomically(output, (folder / f"{options.name}.json").read_bytes())
+    print(f"wrote {output}; now, for example: megatape plan --config {output}")
+    return 0
