@@ -65,27 +65,27 @@ def deep_pass(config: Config) -> Pass | None:
         model = build(config, config.model)
 
     def twin(name: str) -> str:
-        """The name in the shallow model."""
-        return re.sub(r"(?<=^blocks\.)\d+", lambda found: str(max(min(int(found[0]), 2), int(found[0]) - depth + SHALLOW)), name)
+        """The name in the shallow model of a weight or a module."""
+        return re.sub(
+            r"(?<=^blocks\.)\d+", lambda layer: str(max(min(int(layer[0]), 2), int(layer[0]) - depth + SHALLOW)), name
+        )
 
-    twins = dict(shallow.model.named_parameters())
-    pairs = [(parameter, twins[twin(name)]) for name, parameter in model.named_parameters()]
-    if any(parameter.requires_grad != of_twin.requires_grad for parameter, of_twin in pairs):
+    weights, modules = dict(shallow.model.named_parameters()), dict(shallow.model.named_modules())
+    twins = {parameter: weights[twin(name)] for name, parameter in model.named_parameters()}
+    if any(parameter.requires_grad != of_twin.requires_grad for parameter, of_twin in twins.items()):
         return None
-    modules = dict(shallow.model.named_modules())
     copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # in the order of layers
     for name, module in model.named_modules():
         copies[modules[twin(name)]].append(module)
-    *_, last = shallow.model.blocks
     blocks = {module: block for block in shallow.model.blocks for module in block.modules()}
     events: list[Event] = []
     step = 1  # from layer to layer, until the backward pass begins
     for block, group in groupby(shallow.events, lambda event: blocks.get(event.module)):
         in_block = list(group)
-        step = -1 if block is last else step
+        step = -1 if block is shallow.model.blocks[-1] else step
         for same in list(zip(*(copies[event.module] for event in in_block), strict=True))[::step]:
             events += [Event(event.kind, module) for event, module in zip(in_block, same, strict=True)]
-    return Pass(model, [parameter for parameter, of_twin in pairs if of_twin.grad is not None], events)
+    return Pass(model, [parameter for parameter, of_twin in twins.items() if of_twin.grad is not None], events)
 
 
 @dataclass(frozen=True)
