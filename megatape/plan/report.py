@@ -119,7 +119,7 @@ def _counts(config: Config, world_size: int) -> list[Row]:
         ("  embedding and head", _exact(count.embedding)),
         ("  position encoding", _exact(count.position)),
         ("  trained", _exact(count_trainable(model, training.trainable, training.frozen))),
-        ("forward FLOPs per token", f"{_flops(flops / length)} (of {length:,} tokens)"),
+        ("forward FLOPs", f"{_flops(flops)} per sequence of {length:,} tokens, {_flops(flops / length)} per token"),
         ("global batch", f"{training.global_batch_size} = {batch}"),
         ("tokens per step", _exact(tokens)),
         ("tokens of the run", f"{format_count(tokens * training.steps)} in {training.steps:,} steps"),
@@ -181,10 +181,6 @@ def _speed(config: Config, cluster: ClusterConfig, speeds: list[Speed], step: Me
         *([_compared(step), ("  corrected by it", _range(low, high))] if step else []),
         ("MFU", f"{worst:.0%} to {best:.0%}"),
         ("tokens/s per GPU", f"{format_count(slow)} to {format_count(fast)}"),
-        (
-            "tokens per day",
-            f"{format_count(slow * cluster.world_size * 86400)} to {format_count(fast * cluster.world_size * 86400)}",
-        ),
         (f"{unit} for the run", _range(time * low, time * high)),
     ]
 

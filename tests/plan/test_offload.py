@@ -16,8 +16,8 @@ STAGE3 = STAGE2 | {"zero.stage": 3}
 WEIGHTS = {"zero.stage": 3, "zero.offload_parameters": True, "training.precision": "bfloat16"}
 
 
-# Bytes for each weight of a rank: gradients and master weights have 4, moments 8, weights 2. Stage 3 copies the gradients of each
-# of two micro-batches there and back, then once more. Clipping reads and writes gradients, the optimizer reads them.
+# Bytes for each weight of a rank: gradients and master weights have 4, moments 8, weights 2. Stage 3 copies the gradients of
+# each of two micro-batches there and back, then once more. Clipping reads and writes gradients, the optimizer reads them.
 @pytest.mark.parametrize(
     ("changes", "beside", "after", "processor"),
     [

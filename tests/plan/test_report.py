@@ -101,7 +101,6 @@ def test_ranges_ascend(plan: Command) -> None:
         "seconds per step",
         "MFU",
         "tokens/s per GPU",
-        "tokens per day",
         "hours for the run",
     ]
     for _, low, high in ranges:
