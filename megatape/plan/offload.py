@@ -50,19 +50,19 @@ class Offload:
 def plan_offload(config: Config, world_size: int) -> Offload:
     """The bytes of a rank; none where nothing is offloaded."""
     zero, size, micro_batches = config.zero, element_bytes(config), config.accumulation(world_size)
-    beside = after = processor = 0.0
+    memory = plan_memory(config, world_size, on_gpu=True)
+    held = memory.device | memory.host
+    gradients = master = held["master weights"]
+    updated = master / 4 * size
+    beside = processor = 0.0
+    after = updated if zero.offload_optimizer != zero.offload_parameters else 0.0  # from master weights in the other memory
     if zero.offload_optimizer:
-        host = plan_memory(config, world_size, on_gpu=True).host
-        master, state = host["master weights"], host["master weights"] + host["moments"]
-        gradients, updated = master, master / 4 * size
         if zero.stage == 3:
             beside += (2 * micro_batches + 1) * gradients
         else:
             after += gradients
-        if not zero.offload_parameters:
-            after += updated
         # Clipping reads and writes the gradients; the optimizer reads them, reads and writes its state; the cast follows.
-        processor += 3 * gradients + 2 * state + master + updated
+        processor += 3 * gradients + 2 * (master + held["moments"]) + master + updated
     if zero.offload_parameters:
         ranks = config.data_ranks(world_size)
         beside += micro_batches * gathered(run_pass(config).events, ranks, stage3_limits(config)).elements / ranks * size

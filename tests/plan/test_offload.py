@@ -25,7 +25,7 @@ WEIGHTS = {"zero.stage": 3, "zero.offload_parameters": True, "training.precision
         (STAGE2, 0, 4 + 2, 3 * 4 + 2 * 12 + 4 + 2),
         (STAGE3, (2 * 2 + 1) * 4, 2, 3 * 4 + 2 * 12 + 4 + 2),
         (STAGE3 | WEIGHTS, (2 * 2 + 1) * 4 + 2 * 2 * 2, 0, 3 * 4 + 2 * 12 + 4 + 2),
-        (WEIGHTS, 2 * 2 * 2, 0, 0),  # gathered for the forward pass and for the backward pass of each micro-batch
+        (WEIGHTS, 2 * 2 * 2, 2, 0),  # gathered for the forward pass and for the backward pass of each micro-batch
     ],
 )
 def test_bytes(raw_config: dict[str, Any], changes: dict[str, Any], beside: float, after: float, processor: float) -> None:
