@@ -2,15 +2,29 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 
 def format_bytes(number: float) -> str:
     """Bytes in the unit that suits them."""
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
         number /= 1024
-    return f"{number:,.2f} GiB"
+    return f"{number:,.2f} TiB"
+
+
+def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T")) -> str:
+    """A number in three digits, such as 1.37B.
+
+    Args:
+        number: of parameters, tokens or the like.
+        units: of one, a thousand, a million and so on.
+    """
+    power = 0
+    while number >= 999.5 and power < len(units) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:,.3g}{units[power]}"
 
 
 def format_time(seconds: float) -> str:

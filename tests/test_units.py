@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from megatape.units import format_bytes, format_number
+from megatape.units import format_bytes, format_count, format_number
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,30 @@ def test_numbers(value: float, text: str) -> None:
     assert format_number(value) == text
 
 
-def test_digits_and_bytes() -> None:
+def test_digits() -> None:
     assert format_number(0.012345, 2) == "0.012"
-    assert [format_bytes(number) for number in (1023, 1024, 5 * 2**30)] == ["1,023 B", "1.00 KiB", "5.00 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1K"),
+        (999_600, "1M"),
+        (1_367_492_992, "1.37B"),
+        (70_574_724_096, "70.6B"),
+        (3e16, "3e+04T"),
+    ],
+)
+def test_counts(number: float, text: str) -> None:
+    assert format_count(number) == text
+
+
+def test_units_of_measurement() -> None:
+    assert format_count(2.07e17, ["", " k", " M", " G", " T", " P"]) == "207 P"
+
+
+@pytest.mark.parametrize(("number", "text"), [(1023, "1,023 B"), (1.5 * 2**30, "1.50 GiB"), (1.03 * 2**40, "1.03 TiB")])
+def test_bytes(number: float, text: str) -> None:
+    assert format_bytes(number) == text

@@ -29,6 +29,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 
 KILLED_BY_USR1 = 128 + 10  # the shell's status of a task that was still starting and had no handler yet
+CPUS_PER_GPU = 8  # by default: Slurm's own is one core, which prefetching, checkpoints and NCCL's threads would share
 IDLE_STARTS = 3  # in a row without a new checkpoint, after which a job is not requeued
 
 
@@ -48,6 +49,9 @@ class Job:
     time                time limit, in sbatch's format
     checkpoint_seconds  how long before the time limit Slurm tells the ranks to finish their step and write a checkpoint
     restarts            how often the tasks may be started again in the job (restarts.py)
+    cpus_per_rank       by default CPUS_PER_GPU with a GPU, and the share of an exclusive node
+    mem                 memory of a node, in sbatch's format; by default all of an exclusive node
+    exclusive           whole nodes, whatever the ranks need of them
     interface           of gloo and NCCL; by default each rank takes the one that leads to rank 0
     options             further #SBATCH options, verbatim
     """
@@ -62,6 +66,8 @@ class Job:
     cpus_per_rank: int | None = None
     checkpoint_seconds: int = 300
     restarts: int = 0
+    mem: str | None = None
+    exclusive: bool = False
     interface: str | None = None
     container: Container | None = None
     options: tuple[str, ...] = ()
@@ -69,6 +75,11 @@ class Job:
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def requested_cpus(self) -> int | None:
+        """CPU cores of a rank to ask for. None: Slurm's default, or all cores of an exclusive node."""
+        return self.cpus_per_rank or (CPUS_PER_GPU if self.gpus and not self.exclusive else None)
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,8 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         "nodes": job.nodes,
         "ntasks-per-node": job.ranks_per_node,
         "gpus-per-node": job.ranks_per_node if job.gpus else None,
-        "cpus-per-task": job.cpus_per_rank,
+        "cpus-per-task": job.requested_cpus,
+        "mem": job.mem or ("0" if job.exclusive else None),
         "partition": job.partition,
         "time": job.time,
         "account": job.account,
@@ -146,7 +158,8 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         logs=logs,
         python=_inside(study, job),
         interface=job.interface,
-        cpus=job.cpus_per_rank,
+        exclusive=job.exclusive,
+        cpus=job.requested_cpus or (f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))" if job.exclusive else None),
         restarts=job.restarts,
         status=ExitStatus,
         final=[*(status.value for status in FINAL), KILLED_BY_USR1],

@@ -14,12 +14,13 @@ class Options(ConfigOptions):
     nodes: int | None = option("number of nodes (default: cluster.nodes)", None, metavar="N")
     gpus_per_node: int | None = option("GPUs per node (default: cluster.gpus_per_node)", None, metavar="G")
     gpu: str | None = option(f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)", None, metavar="NAME|FILE")
+    host_gib: float | None = option("GiB of host memory per node (default: cluster.host_gib)", None, metavar="GIB")
     measured: Path | None = option("results.jsonl of megatape benchmark gpu: correct the step time by it", None, metavar="FILE")
 
 
 def run(options: Options) -> int:
     """Print the plan."""
-    cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu}
+    cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu, "host_gib": options.host_gib}
     stated = [f"cluster.{key}={value}" for key, value in cluster.items() if value is not None]
     config = load_config(options.config, [*options.set, *stated])
     from megatape.plan.report import report

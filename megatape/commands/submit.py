@@ -19,7 +19,11 @@ class Options(ConfigOptions):
     nodes: Count = option("number of nodes", metavar="N")
     gpus_per_node: Count | None = option("GPUs per node, with one rank on each", None, metavar="G")
     cpu_ranks_per_node: Count | None = option("ranks per node without GPUs", None, metavar="R")
-    cpus_per_rank: Count | None = option("CPU cores per rank", None, metavar="C")
+    cpus_per_rank: Count | None = option(
+        "CPU cores per rank (default: 8 with a GPU; with --exclusive, its share of the node; else Slurm's)", None, metavar="C"
+    )
+    mem: str | None = option("memory per node, as 400G (default: Slurm's; with --exclusive, all of it)", None, metavar="SIZE")
+    exclusive: bool = option("take whole nodes, with all their cores and memory", False)
     partition: str | None = option("Slurm partition", None)
     time: str | None = option("time limit of each start; the job is requeued until the run is complete", None)
     restarts: int = option(
@@ -33,7 +37,7 @@ class Options(ConfigOptions):
     pyxis: str | None = option("container image, run by the pyxis plugin", None, metavar="IMAGE")
     apptainer: str | None = option("container image, run by apptainer", None, metavar="IMAGE")
     sbatch: tuple[str, ...] = option(
-        "other sbatch option, as --sbatch=--mem=0; repeatable", (), metavar="OPTION", repeatable=True
+        "other sbatch option, as --sbatch=--qos=high; repeatable", (), metavar="OPTION", repeatable=True
     )
 
 

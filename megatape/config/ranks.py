@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from megatape.config.section import Free, Section
 from megatape.errors import ConfigError
@@ -48,6 +48,7 @@ class ClusterConfig(Section):
     nodes: Free[PositiveInt] = Field(description="number of machines")
     gpus_per_node: Free[PositiveInt] = Field(description="GPUs per machine")
     gpu: Free[str] = Field(min_length=1, description="GPU type: a name that `megatape plan --help` lists, or a JSON file")
+    host_gib: Free[PositiveFloat | None] = Field(None, description="GiB of host memory per machine, which offloading must fit")
 
     @property
     def world_size(self) -> int:

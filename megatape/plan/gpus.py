@@ -20,29 +20,30 @@ class Gpu(Section):
     network_bandwidth: float = Field(
         gt=0, description="bytes/s that it can send to other nodes: that of one network adapter, if each GPU has its own"
     )
+    host_link: float = Field(32e9, gt=0, description="bytes/s between it and host memory, in one direction (PCIe)")
+    host_bandwidth: float = Field(50e9, gt=0, description="bytes/s of host memory: its node's, divided by the node's GPUs")
 
 
-def _gpu(name: str, gib: float, tera_flops: float, memory_tb: float, node_gb: float, network_gbit: float) -> Gpu:
-    return Gpu(
-        name=name,
-        memory=gib * 2**30,
-        bfloat16_flops=tera_flops * 1e12,
-        memory_bandwidth=memory_tb * 1e12,
-        node_bandwidth=node_gb * 1e9,
-        network_bandwidth=network_gbit / 8 * 1e9,
-    )
+_UNITS = (2**30, 1e12, 1e12, 1e9, 1e9 / 8, 1e9, 1e9)
 
 
-# Memory is about what the driver reports as usable; the network is that of the vendors' reference systems.
+def _gpu(name: str, *numbers: float) -> Gpu:
+    """Its numbers in the order of the fields: GiB, TFLOP/s, TB/s, GB/s, Gbit/s (the network), GB/s, GB/s."""
+    _, *fields = Gpu.model_fields
+    return Gpu(name=name, **{key: number * unit for key, number, unit in zip(fields, numbers, _UNITS, strict=True)})
+
+
+# Memory is about what the driver reports as usable; network and hosts are those of the vendors' reference systems (a DGX H100
+# has 2 x 8 channels of DDR5-4800 for 8 GPUs, each on PCIe 5.0 x16).
 GPUS = {
-    "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200),
-    "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200),
-    "h100": _gpu("H100", 79, 989, 3.35, 450, 400),
-    "h200": _gpu("H200", 139, 989, 4.8, 450, 400),
-    "gh200": _gpu("GH200", 94, 989, 4.0, 450, 400),
-    "b200": _gpu("B200", 178, 2250, 8.0, 900, 400),
-    "l40s": _gpu("L40S", 44, 362, 0.864, 32, 200),
-    "mi300x": _gpu("MI300X", 191, 1307, 5.3, 448, 400),
+    "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200, 32, 51),
+    "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200, 32, 51),
+    "h100": _gpu("H100", 79, 989, 3.35, 450, 400, 64, 77),
+    "h200": _gpu("H200", 139, 989, 4.8, 450, 400, 64, 77),
+    "gh200": _gpu("GH200", 94, 989, 4.0, 450, 400, 450, 384),
+    "b200": _gpu("B200", 178, 2250, 8.0, 900, 400, 64, 90),
+    "l40s": _gpu("L40S", 44, 362, 0.864, 32, 200, 32, 77),
+    "mi300x": _gpu("MI300X", 191, 1307, 5.3, 448, 400, 64, 77),
 }
 
 

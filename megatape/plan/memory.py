@@ -6,7 +6,7 @@ from math import prod
 from torch import nn
 
 from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
-from megatape.config import Config
+from megatape.config import Config, ZeroConfig
 from megatape.model.accounting import count_parameters, meta_model
 from megatape.model.needs import attention_needs, layer_sizes
 from megatape.model.trainable import freeze
@@ -56,8 +56,10 @@ def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
     if config.checkpoint.background:
         host["copies for checkpoints"] = state * 4 + device["moments"]
     if zero.offload_optimizer:
-        stepped = ("master weights", "moments", "gradients", "flattened gradients")
-        host |= {part: device.pop(part) for part in stepped if part in device}
+        if zero.stage == 3:  # sums them in host memory; the others do so on the device
+            host["gradients"] = device.pop("gradients")
+        host |= {part: device.pop(part) for part in ("master weights", "moments")}
+        host["flattened gradients"] = device.pop("flattened gradients", divided * GRADIENT_BYTES)
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
     if zero.stage == 3:
@@ -97,6 +99,7 @@ def _state_elements(config: Config, parameter: nn.Parameter) -> int:
 
 def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it."""
+    config = config.model_copy(update={"zero": ZeroConfig()})  # changes no activation: plans that differ in it count once
     model, checkpointing = config.model, config.training.activation_checkpointing
     backends = PLAIN if on_gpu else backends_by_priority(config.training.attention)
     kept = activations(config, model.encoding, checkpointing, backends).total

@@ -16,6 +16,7 @@ from megatape.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 MATRIX_EFFICIENCY = (0.50, 0.75)
 FUSED_EFFICIENCY = (0.30, 0.55)
 MEMORY_EFFICIENCY = (0.6, 0.85)
+LINK_EFFICIENCY = (0.5, 0.8)  # between GPUs, and between a GPU and its host
 FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 
 # Matrix products by themselves; kernels that multiply between other work: attention, and our others; and all that does not

@@ -1,6 +1,7 @@
 """The plan as text: what a run needs, and how it does on a given cluster."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -10,10 +11,12 @@ from megatape.model.accounting import count_parameters, count_trainable, forward
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.measured import MeasuredStep, nearest_step
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
+from megatape.plan.offload import ASSUMPTION as OFFLOAD_ASSUMPTION
+from megatape.plan.offload import plan_offload
 from megatape.plan.speed import ASSUMPTIONS, FP8_ASSUMPTION, Speed, links, plan_speed
 from megatape.plan.traffic import plan_traffic
 from megatape.tables import columns
-from megatape.units import format_bytes
+from megatape.units import format_bytes, format_count
 
 # Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
@@ -52,28 +55,49 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
     _check_nodes(config, cluster)
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, on_gpu=True)
-    need = needed(memory, gpu)
+    needs = _needs(memory, cluster, gpu)
     speeds = [plan_speed(config, cluster, gpu, correction) for correction in (None, *([step.correction] if step else []))]
     rows = [
         ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
         *_counts(config, world_size),
         *_memory(config, world_size, memory, "GPU"),
-        ("  contexts and fragmentation", format_bytes(need - memory.device_total)),
-        (
-            "  needed of available",
-            f"{format_bytes(need)} of {format_bytes(gpu.memory)}: {'fits' if need <= gpu.memory else 'DOES NOT FIT'}",
-        ),
+        ("  contexts and fragmentation", format_bytes(needs["of a GPU"].bytes - memory.device_total)),
+        *((f"memory needed {where}", str(need)) for where, need in needs.items()),
         *_sent(config, cluster),
-        *_speed(config, speeds, step),
+        *_offloaded(config, cluster, gpu),
+        *_speed(config, cluster, speeds, step),
     ]
-    advice = [] if need <= gpu.memory else ["", "to make it fit, one after another:", *_advice(config, cluster, gpu)]
-    assumed = [*ASSUMPTIONS, *([FP8_ASSUMPTION] if config.training.fp8 != "none" else [])]
+    advice = [] if _all_fit(needs) else ["", "to make it fit:", *_advice(config, cluster, gpu, needs)]
+    offloads = config.zero.offload_optimizer or config.zero.offload_parameters
+    conditions = {FP8_ASSUMPTION: config.training.fp8 != "none", OFFLOAD_ASSUMPTION: offloads}
+    assumed = [*ASSUMPTIONS, *(line for line, applies in conditions.items() if applies)]
     return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in assumed), *advice])
 
 
-def needed(memory: Memory, gpu: Gpu) -> float:
-    """Bytes needed on the device, including those beyond the model's."""
-    return memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory
+@dataclass(frozen=True)
+class Need:
+    """Bytes needed, and available if the cluster says so."""
+
+    bytes: float
+    available: float | None
+
+    @property
+    def fits(self) -> bool:
+        return self.available is None or self.bytes <= self.available
+
+    def __str__(self) -> str:
+        if self.available is None:
+            return f"{format_bytes(self.bytes)}; cluster.host_gib (--host-gib) compares it with the node's"
+        return f"{format_bytes(self.bytes)} of {format_bytes(self.available)}: {'fits' if self.fits else 'DOES NOT FIT'}"
+
+
+def _needs(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> dict[str, Need]:
+    """Of device memory, with that beyond the model's, and of host memory, of all ranks of a node, where state is kept there."""
+    needs = {"of a GPU": Need(memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)}
+    if memory.host:
+        available = None if cluster.host_gib is None else cluster.host_gib * 2**30
+        needs["of a node's host"] = Need(sum(memory.host.values()) * cluster.gpus_per_node, available)
+    return needs
 
 
 def _check_nodes(config: Config, cluster: ClusterConfig) -> None:
@@ -91,16 +115,23 @@ def _counts(config: Config, world_size: int) -> list[Row]:
     data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
     batch = f"{training.micro_batch_size} micro x {data_ranks} data-parallel ranks x {accumulated} accumulated"
     return [
-        ("parameters", f"{count.total:,} = {count.total / 2**20:.2f} x 2^20"),
-        ("  embedding and head", f"{count.embedding:,}"),
-        ("  position encoding", f"{count.position:,}"),
-        ("  trained", f"{count_trainable(model, training.trainable, training.frozen):,}"),
-        ("forward FLOPs per sequence", f"{flops / 1e9:,.2f} G ({length} tokens)"),
-        ("forward FLOPs per token", f"{flops / length / 1e6:,.2f} M"),
+        ("parameters", _exact(count.total)),
+        ("  embedding and head", _exact(count.embedding)),
+        ("  position encoding", _exact(count.position)),
+        ("  trained", _exact(count_trainable(model, training.trainable, training.frozen))),
+        ("forward FLOPs", f"{_flops(flops)} per sequence of {length:,} tokens, {_flops(flops / length)} per token"),
         ("global batch", f"{training.global_batch_size} = {batch}"),
-        ("tokens per step", f"{tokens:,}"),
-        ("tokens of the run", f"{tokens * training.steps:,} in {training.steps:,} steps"),
+        ("tokens per step", _exact(tokens)),
+        ("tokens of the run", f"{format_count(tokens * training.steps)} in {training.steps:,} steps"),
     ]
+
+
+def _exact(count: int) -> str:
+    return f"{format_count(count)} ({count:,})" if count >= 1000 else str(count)
+
+
+def _flops(flops: float) -> str:
+    return format_count(flops, [f" {prefix}FLOP" for prefix in ("", *"kMGTPEZ")])
 
 
 def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> list[Row]:
@@ -126,24 +157,37 @@ def _sent(config: Config, cluster: ClusterConfig) -> list[Row]:
     return rows
 
 
-def _speed(config: Config, speeds: list[Speed], step: MeasuredStep | None) -> list[Row]:
+def _offloaded(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[Row]:
+    offload = plan_offload(config, cluster.world_size)
+    (_, low), (_, high) = (offload.seconds(gpu, case) for case in (1, 0))
+    rows = [
+        ("bytes between a GPU and its host in a step", format_bytes(offload.beside + offload.after)),
+        ("  seconds that it waits for the host", _range(low, high)),
+    ]
+    return rows if offload.beside + offload.after else []
+
+
+def _speed(config: Config, cluster: ClusterConfig, speeds: list[Speed], step: MeasuredStep | None) -> list[Row]:
     """speeds: as estimated, and, if a step was measured, as corrected by it."""
     speed = speeds[-1]
-    (good, bad), (best, worst) = speed.seconds, speed.utilization
-    tokens = config.training.global_batch_size * config.data.sequence_length
+    (low, high), (worst, best) = speed.seconds, speed.utilization
+    training = config.training
+    tokens, hours = training.global_batch_size * config.data.sequence_length, training.steps / 3600
+    slow, fast = (tokens / seconds / cluster.world_size for seconds in (high, low))
+    time, unit = (hours, "hours") if hours * low < 48 else (hours / 24, "days")
     return [
-        ("FLOPs per step", f"{speed.model_flops:.4e} of the model, {speed.done_flops:.4e} done"),
-        ("seconds per step", _range(speeds[0])),
-        *([_compared(step), ("  corrected by it", _range(speed))] if step else []),
-        ("MFU", f"{best:.0%} to {worst:.0%}"),
-        ("tokens per day", f"{tokens / good * 86400:.3g} to {tokens / bad * 86400:.3g}"),
-        ("days for the run", f"{config.training.steps * good / 86400:.3g} to {config.training.steps * bad / 86400:.3g}"),
+        ("FLOPs per step", f"{_flops(speed.model_flops)} of the model, {_flops(speed.done_flops)} done"),
+        ("seconds per step", _range(*speeds[0].seconds)),
+        *([_compared(step), ("  corrected by it", _range(low, high))] if step else []),
+        ("MFU", f"{worst:.0%} to {best:.0%}"),
+        ("tokens/s per GPU", f"{format_count(slow)} to {format_count(fast)}"),
+        (f"{unit} for the run", _range(time * low, time * high)),
     ]
 
 
-def _range(speed: Speed) -> str:
-    good, bad = speed.seconds
-    return f"{good:,.3g} to {bad:,.3g}"
+def _range(low: float, high: float) -> str:
+    low_text, high_text = (f"{number:,.0f}" if number >= 1000 else f"{number:.3g}" for number in (low, high))
+    return f"{low_text} to {high_text}"
 
 
 def _compared(step: MeasuredStep) -> Row:
@@ -153,9 +197,13 @@ def _compared(step: MeasuredStep) -> Row:
     return f"  measured on one {step.gpu.name}: {shape}", f"{step.seconds:.3g}, estimated {step.estimated:.3g} ({error:+.0%})"
 
 
-def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
-    """Changes that save memory, cheapest first, each on top of the previous ones, until the run fits."""
-    for setting, value in _savings(config, cluster):
+def _all_fit(needs: dict[str, Need]) -> bool:
+    return all(need.fits for need in needs.values())
+
+
+def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu, needs: dict[str, Need]) -> Iterator[str]:
+    """Changes that save device memory, cheapest first, each on top of the previous ones, until the run fits."""
+    for setting, value in [] if needs["of a GPU"].fits else _savings(config, cluster):
         raw = config.model_dump()
         section, _, key = setting.partition(".")
         raw[section][key] = value
@@ -164,11 +212,12 @@ def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> Iterator[str]:
             config.accumulation(cluster.world_size)
         except ValueError:  # the ranks do not divide something
             continue
-        need = needed(plan_memory(config, cluster.world_size, on_gpu=True), gpu)
-        yield f"  --set {setting}={str(value).lower()}: {format_bytes(need)}{', fits' if need <= gpu.memory else ''}"
-        if need <= gpu.memory:
+        needs = _needs(plan_memory(config, cluster.world_size, on_gpu=True), cluster, gpu)
+        bytes_ = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in needs.items())
+        yield f"  --set {setting}={str(value).lower()}: {bytes_}{', fits' if _all_fit(needs) else ''}"
+        if _all_fit(needs):
             return
-    yield "  it still does not fit: use more GPUs, or larger ones"
+    yield "  use more nodes, or GPUs and nodes with more memory"
 
 
 def _savings(config: Config, cluster: ClusterConfig) -> Iterator[tuple[str, object]]:

@@ -7,8 +7,10 @@ from megatape.config import ClusterConfig, Config
 from megatape.model.accounting import forward_flops
 from megatape.plan.gpus import Gpu
 from megatape.plan.memory import Memory, plan_memory
+from megatape.plan.offload import plan_offload
 from megatape.plan.operations import (
     FUSED_EFFICIENCY,
+    LINK_EFFICIENCY,
     MATRIX_EFFICIENCY,
     MEMORY_EFFICIENCY,
     DeviceTime,
@@ -21,8 +23,6 @@ from megatape.plan.operations import (
 from megatape.plan.traffic import leaving_node, plan_traffic
 from megatape.plan.work import step_work
 
-LINK_EFFICIENCY = (0.5, 0.8)  # of the data sheet's rates, as those of operations.py
-
 ASSUMPTIONS = (
     f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
     f"attention without its masked half, and our kernels at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
@@ -31,14 +31,14 @@ ASSUMPTIONS = (
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
     "torch.compile fuses all that lies between two matrix products",
     "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
-    "no waiting for launches, data, checkpoints, stragglers or host memory; FLOPs and MFU count all N x N scores",
+    "no waiting for launches, data, checkpoints or stragglers; FLOPs and MFU count all N x N scores",
 )
 FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as bfloat16's; --measured has their real time"
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds and model FLOPs utilization of one optimizer step, (good, bad) each, and its FLOPs over all ranks.
+    """Seconds and model FLOPs utilization of one optimizer step, (low, high) each, and its FLOPs over all ranks.
 
     model_flops: three times the forward pass. done_flops: the same with what activation checkpointing recomputes.
     """
@@ -65,19 +65,23 @@ def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: flo
         between = middle(times)
         times = (DeviceTime(*(correction * part for part in between)),) * 2
 
+    split, offload = links(config, cluster), plan_offload(config, world_size)
+
     def seconds(case: int) -> float:
         compute_bound, memory_bound = times[case]
         tensor, data = (
             (inside / gpu.node_bandwidth + outside / gpu.network_bandwidth) / LINK_EFFICIENCY[case]
-            for inside, outside in links(config, cluster).values()
+            for inside, outside in split.values()
         )
+        beside, after = offload.seconds(gpu, case)
         if not case:
-            return tensor + memory_bound + compute_bound + data
-        return (1 - traffic.overlapped) * tensor + memory_bound + max(compute_bound, data + traffic.overlapped * tensor)
+            return tensor + memory_bound + compute_bound + data + beside + after
+        exposed, hidden = (1 - traffic.overlapped) * tensor, data + traffic.overlapped * tensor
+        return exposed + memory_bound + max(compute_bound, hidden, beside) + after
 
-    good, bad = seconds(1), seconds(0)
-    best, worst = (model_flops / world_size / gpu.bfloat16_flops / time for time in (good, bad))
-    return Speed((good, bad), (best, worst), model_flops, done_flops)
+    low, high = seconds(1), seconds(0)
+    worst, best = (model_flops / world_size / gpu.bfloat16_flops / time for time in (high, low))
+    return Speed((low, high), (worst, best), model_flops, done_flops)
 
 
 def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:

@@ -1,11 +1,13 @@
 """A model of any size run on shapes alone, as one tensor-parallel rank would run it: without memory or other processes."""
 
+import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import TypeVar
 
 import torch
@@ -23,6 +25,7 @@ from megatape.plan.zero3 import Event, record_events
 from megatape.torch_internals import FakeTensorMode
 
 PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
+SHALLOW = 5  # layers that run for all of a deep model
 _OVERLAPPED = "overlapped"
 
 Key = TypeVar("Key")
@@ -32,7 +35,7 @@ Key = TypeVar("Key")
 class Pass:
     """One forward and backward pass over a micro-batch on one tensor-parallel rank."""
 
-    model: nn.Module
+    model: Transformer
     trained: list[nn.Parameter]  # those that get a gradient
     events: list[Event]  # when modules use their weights
 
@@ -41,8 +44,48 @@ class Pass:
 def run_pass(config: Config) -> Pass:
     """A pass over a short sequence. Its modules, parameters and events are those of a micro-batch of the run."""
     check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
-    model, events = _run(config, config.model.num_layers, 8 * config.parallel.tp)
+    deep = deep_pass(config) if config.model.num_layers > SHALLOW else None
+    return deep or one_pass(config, config.model.num_layers)
+
+
+def one_pass(config: Config, num_layers: int) -> Pass:
+    """A pass that runs so many layers."""
+    model, events = _run(config, num_layers, 8 * config.parallel.tp)
     return Pass(model, [parameter for parameter in model.parameters() if parameter.grad is not None], events)
+
+
+def deep_pass(config: Config) -> Pass | None:
+    """The pass of a model with more layers than SHALLOW, of which only so many run.
+
+    Exact, because the third stands for layers that are alike: all but the first two, which may have nothing trained before
+    them, and the last two. None if training.trainable or frozen treat layers differently.
+    """
+    shallow, depth = one_pass(config, SHALLOW), config.model.num_layers
+    with on_shapes(config):
+        model = build(config, config.model)
+
+    def twin(name: str) -> str:
+        """The name in the shallow model of a weight or a module."""
+        return re.sub(
+            r"(?<=^blocks\.)\d+", lambda layer: str(max(min(int(layer[0]), 2), int(layer[0]) - depth + SHALLOW)), name
+        )
+
+    weights, modules = dict(shallow.model.named_parameters()), dict(shallow.model.named_modules())
+    twins = {parameter: weights[twin(name)] for name, parameter in model.named_parameters()}
+    if any(parameter.requires_grad != of_twin.requires_grad for parameter, of_twin in twins.items()):
+        return None
+    copies: defaultdict[nn.Module, list[nn.Module]] = defaultdict(list)  # in the order of layers
+    for name, module in model.named_modules():
+        copies[modules[twin(name)]].append(module)
+    blocks = {module: block for block in shallow.model.blocks for module in block.modules()}
+    events: list[Event] = []
+    step = 1  # from layer to layer, until the backward pass begins
+    for block, group in groupby(shallow.events, lambda event: blocks.get(event.module)):
+        in_block = list(group)
+        step = -1 if block is shallow.model.blocks[-1] else step
+        for same in list(zip(*(copies[event.module] for event in in_block), strict=True))[::step]:
+            events += [Event(event.kind, module) for event, module in zip(in_block, same, strict=True)]
+    return Pass(model, [parameter for parameter, of_twin in twins.items() if of_twin.grad is not None], events)
 
 
 @dataclass(frozen=True)

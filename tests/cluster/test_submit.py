@@ -52,6 +52,31 @@ def test_text(study: Study) -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+@pytest.mark.parametrize(
+    ("job", "asked", "cpus"),
+    [
+        (Job("tiny", 1, 4, True), {"cpus-per-task=8"}, "8"),
+        (Job("tiny", 1, 4, True, cpus_per_rank=12, mem="400G"), {"cpus-per-task=12", "mem=400G"}, "12"),
+        (Job("tiny", 1, 4, True, exclusive=True), {"exclusive", "mem=0"}, "$((SLURM_CPUS_ON_NODE / 4))"),
+        (
+            Job("tiny", 1, 4, True, cpus_per_rank=2, mem="9G", exclusive=True),
+            {"exclusive", "mem=9G", "cpus-per-task=2"},
+            "2",
+        ),
+        (Job("tiny", 1, 4, False), set(), None),
+        (Job("tiny", 1, 4, False, exclusive=True), {"exclusive", "mem=0"}, "$((SLURM_CPUS_ON_NODE / 4))"),
+    ],
+)
+def test_cores_and_memory(study: Study, job: Job, asked: set[str], cpus: str | None) -> None:
+    """A rank with a GPU has more than the one core of Slurm's default, and the ranks of a whole node share all of it."""
+    text = render(study, job, SNAPSHOT)
+    options = {line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")}
+    assert {option for option in options if option.startswith(("cpus", "mem", "exclusive"))} == asked
+    exported = f"export SRUN_CPUS_PER_TASK={cpus} OMP_NUM_THREADS={cpus} MEGATAPE_THREADS={cpus}"
+    assert (exported in text.splitlines()) if cpus else ("SRUN_CPUS_PER_TASK" not in text)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
 def test_no_gpus_asked_for_on_cpu_nodes(study: Study) -> None:
     text = render(study, Job("tiny", 1, 4, False), SNAPSHOT)
     assert "--gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
@@ -130,6 +155,7 @@ COMMAND = "x\ntouch injected"
         {"time": COMMAND},
         {"account": COMMAND},
         {"interface": COMMAND},
+        {"mem": COMMAND},
         {"options": (f"--mem={COMMAND}",)},
         {"container": Container("pyxis", COMMAND)},
         {"container": Container("apptainer", COMMAND)},
@@ -177,6 +203,8 @@ def test_print_only(command: Command, raw_config: dict[str, Any], tmp_path: Path
     assert (status, errors) == (0, "")
     assert printed.startswith("#!/bin/bash\n#SBATCH --job-name=megatape")
     assert not Path(raw_config["run"]["directory"]).exists()
+    printed = command(*words, "--print", "--exclusive", "--mem", "400G")[1]
+    assert "#SBATCH --exclusive\n" in printed and "#SBATCH --mem=400G\n" in printed
     status, _, errors = command(*words, "--print", "--time", "5")
     assert status == 2 and errors.startswith("error: --time 5 leaves no time")
 

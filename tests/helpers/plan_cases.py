@@ -30,6 +30,20 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
     return [_count(configure(payload["config"], name, changes), topology) for name, changes in payload["cases"].items()]
 
 
+def host_tensors(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
+    """Bytes of the tensors that DeepSpeed keeps in host memory for a configuration with zero.offload_optimizer, by part."""
+    config = parse_config(payload, "offload")
+    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run.train_step()
+    optimizer = run.engine.deepspeed.optimizer
+    masters = optimizer.fp32_partitioned_groups_flat if config.zero.stage == 3 else optimizer.single_partition_of_fp32_groups
+    state = [value for of_group in optimizer.optimizer.state.values() for value in of_group.values() if value.numel() > 1]
+    parts = {"master weights": masters, "moments": state, "flattened gradients": [master.grad for master in masters]}
+    if config.zero.stage == 3:
+        parts["gradients"] = [optimizer.grad_partitions_flat_buffer]
+    return {part: sum(tensor.nbytes for tensor in tensors) for part, tensors in parts.items()}
+
+
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))

@@ -98,9 +98,20 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     plain, offloaded = configure(raw_config, "x", {"zero.stage": 3}), configure(raw_config, "x", changes)
     before = plan_memory(plain, 2, on_gpu=False).device
     after = plan_memory(offloaded, 2, on_gpu=False)
-    assert after.host == {part: before[part] for part in after.host}
-    assert {"weights", "gradients", "master weights", "moments"} <= set(after.host)
+    moved = {part: before[part] for part in ("weights", "gradients", "master weights", "moments")}
+    assert after.host == moved | {"flattened gradients": before["gradients"]}
     assert not set(after.host) & set(after.device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_host_memory_is_deepspeeds(raw_config: dict[str, Any], tmp_path: Path, stage: int) -> None:
+    """The tensors of a run of two ranks: stage 3 keeps gradients twice."""
+    raw_config |= {"zero": {"stage": stage, "offload_optimizer": True}}
+    raw_config["training"]["precision"] = "bfloat16"
+    planned = plan_memory(configure(raw_config, "x", {}), 2, on_gpu=False).host
+    for held in run_workers("tests.helpers.plan_cases:host_tensors", 2, raw_config, tmp_path / "workers"):
+        assert planned == pytest.approx(held, rel=0.001)
 
 
 @pytest.mark.fp8

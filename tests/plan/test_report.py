@@ -81,6 +81,36 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
     assert "parallel.tp 2 and 3 GPUs per node" in errors
 
 
+def test_offloading(plan: Command) -> None:
+    """Costs time and host memory, which is compared with the node's."""
+    cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")
+    offload = ("--set", "zero.offload_optimizer=true", "--set", "zero.stage=3")
+    assert "host" not in plan(*cluster)[1]
+    for given, said in ((), "(--host-gib) compares"), (("--host-gib", "9"), "KiB of 9.00 GiB: fits"):
+        printed = plan(*cluster, *offload, *given)[1]
+        assert said in printed and "that it waits for the host" in printed and "to make it fit" not in printed
+        assert "host memory at 30% to 60%" in printed
+    printed = plan(*cluster, *offload, "--host-gib", "0.0001")[1]
+    assert "KiB of 104.86 KiB: DOES NOT FIT" in printed and "nodes with more memory" in printed
+
+
+def test_ranges_ascend(plan: Command) -> None:
+    printed = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
+    ranges = re.findall(r"^(.*?)  +(\S+) to (\S+)$", printed, re.MULTILINE)
+    assert [name for name, _, _ in ranges] == [
+        "seconds per step",
+        "MFU",
+        "tokens/s per GPU",
+        "hours for the run",
+    ]
+    for _, low, high in ranges:
+        assert _number(low) < _number(high)
+
+
+def _number(text: str) -> float:
+    return float(text.rstrip("%KMBT")) * 1000 ** "KMBT".find(text[-1]) * 1000 if text[-1] in "KMBT" else float(text.rstrip("%"))
+
+
 @pytest.mark.slow
 def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """All advice together makes a model fit that is too large for the GPU."""
@@ -108,6 +138,7 @@ def test_gpus_are_plausible(name: str) -> None:
     assert 30 * 2**30 < gpu.memory < 300 * 2**30
     assert 1e14 < gpu.bfloat16_flops < 1e16
     assert gpu.network_bandwidth < gpu.node_bandwidth * 1.001 < gpu.memory_bandwidth
+    assert 3e10 < gpu.host_link < 1e12 and 3e10 < gpu.host_bandwidth < 1e12
 
 
 def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
