@@ -113,7 +113,7 @@ class ShowVersion(argparse.Action):
 
 
 def example(name: str, docstring: str | None) -> str:
-    """The command line in the first line of a command's module, by default the command's name alone."""
+    """The first command line in backquotes of a module's docstring, by default the command's name alone."""
     found = re.search(r"`(.*)`", docstring or "")
     return found[1] if found else f"megatape {name}"
 
