@@ -13,6 +13,7 @@ import pytest
 
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
+from megatape.report import learned
 from tests.helpers.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
@@ -63,7 +64,10 @@ def test_quickstart_on_c4(
         "runs/data/python: 1,234 documents, 56,789 tokens (train); lengths and samples: runs/data/python-report/index.html"
         in text
     )
-    assert "python launch/learned.py runs/tape_tiny_python runs/data/python runs/tape_tiny_python/hf-step-00000020" in text
+    assert (
+        "python -m megatape.report.learned runs/tape_tiny_python runs/data/python runs/tape_tiny_python/hf-step-00000020"
+        in text
+    )
     assert "open runs/tape_tiny_python/report-step-00000020/index.html" in text
 
 
@@ -84,18 +88,17 @@ def test_corpus_of_a_demonstration(
 
 def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The model that has the unigram's loss has its bits per byte; words of ten letters take log2(10) or less."""
-    names = runpy.run_path(str(ROOT / "launch" / "learned.py"))
     split = load_index(data_directory).splits["validation"]
     steps = [{"step": 1, "validation_loss": 9.0}, {"step": 2, "validation_loss": split.unigram_entropy}, {"step": 3}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    _, unigram, gzip, model = names["figures"](tmp_path, data_directory)
+    _, unigram, gzip, model = learned.figures(tmp_path, data_directory)
     bits = [line.split()[-1] for line in (unigram, gzip, model)]
     assert bits[0] == bits[2] == f"{split.unigram_entropy * split.tokens / split.text_bytes / math.log(2):.2f}"
     assert 1 < float(bits[1]) < 4
 
     loaded = Mock(continuations=Mock(return_value=[[5] * 24]))
-    monkeypatch.setitem(names["example"].__globals__, "load_trained", lambda folder: nullcontext(loaded))
-    lines = names["example"](data_directory, tmp_path)
+    monkeypatch.setattr(learned, "load_trained", lambda folder: nullcontext(loaded))
+    lines = learned.example(data_directory, tmp_path)
     dataset = TokenDataset(data_directory, "validation", 1)
     first = dataset.num_tokens // 2
     loaded.continuations.assert_called_once_with([dataset.stream(first, first + 64).tolist()], 24)

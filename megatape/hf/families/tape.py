@@ -72,6 +72,11 @@ class Tape(Family):
         return super().layer_name(name)
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
+        if config.model.normalization != "rms":
+            raise UserError(
+                f"model.normalization {config.model.normalization}: modeling_tape.py computes rms only, so an export would be "
+                "another model: add it there first"
+            )
         own: dict[str, Any] = {name: getattr(config.model, name) for name in _OWN} | {
             # Positions that are drawn are those of the run's evaluations.
             "position_length": config.data.sequence_length,

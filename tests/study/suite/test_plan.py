@@ -31,9 +31,9 @@ def test_bad_input() -> None:
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ("fast", "--rates: expected a number, got fast"),
-        ("0.1,-1", "--rates: Input should be greater than 0, got -1"),
-        ("1", "--rates: Input should be less than 1, got 1"),
+        ("fast", "--rates: expected a number, got 'fast'"),
+        ("0.1,-1", "--rates: must be greater than 0, got -1"),
+        ("1", "--rates: must be less than 1, got 1"),
         ("0.1,1e-1", "--rates: one is listed twice"),
     ],
 )

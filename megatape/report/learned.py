@@ -1,12 +1,10 @@
-"""What a run learned, in figures and an example: `python launch/learned.py RUN DATA EXPORTED`, the end of quickstart.py."""
+"""Figures and an example of a small run: `python -m megatape.report.learned RUN DATA EXPORTED`, the end of quickstart.py."""
 
 import gzip
 import json
 import math
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, installed or not
 
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
