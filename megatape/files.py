@@ -39,10 +39,10 @@ FAULT_WORDS = {
     "missing": "is missing",
     "extra_forbidden": "unknown field",
     "unexpected_keyword_argument": "unknown field",  # of a dataclass
-    "greater_than": "must be greater than {gt:g}, got {plain}",
-    "greater_than_equal": "must be at least {ge:g}, got {plain}",
-    "less_than": "must be less than {lt:g}, got {plain}",
-    "less_than_equal": "must be at most {le:g}, got {plain}",
+    "greater_than": "must be greater than {gt}, got {plain}",
+    "greater_than_equal": "must be at least {ge}, got {plain}",
+    "less_than": "must be less than {lt}, got {plain}",
+    "less_than_equal": "must be at most {le}, got {plain}",
     "finite_number": "must be finite, got {plain}",
     "string_too_short": "must have at least {min_length} characters, got {shown}",
     "too_short": "must have at least {min_length} values, got {actual_length}",
@@ -155,7 +155,8 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
     plain = container or (value if isinstance(value, str) else json.dumps(value, default=str))[:80]
     shown = repr(plain) if isinstance(value, str) else plain
     if words := FAULT_WORDS.get(kind) or FAULT_WORDS.get(kind.partition("_")[0]):
-        return f"{field}: {words.format(**fault.get('ctx', {}), plain=plain, shown=shown)}".removeprefix(": ")
+        limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in fault.get("ctx", {}).items()}
+        return f"{field}: {words.format(**limits, plain=plain, shown=shown)}".removeprefix(": ")
     message = fault["msg"].removeprefix("Value error, ")
     return f"{field} {message}" if field and container else f"{field} is {shown}: {message}" if field else message
 

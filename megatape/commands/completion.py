@@ -1,7 +1,7 @@
 """megatape completion: `megatape completion bash`."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from megatape.commands.parser import Parser
 from megatape.options import CommandOptions, option
@@ -27,7 +27,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _add_values(parser: Parser, paths: dict[str, str]) -> None:
+def _add_values(parser: Parser, paths: dict[str, Any]) -> None:
     """Tell shtab the values of options: the names that their help lists, or `paths`."""
     for action in parser.options:
         value = str(action.metavar)

@@ -32,7 +32,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             {"model__scaling": {"kind": "ntk", "factor": 2.0}},
             ["model.scaling.kind: expected 'linear', 'theta', 'yarn' or 'llama3', got 'ntk'"],
         ),
-        ({"model__scaling": {"kind": "linear", "factor": 1.0}}, ["model.scaling.factor: must be greater than 1.0, got 1.0"]),
+        ({"model__scaling": {"kind": "linear", "factor": 1.0}}, ["model.scaling.factor: must be greater than 1, got 1.0"]),
         ({"model__scaling": {"kind": "yarn", "factor": 2.0}}, ["model.scaling", "yarn needs original_length"]),
         (
             {"model__scaling": {"kind": "theta", "factor": 2.0, "original_length": 8}},
@@ -114,7 +114,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ),
         (
             {"data": mixed() | {"annealing": [{"tokens": 9, "weights": {"a": 1, "b": -1}}]}},
-            ["annealing.0.weights.b: must be at least 0.0, got -1"],
+            ["annealing.0.weights.b: must be at least 0, got -1"],
         ),
         ({"data": mixed() | {"annealing": [{"token": 9}]}}, ["annealing.0.token: unknown key; did you mean tokens?"]),
         (
