@@ -1,9 +1,8 @@
-"""Figures and an example of a small run: `python -m megatape.report.learned RUN DATA EXPORTED`, the end of quickstart.py."""
+"""Figures and an example of a small run, which launch/quickstart.py shows at its end."""
 
 import gzip
 import json
 import math
-import sys
 from pathlib import Path
 
 from megatape.data.shards.index import load_index
@@ -15,9 +14,9 @@ PROMPT, CONTINUATION = 64, 24  # tokens
 LINES = 4  # shown of a continuation
 
 
-def main(run: str, data: str, exported: str) -> None:
-    """Compare the model with the unigram and with gzip on the validation text, and its continuation with the true one."""
-    print(*figures(Path(run), Path(data)), *example(Path(data), Path(exported)), sep="\n")
+def summary(run: str, data: str, exported: str) -> str:
+    """The model beside the unigram and gzip on the validation text, and its continuation beside the true one."""
+    return "\n".join([*figures(Path(run), Path(data)), *example(Path(data), Path(exported))])
 
 
 def figures(run: Path, data: Path) -> list[str]:
@@ -45,7 +44,3 @@ def example(data: Path, exported: Path) -> list[str]:
     before = "\n".join(tokenizer.decode(prompt).splitlines()[-3:])
     after = ("\n".join(tokenizer.decode(ids).splitlines()[:LINES]) for ids in (true, found))
     return ["after this text:", before, "it goes on:", next(after), "by the model:", next(after)]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -85,7 +85,7 @@ def _parse_sets(text: Any) -> Any:
     names = text.split(",") if isinstance(text, str) else text
     sets = tuple(parse_set(name) for name in names)
     if len({each.name for each in sets}) < len(sets):
-        raise UserError(f"a set is named twice, got {text}")
+        raise UserError("a set is named twice")
     return sets
 
 

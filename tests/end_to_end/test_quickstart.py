@@ -64,10 +64,8 @@ def test_quickstart_on_c4(
         "runs/data/python: 1,234 documents, 56,789 tokens (train); lengths and samples: runs/data/python-report/index.html"
         in text
     )
-    assert (
-        "python -m megatape.report.learned runs/tape_tiny_python runs/data/python runs/tape_tiny_python/hf-step-00000020"
-        in text
-    )
+    run = "runs/tape_tiny_python"
+    assert f"print(summary(*sys.argv[1:])) {run} runs/data/python {run}/hf-step-00000020" in text
     assert "open runs/tape_tiny_python/report-step-00000020/index.html" in text
 
 

@@ -179,7 +179,7 @@ def test_bad_settings(options: dict[str, Any], message: str, sets: Path) -> None
 @pytest.mark.parametrize(("names", "message"), [("qasper,qasper", "a set is named twice"), ("qasper,mine", "'mine' is no set")])
 def test_bad_names(names: str, message: str, command: Command) -> None:
     status, _, errors = command("evaluate", "scrolls", "model", "--scrolls", "sets", "--sets", names, "--output", "out")
-    assert status == 2 and errors.startswith("error: --sets: ") and message in errors
+    assert status == 2 and errors.startswith("error: --sets is ") and message in errors
 
 
 def test_without_the_package_of_rouge_it_says_so_at_once(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:

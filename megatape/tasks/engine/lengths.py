@@ -19,9 +19,9 @@ def parse_lengths(value: Any) -> Any:
         return value
     lengths = tuple(int(part) if part.isdecimal() else 0 for part in value.split(","))
     if 0 in lengths or list(lengths) != sorted(set(lengths)):
-        raise UserError(f"give lengths above 0 in ascending order, such as 1024,2048, got {value}")
+        raise UserError("give lengths above 0 in ascending order, such as 1024,2048")
     if lengths[-1] > MAX_LENGTH:
-        raise UserError(f"give lengths of at most {MAX_LENGTH}, got {value}")
+        raise UserError(f"give lengths of at most {MAX_LENGTH}")
     return lengths
 
 

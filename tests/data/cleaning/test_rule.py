@@ -46,7 +46,7 @@ def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
     [
         (["foo"], r"rule 'foo' is unknown: choose one of length, language"),
         (["length", "length:minimum=2"], "rule length is given twice"),
-        (["near_duplicates:threshold=2"], "rule near_duplicates: threshold: must be less than 1.0, got 2"),
+        (["near_duplicates:threshold=2"], "rule near_duplicates: threshold: must be less than 1, got 2"),
         (["near_duplicates:words=1,2"], "rule near_duplicates: words: expected an integer"),
         (["length:least=2"], "rule length has no option 'least'; its options: minimum, maximum"),
         (["personal_data:packages=x"], "rule personal_data has no option 'packages'; its options: none"),

@@ -38,9 +38,12 @@ def test_no_index(tmp_path: Path) -> None:
         (lambda content: content["splits"]["train"]["shards"][0].update(file="../x.tar"), "not a plain file name"),
         (lambda content: content["splits"]["train"]["shards"][0].update(file=".."), "'..' is not a plain file name"),
         (lambda content: content["tokenizer"].update(file=".."), "'..' is not a plain file name"),
-        (lambda content: content["splits"]["train"]["shards"][0].update(bytes=10**30), r"splits.train.shards.0.bytes: .* less"),
-        (lambda content: content["tokenizer"].update(vocab_size=-1), "tokenizer.vocab_size: .* greater"),
-        (lambda content: content.update(answers=""), "answers: .* dictionary"),
+        (
+            lambda content: content["splits"]["train"]["shards"][0].update(bytes=10**30),
+            r"shards.0.bytes: must be at most",
+        ),
+        (lambda content: content["tokenizer"].update(vocab_size=-1), "tokenizer.vocab_size: must be at least 0"),
+        (lambda content: content.update(answers=""), "answers: expected an object"),
         (
             lambda content: content["splits"]["train"]["shards"][0]["members"][1].update(offset=10**9),
             "does not fit its shard",

@@ -174,5 +174,5 @@ def test_missing_package(name: str, raw_config: dict[str, Any], monkeypatch: pyt
     monkeypatch.setattr(sys, "path_importer_cache", {})
     monkeypatch.delitem(sys.modules, name, raising=False)
     raw_config["logging"]["sinks"] = ["jsonl", name]
-    with pytest.raises(ValueError, match=rf"logging.sinks has {name}, .* -e .\[{name}\], or remove {name}"):
+    with pytest.raises(ValueError, match=rf'logging.sinks has {name}, .* -e "\.\[{name}\]", or remove {name}'):
         check_packages(parse_config(raw_config, "test"))
