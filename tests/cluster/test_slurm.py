@@ -20,7 +20,7 @@ pytestmark = pytest.mark.numerics
 STEPS = 80
 LONG = {"steps": STEPS}
 SETTINGS = {"zero": {"stage": 3}, "checkpoint": {"interval": 5}, "evaluation": {"interval": STEPS}}
-TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1")
+TWO_NODES = ("--nodes", "2", "--gpus-per-node", "1", "--cpus-per-rank", "2")  # of four cores each
 
 
 def submit(slurm: Slurm, config: Path, *options: str) -> str:
