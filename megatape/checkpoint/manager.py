@@ -75,7 +75,6 @@ class CheckpointManager:
         self._written_step: int | None = None  # of the last checkpoint that this process wrote and did not undo
         self._failures = 0  # in a row
         self._begun = 0  # step of the save in flight
-        self._due: int | None = None  # step of a save that was postponed since metrics could not be written
         self._waited = 0.0  # seconds that training waited for it so far
 
     def __enter__(self) -> Self:
@@ -103,9 +102,10 @@ class CheckpointManager:
             if step % self._config.interval == 0:
                 place.log.warning(f"{place.folder.directory} does not answer: the save after step {step} waits")
             return False
-        if not place.on_main(self._listener.flush) and step - self._due_step(step) < self._config.interval:
+        if not place.on_main(self._listener.flush) and step - self.saved_step < 2 * self._config.interval:
+            if step % self._config.interval == 0:
+                place.log.warning(f"the save after step {step} waits until its metrics can be written")
             return False
-        self._due = None
         if self._background is None:
             self._enter(step, WHOLE)
             self._conclude(self._save_now)
@@ -251,12 +251,6 @@ class CheckpointManager:
             return checkpoint
 
         return write
-
-    def _due_step(self, step: int) -> int:
-        if self._due is None:
-            self._due = step
-            self._place.log.warning(f"the save after step {step} waits until its metrics can be written")
-        return self._due
 
     def _enter(self, step: int, part: int) -> None:
         self._place.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)

@@ -13,7 +13,7 @@ import pytest
 
 from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
-from megatape.report import learned
+from megatape.report import summary
 from tests.helpers.workers import ROOT
 
 # Lines of DeepSpeed 0.19.8 and of a run, and whether they are shown.
@@ -89,14 +89,14 @@ def test_what_was_learned(data_directory: Path, monkeypatch: pytest.MonkeyPatch,
     split = load_index(data_directory).splits["validation"]
     steps = [{"step": 1, "validation_loss": 9.0}, {"step": 2, "validation_loss": split.unigram_entropy}, {"step": 3}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    _, unigram, gzip, model = learned.figures(tmp_path, data_directory)
+    _, unigram, gzip, model = summary.figures(tmp_path, data_directory)
     bits = [line.split()[-1] for line in (unigram, gzip, model)]
     assert bits[0] == bits[2] == f"{split.unigram_entropy * split.tokens / split.text_bytes / math.log(2):.2f}"
     assert 1 < float(bits[1]) < 4
 
     loaded = Mock(continuations=Mock(return_value=[[5] * 24]))
-    monkeypatch.setattr(learned, "load_trained", lambda folder: nullcontext(loaded))
-    lines = learned.example(data_directory, tmp_path)
+    monkeypatch.setattr(summary, "load_trained", lambda folder: nullcontext(loaded))
+    lines = summary.example(data_directory, tmp_path)
     dataset = TokenDataset(data_directory, "validation", 1)
     first = dataset.num_tokens // 2
     loaded.continuations.assert_called_once_with([dataset.stream(first, first + 64).tolist()], 24)

@@ -1,6 +1,11 @@
-"""A driver that is killed while it prepares a corpus."""
+"""A corpus of several files, and a driver that is killed while it prepares one."""
 
-UNIT_BYTES = 4000
+import json
+from pathlib import Path
+
+from megatape.data.sources.source import Source
+
+NUM_FILES, UNIT_BYTES = 6, 4000
 DRIVER = f"""
 import os, random, signal, sys, time
 import megatape.data.prepare.unit as unit
@@ -30,3 +35,18 @@ if __name__ == "__main__":
     unit.read_unit = read_unit
     sys.exit(main(words))
 """
+
+
+def text_of(number: int) -> str:
+    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
+
+
+def write_lines(folder: Path) -> Source:
+    """Files of lines, some skipped for a reason, most of them two units of UNIT_BYTES."""
+    folder.mkdir()
+    for file in range(NUM_FILES):
+        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
+        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
+        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
+        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
+    return Source("jsonl", (str(folder),))

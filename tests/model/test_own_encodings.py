@@ -56,7 +56,7 @@ def test_cope_is_its_definition() -> None:
     expected = [
         cope_probabilities(q[0, :, head].detach(), k[0, :, head // 2].detach(), bias.embedding.detach()) for head in range(4)
     ]
-    assert_close(probabilities(layer)[0].double(), torch.stack(expected), bounds.PROBABILITIES)
+    assert_close(probabilities(layer)[0].double(), torch.stack(expected), bounds.ATTENTION)
 
 
 def test_identities() -> None:

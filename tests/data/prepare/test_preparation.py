@@ -30,30 +30,16 @@ from megatape.errors import UserError
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
 from tests.helpers.imported import write_llama2
-from tests.helpers.preparation import DRIVER, UNIT_BYTES
-
-NUM_FILES = 6
-
+from tests.helpers.preparation import DRIVER, NUM_FILES, UNIT_BYTES, text_of, write_lines
 
 RULES = ["length:minimum=20", "near_duplicates"]
-
-
-def text_of(number: int) -> str:
-    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
     monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for file in range(NUM_FILES):
-        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
-        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
-        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
-        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
-    return Source("jsonl", (str(folder),))
+    return write_lines(tmp_path / "texts")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Units: every line belongs to one, and a source has a bounded number of them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,26 +8,14 @@ from megatape.data.io.remote import FileState
 from megatape.data.sources.source import CorpusCounts, Source, read_unit
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
-
-NUM_FILES, UNIT_BYTES = 6, 4000
-
-
-def text_of(number: int) -> str:
-    return f"Document {number}: " + " ".join(str(number * step % 997) for step in range(1, 40))
+from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
     monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for file in range(NUM_FILES):
-        lines = [json.dumps({"text": text_of(100 * file + number)}) for number in range(30)]
-        lines[7] = "{" if file % 3 else json.dumps({"text": ""})
-        lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
-        (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
-    return Source("jsonl", (str(folder),))
+    return write_lines(tmp_path / "texts")
 
 
 def test_every_line_belongs_to_one_unit(source: Source) -> None:
