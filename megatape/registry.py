@@ -37,6 +37,8 @@ class EncodingEntry(Entry):
     whole_samples     why attention with it needs all tokens of a sample on one rank, which rules out parallel.cp above 1; ""
                       if it rotates each token on its own
     sliced            it divides the hidden state into a slice for each key/value head, so hidden_size must be a multiple
+    by_layer          layers apply it, so that model.nope_every may leave some without it
+    reads_scores      its positions depend on the scores, which model.attention_scale would change
     paired_embedding  it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even
     max_positions     upper limit of model.max_positions, or None
     """
@@ -47,6 +49,8 @@ class EncodingEntry(Entry):
     divides_heads: bool = False
     whole_samples: str = 'its registry entry does not set whole_samples to ""'
     sliced: bool = False
+    by_layer: bool = True
+    reads_scores: bool = False
     paired_embedding: bool = False
     max_positions: int | None = None
 
@@ -59,7 +63,7 @@ class FamilyEntry(Entry):
     attention_bias  the values of model.attention_bias that it has
     qk_norm         those of model.qk_norm
     normalizations  those of model.normalization
-    softcap         whether it may have model.logit_softcap
+    switches        whether it may have model.logit_softcap, nope_every, rotary_fraction and attention_scale
     whole_heads     hidden_size must be a multiple of num_heads
     windows         whether it may have model.sliding_window
     """
@@ -68,7 +72,7 @@ class FamilyEntry(Entry):
     attention_bias: tuple[str, ...] = ("none",)
     qk_norm: tuple[bool, ...] = (False,)
     normalizations: tuple[str, ...] = ("rms",)
-    softcap: bool = False
+    switches: bool = False
     whole_heads: bool = False
     windows: bool = False
 
@@ -192,15 +196,15 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "t5": _encoding("t5:T5", "T5's relative attention biases", _BIAS),
     "fire": _encoding("fire:Fire", "FIRE attention biases", _BIAS),
     "fox": _encoding("fox:Fox", "forget gates (FoX)", _SUM),
-    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM),
+    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM, reads_scores=True),
     "pope": _encoding("pope:Pope", "polar position encoding (PoPE)"),
     "path": _encoding("path:Path", "products of reflections by the content (PaTH)", _SUM),
     "path_fox": _encoding("path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM),
     "selective_rope": _encoding(
         "selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SUM, rotates=True, sliced=True
     ),
-    "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True),
-    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)"),
+    "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True, by_layer=False),
+    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", by_layer=False),
 }
 
 # Normalizations of the content and of query and key heads: modules made of the number of channels, model.norm_eps and the
@@ -222,7 +226,7 @@ FAMILIES: dict[str, FamilyEntry] = {
         encodings=None,
         attention_bias=("none", "qkv", "qkvo"),
         qk_norm=(False, True),
-        softcap=True,
+        switches=True,
     ),
 }
 

@@ -146,14 +146,11 @@ class Config(Section):
         if window is not None and not possible:
             raise ConfigError(
                 f"model.sliding_window {window} is for models that are exported as Mistral, which has no encoding "
-                f"{self.model.encoding}, biases of attention, qk_norm or logit_softcap: set it to null"
+                f"{self.model.encoding}, biases of attention, qk_norm, logit_softcap or other switches: set it to null"
             )
         if family is not None and family not in possible:
-            softcap = f", logit_softcap {self.model.logit_softcap}" if self.model.logit_softcap is not None else ""
             raise ConfigError(
-                f"export.family {family} has no model with encoding {self.model.encoding}, attention_bias "
-                f"{self.model.attention_bias}, qk_norm {str(self.model.qk_norm).lower()}{softcap} and normalization "
-                f"{self.model.normalization} in this shape: remove it"
+                f"export.family {family} has no model with {self.model.parts} in this shape: remove it"
                 + (f", or choose one of {', '.join(possible)}" if possible else "")
             )
         sizes = {name: getattr(self.model, name) for name in ("num_heads", "num_kv_heads", "mlp_size")}
@@ -195,6 +192,9 @@ class Config(Section):
             f"encoding {self.model.encoding}, because {encoding.whole_samples}: choose one that rotates each token on its own, "
             "such as tape or rope": bool(encoding.whole_samples),
             f"training.num_shifted_groups {groups}, whose groups lie on several ranks: remove it": groups is not None,
+            f"model.attention_scale {self.model.attention_scale}, which counts the keys of a whole sample: remove it": (
+                self.model.attention_scale is not None
+            ),
         }
         _check_unfit(f"parallel.cp {parallel.cp}", cases, "set it to 1 and divide samples by parallel.sp")
         inner = lcm(2, parallel.tp * parallel.sp)
@@ -221,6 +221,11 @@ class Config(Section):
         groups, heads = self.training.num_shifted_groups, self.model.num_kv_heads
         if groups is None:
             return
+        if self.model.attention_scale is not None:
+            raise ConfigError(
+                f"training.num_shifted_groups {groups} is not for model.attention_scale {self.model.attention_scale}, which "
+                "counts the keys of a whole sample: remove one of them"
+            )
         if not ENCODINGS[self.model.encoding].shiftable:
             able = ", ".join(name for name, entry in ENCODINGS.items() if entry.shiftable)
             raise ConfigError(

@@ -45,18 +45,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
-    for item in overrides or []:
-        _override(raw, item)
-    return parse_config(raw, str(path))
+    return parse_config(raw, str(path), overrides)
 
 
-def parse_config(raw: dict[str, Any], origin: str) -> Config:
-    """Validate a plain dictionary; `origin` names it in errors.
+def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> Config:
+    """Validate a plain dictionary after `overrides`, which change it; `origin` names it in errors.
 
     Raises:
         UserError: It was made with modules that the command was not given.
         ConfigError: Lists every error.
     """
+    for item in overrides:
+        _override(raw, item)
     run = raw.get("run")
     imports.check_given(run.get("imports") if isinstance(run, dict) else None, origin)
     return _parse(Config, raw, origin)

@@ -1,5 +1,6 @@
 """The model section: shape of the transformer, and its position encoding."""
 
+import math
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
@@ -93,6 +94,10 @@ class ModelConfig(Section):
     Attributes:
         encoding: position encoding (docs/model.md)
         scaling: rescaling of the rotary frequencies, `rope` and `tape` only (below)
+        nope_every: n: every n-th block has no positions, at least 2; null: all have them
+        rotary_fraction: share of a head's channels that rotate, for encodings that rotate heads
+        attention_scale: log_n multiplies scores by s log n for n visible keys, with a learned s for each
+            head (scalable softmax); null: neither
         num_layers: number of transformer blocks
         hidden_size: C, width of the hidden state
         num_heads: H, query heads
@@ -122,6 +127,9 @@ class ModelConfig(Section):
 
     encoding: Fixed[EncodingName] = "tape"
     scaling: Fixed[ScalingConfig | None] = None
+    nope_every: Fixed[int | None] = Field(None, ge=2)
+    rotary_fraction: Fixed[float] = Field(1.0, gt=0, le=1)
+    attention_scale: Fixed[Literal["log_n"] | None] = None
     num_layers: Fixed[PositiveInt] = Field(le=4096)
     hidden_size: Fixed[PositiveInt] = Field(le=2**20)
     num_heads: Fixed[PositiveInt] = Field(le=2**16)
@@ -156,35 +164,52 @@ class ModelConfig(Section):
                 "of them"
             )
         self._default("head_dim", self.hidden_size // self.num_heads)
-        encoding = ENCODINGS[self.encoding]
-        if self.head_dim % 2 and encoding.rotates:
-            raise ConfigError(
-                f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so "
-                "head_dim must be even"
-            )
-        if self.hidden_size % 2 and encoding.paired_embedding:
-            raise ConfigError(
-                f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "
-                "cosine, so hidden_size must be even"
-            )
-        if self.hidden_size % self.num_kv_heads and encoding.sliced:
-            raise ConfigError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_kv_heads {self.num_kv_heads}: encoding "
-                f"{self.encoding} divides it into a slice for each key/value head"
-            )
-        if encoding.max_positions is not None and self.max_positions > encoding.max_positions:
-            raise ConfigError(
-                f"max_positions {self.max_positions} exceeds {encoding.max_positions}, the most that encoding {self.encoding} "
-                "can represent: lower it, or choose another encoding"
-            )
-        if self.scaling is not None and not encoding.scalable:
-            scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-            raise ConfigError(
-                f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {scalable}"
-            )
-        if self.scaling is not None and self.scaling.kind == "theta" and self.head_dim == 2:
-            raise ConfigError(
-                "scaling of kind theta needs a head_dim above 2: the only frequency of a smaller head is 1, whatever the base"
-            )
+        encoding, rotated = ENCODINGS[self.encoding], self.head_dim * self.rotary_fraction
+        scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
+        in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)
+        refusals = {
+            f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so head_dim must "
+            "be even": self.head_dim % 2 and encoding.rotates,
+            f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "
+            "cosine, so hidden_size must be even": self.hidden_size % 2 and encoding.paired_embedding,
+            f"hidden_size {self.hidden_size} is not a multiple of num_kv_heads {self.num_kv_heads}: encoding {self.encoding} "
+            "divides it into a slice for each key/value head": self.hidden_size % self.num_kv_heads and encoding.sliced,
+            f"max_positions {self.max_positions} exceeds {encoding.max_positions}, the most that encoding {self.encoding} can "
+            "represent: lower it, or choose another encoding": self.max_positions > (encoding.max_positions or math.inf),
+            f"nope_every {self.nope_every} is not for encoding {self.encoding}, which has no positions, or adds them to the "
+            "embedding, which reaches all layers: remove it, or choose an encoding that layers apply, such as rope": (
+                self.nope_every is not None and not encoding.by_layer
+            ),
+            f"nope_every {self.nope_every} is more than num_layers {self.num_layers}, so every layer would have positions: "
+            "remove it, or lower it": self.nope_every is not None and self.nope_every > self.num_layers,
+            f"rotary_fraction {self.rotary_fraction} is not for encoding {self.encoding}, which rotates no pairs of a head's "
+            "channels: remove it, or choose one that does, such as rope": self.rotary_fraction < 1 and not encoding.rotates,
+            f"rotary_fraction {self.rotary_fraction} of head_dim {self.head_dim} is {rotated:g} channels: it must be an even "
+            "number of them, which rotate in pairs": self.rotary_fraction < 1 and not in_pairs,
+            f"attention_scale {self.attention_scale} is not for encoding {self.encoding}, whose positions are sums of gates on "
+            "the scores, which it would change: remove it, or choose another encoding": (
+                self.attention_scale is not None and encoding.reads_scores
+            ),
+            f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {scalable}": (
+                self.scaling is not None and not encoding.scalable
+            ),
+            "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is 1, "
+            "whatever the base": self.scaling is not None and self.scaling.kind == "theta" and round(rotated) == 2,
+        }
+        for reason, unfit in refusals.items():
+            if unfit:
+                raise ConfigError(reason)
         self._default("position_size", 4 * self.num_kv_heads)
         return self
+
+    @property
+    def switches(self) -> dict[str, object]:
+        """What is on of the settings that no architecture of transformers shares with ours."""
+        off = {"logit_softcap": None, "nope_every": None, "rotary_fraction": 1.0, "attention_scale": None}
+        return {name: getattr(self, name) for name, value in off.items() if getattr(self, name) != value}
+
+    @property
+    def parts(self) -> str:
+        """The parts by which architectures of transformers differ, as errors name them."""
+        parts = {name: getattr(self, name) for name in ("encoding", "attention_bias", "normalization")} | self.switches
+        return f"{', '.join(f'{name} {value}' for name, value in parts.items())} and qk_norm {str(self.qk_norm).lower()}"

@@ -108,7 +108,7 @@ def families_with(model: ModelConfig) -> list[str]:
         and model.attention_bias in entry.attention_bias
         and model.qk_norm in entry.qk_norm
         and model.normalization in entry.normalizations
-        and (entry.softcap or model.logit_softcap is None)
+        and (entry.switches or not model.switches)
         and (entry.windows or model.sliding_window is None)
         and not (entry.whole_heads and model.hidden_size % model.num_heads)
     ]

@@ -14,6 +14,7 @@ from megatape.attention.shifted import num_pairs
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
+from megatape.model.encodings.encoding import positioned_layers
 from megatape.model.lora import in_adapter
 from megatape.model.trainable import freeze, position_parameters
 from megatape.model.transformer import Transformer
@@ -55,8 +56,8 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
 
     By the convention of the paper's table and of torch's counter, attention counts all N x N
     scores, though half of them are masked, and with shifted sparse attention all scores within groups.
-    A bias counts once for the whole batch. The last layer's position update is not computed, so it is
-    not counted.
+    A bias counts once for the whole batch. The position update of the last layer that has positions is
+    not computed, so it is not counted.
     """
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
@@ -64,11 +65,12 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
         bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
         features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
-    layer = projections + (length * bias.pair_multiply_adds if bias else 0) + 3 * c * config.mlp_size
-    layer += sum(part.multiply_adds for part in (*features, bias) if part is not None)
-    total = config.num_layers * layer + c * config.vocab_size
+    positioned = len(positioned_layers(config))
+    total = config.num_layers * (projections + 3 * c * config.mlp_size) + c * config.vocab_size
+    total += positioned * (length * bias.pair_multiply_adds if bias else 0)
+    total += positioned * sum(part.multiply_adds for part in (*features, bias) if part is not None)
     if update:
-        total += (config.num_layers - 1) * update.multiply_adds
+        total += (positioned - 1) * update.multiply_adds
     if config.lora is not None:  # one multiply-add for each parameter and token
         total += sum(parameter.numel() for name, parameter in meta_model(config).named_parameters() if in_adapter(name))
     return 2 * length * total + attention_flops(config, length, num_shifted_groups)
@@ -78,8 +80,10 @@ def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | 
     """Those of `forward_flops` that attention itself takes: scores, A v and, where it moves the state, A e."""
     encoding = encoding_of(config)
     pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
-    state = (config.num_layers - 1) * encoding.state_width if encoding.attends == "moving" else 0
-    return 2 * pairs * config.num_heads * (config.num_layers * 2 * encoding.qk_width + state)
+    positioned = len(positioned_layers(config))
+    state = (positioned - 1) * encoding.state_width if encoding.attends == "moving" else 0
+    widths = positioned * encoding.qk_width + (config.num_layers - positioned) * config.head_dim
+    return 2 * pairs * config.num_heads * (2 * widths + state)
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

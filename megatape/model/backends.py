@@ -31,14 +31,17 @@ HIDDEN_SIZE = 64  # of the loss that is tried, whose time its vocabulary takes
 
 
 def attention_needs(config: Config, device_type: str) -> tuple[Need, Need]:
-    """What a run needs from attention on this type of device: in all layers but the last, and in the last.
+    """What a run needs from attention on this type of device: in most layers, and in those that need less.
 
-    The last layer does not move the state, because nothing reads it.
+    These are the last one that has positions, which does not move the state, because nothing reads it, and those that have
+    none. Otherwise both are the same.
     """
     encoding, dtype = encoding_of(config.model), getattr(torch, config.training.precision)
     masked, ring = config.data.mask_documents, config.parallel.cp > 1
     need = Need(device_type, encoding.attends, encoding.qk_width, dtype, masked, ring)
-    return need, replace(need, attends="plain") if encoding.attends == "moving" else need
+    if encoding.attends == "moving" or config.model.nope_every:
+        return need, replace(need, attends="plain", head_dim=config.model.head_dim)
+    return need, need
 
 
 def layer_sizes(config: Config) -> Sizes:

@@ -28,6 +28,7 @@ from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import Encoding, Features
+from megatape.model.encodings.log_scale import LogScale
 from megatape.model.norm import normalization
 from megatape.parallel.layout import heads_to_tokens, local_tokens, tokens_to_channels, tokens_to_heads
 from megatape.parallel.linear import ColumnLinear, RowLinear
@@ -60,6 +61,7 @@ class Attention(nn.Module):
         self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
         self.token_features, self.sequence_features = encoding.token_features(axis), encoding.sequence_features(axis)
         self.bias = encoding.bias(axis)
+        self.log_scale = LogScale(config, axis) if config.attention_scale == "log_n" else None
 
     def forward(
         self, h: Tensor, positions: PositionState, mask: Mask = None, move: bool = False
@@ -76,7 +78,8 @@ class Attention(nn.Module):
             The output [B, N/T, C] and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
         h = begin_gather(h, self.axis)
-        delta = tokens_to_channels(positions.delta, self.axis)  # overlaps with the products
+        read = positions.delta if self.encoding.carries_state else None  # not by a layer without positions
+        delta = tokens_to_channels(read, self.axis)  # overlaps with the products
         q, k, v = self.heads(h)
         features = () if self.token_features is None else self.token_features(h, q, k)
         del h  # all tokens, which only the products need
@@ -119,6 +122,9 @@ class Attention(nn.Module):
         if self.sequence_features is not None:
             features, _ = self.sequence_features(features, mask, ())
         q, k = self.encoding.rotate_qk(q, k, state, features)
+        if self.log_scale is not None:
+            last = torch.arange(1, q.shape[1] + 1, device=q.device)[None]
+            q = self.log_scale(q, last if mask is None else last - mask)
         return q, k, None if self.bias is None else self.bias.scores(self.bias(q, k, features), state, past=0)
 
 

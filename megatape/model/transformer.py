@@ -29,6 +29,7 @@ from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.block import Block, Streams
 from megatape.model.encodings import encoding_of
+from megatape.model.encodings.encoding import Encoding, positioned_layers
 from megatape.model.norm import normalization
 from megatape.parallel.dropout import dropout_seeds as drawn_from
 from megatape.parallel.layout import Given, local_tokens, zigzag
@@ -50,9 +51,11 @@ class Transformer(nn.Module):
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         self.position_embedding = self.encoding.embedding(axis)
-        *_, last = blocks = [Block(config, self.encoding, axis) for _ in range(config.num_layers)]
-        # Nothing reads the position state after the last block: its update gets no gradient, and only weight decay would
-        # change it.
+        positioned, nope = positioned_layers(config), Encoding(config)
+        blocks = [Block(config, self.encoding if layer in positioned else nope, axis) for layer in range(config.num_layers)]
+        # Nothing reads the position state after the last block that has positions: its update gets no gradient, and only
+        # weight decay would change it.
+        last = blocks[positioned[-1]]
         last.moves = False
         if last.position is not None:
             never_decay(last.position)
@@ -103,14 +106,14 @@ class Transformer(nn.Module):
 def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
     """Inside the block, a list that receives (x, e) of this rank's tokens after every block of a forward pass.
 
-    Only there does the last block update e, since nothing else reads it.
+    Only there does the last block that has positions update e, since nothing else reads it.
     """
     found: list[tuple[Tensor, Tensor | None]] = []
 
     def record(block: nn.Module, inputs: tuple[object, ...], streams: Streams) -> None:
         found.append((streams.x, local_state(model, streams.positions)))
 
-    *_, last = model.blocks
+    last = model.blocks[positioned_layers(model.config)[-1]]
     assert isinstance(last, Block)
     hooks = [block.register_forward_hook(record) for block in model.blocks]
     last.moves = last.position is not None

@@ -10,6 +10,8 @@ from megatape.attention.operation import Backends, backends_by_priority, check_f
 from megatape.config import Config
 from megatape.model.accounting import count_parameters, meta_model
 from megatape.model.backends import attention_needs, layer_sizes
+from megatape.model.encodings import encoding_of
+from megatape.model.encodings.encoding import positioned_layers
 from megatape.model.trainable import freeze
 from megatape.optim.optimizer import is_whole
 from megatape.parallel.loss import chunk_elements
@@ -116,9 +118,11 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
     again = recomputed_bytes(config, backends)
     if on_gpu:
-        inner, last = attention_copies(config)
-        parts["attention copies"] = 0 if again_all else inner * (model.num_layers - 1) + last
-        again += inner if again_all else 0
+        most, less = attention_copies(config)
+        num_most = len(positioned_layers(model)) - (encoding_of(model).attends == "moving")
+        copies = most * num_most + less * (model.num_layers - num_most)
+        parts["attention copies"] = 0 if again_all else copies
+        again += most if again_all else 0
     parts["largest temporary"] = max(again + _rounded(config), _logits(config, on_gpu))
     return parts
 
@@ -136,6 +140,7 @@ def offloaded_bytes(config: Config, on_gpu: bool) -> int:
 
 def recomputed_bytes(config: Config, backends: Backends) -> int:
     """Bytes that the backward pass makes again at a time: all of a layer, or its parts that are not kept, of one chunk."""
+    config = changed(config, "model", nope_every=None)  # the largest layer has positions
     whole, chunked = (
         activations(changed(config, "training", activation_checkpointing="none", chunk_tokens=tokens), backends).layer
         for tokens in (None, config.training.chunk_tokens)
@@ -145,14 +150,14 @@ def recomputed_bytes(config: Config, backends: Backends) -> int:
 
 
 def attention_copies(config: Config) -> tuple[int, int]:
-    """Bytes that attention keeps on a GPU beyond those that PLAIN keeps: in a layer that is not the last, and in the last.
+    """Bytes that attention keeps on a GPU beyond those that PLAIN keeps, in a layer with each of the two needs.
 
     Raises UserError if the backend that training.attention forces cannot run there.
     """
     needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
     check_forced_backend(needs[0], forced)
-    inner, last = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)
-    return inner.copied_bytes(sizes), last.copied_bytes(replace(sizes, state_width=0))
+    most, less = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)
+    return most.copied_bytes(sizes), less.copied_bytes(replace(sizes, state_width=0, head_dim=needs[1].head_dim))
 
 
 def _rounded(config: Config) -> int:

@@ -59,7 +59,7 @@ def run_pass(config: Config) -> Pass:
     if config.training.micro_batch_size > 1:  # events are the same
         return run_pass(changed(config, "training", micro_batch_size=1))
     check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
-    deep = deep_pass(config) if config.model.num_layers > SHALLOW else None
+    deep = deep_pass(config) if config.model.num_layers > SHALLOW and not config.model.nope_every else None
     return deep or one_pass(config, config.model.num_layers)
 
 
@@ -116,8 +116,8 @@ def _sent(config: Config) -> Counter[tuple[str, str]]:
     """As `model_traffic`, by axis and collective.
 
     Bytes are an affine function of the sequence length, and each of its coefficients is an affine function of the depth,
-    because all layers but the last are alike. So two shallow models on short sequences give them, and the result is exact
-    (unless training.trainable or frozen treat layers differently).
+    because all layers but the last are alike, or with model.nope_every all periods. So two shallow models on short sequences
+    give them, and the result is exact (unless training.trainable or frozen treat layers differently).
     """
     axes, samples = axes_of(config), config.training.micro_batch_size
     short = 8 * num_chunks(config) * config.parallel.sample_ranks
@@ -136,7 +136,7 @@ def _sent(config: Config) -> Counter[tuple[str, str]]:
             counts[length] = Counter({(name, key): count for name, of_axis in sent.items() for key, count in of_axis.items()})
         return extrapolate_all(counts, config.data.sequence_length)
 
-    return extrapolate_all({num_layers: at_length(num_layers) for num_layers in (2, 3)}, config.model.num_layers)
+    return extrapolate_all({num_layers: at_length(num_layers) for num_layers in depths(config)}, config.model.num_layers)
 
 
 def _run(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
@@ -167,7 +167,7 @@ def num_chunks(config: Config) -> int:
 class Activations(NamedTuple):
     """Bytes that autograd keeps on one rank between forward and backward pass of a micro-batch.
 
-    total: of the whole model; layer: of each layer but the last.
+    total: of the whole model; layer: of each layer but the last, or with model.nope_every of each period.
     """
 
     total: int
@@ -178,8 +178,8 @@ class Activations(NamedTuple):
 def activations(config: Config, backends: Backends | None = None) -> Activations:
     """What a run's model would keep on a CPU with these backends.
 
-    Counted with two and three layers and extrapolated to all of them, which is exact. So are the extrapolations from short
-    samples where attention keeps nothing N x N, and from small micro-batches.
+    Counted at two depths and extrapolated to all layers, which is exact. So are the extrapolations from short samples where
+    attention keeps nothing N x N, and from small micro-batches.
     """
     length, short = config.data.sequence_length, 8 * config.parallel.sample_ranks * (config.training.num_shifted_groups or 1)
     samples = config.training.micro_batch_size
@@ -198,14 +198,26 @@ def activations(config: Config, backends: Backends | None = None) -> Activations
             return kept(num_layers, length)
         return extrapolate({tokens: kept(num_layers, tokens) for tokens in (short, 2 * short)}, length)
 
-    by_depth = {num_layers: kept_at_length(num_layers) for num_layers in (2, 3)}
-    return Activations(extrapolate(by_depth, config.model.num_layers), by_depth[3] - by_depth[2])
+    by_depth = {num_layers: kept_at_length(num_layers) for num_layers in depths(config)}
+    first, second = by_depth.values()
+    return Activations(extrapolate(by_depth, config.model.num_layers), second - first)
+
+
+def depths(config: Config) -> tuple[int, int]:
+    """Two depths from which the costs of a model's layers follow.
+
+    2 and 3, since all layers but the last are alike. With model.nope_every periods of layers are: then two depths that end
+    where the model ends in its period, with two layers that have positions at least.
+    """
+    every = config.model.nope_every
+    first = 3 + (config.model.num_layers - 3) % every if every else 2
+    return first, first + (every or 1)
 
 
 def extrapolate(counts: Mapping[int, int], x: int) -> int:
     """The count at `x`, of which it is an affine function, from those at two other values."""
     (first, at_first), (second, at_second) = counts.items()
-    return at_first + (at_second - at_first) // (second - first) * (x - first)
+    return at_first + (at_second - at_first) * (x - first) // (second - first)
 
 
 def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key]:

@@ -26,9 +26,20 @@ from megatape.config import Config
 from megatape.model.accounting import record_saved
 from megatape.model.backends import attention_needs
 from megatape.model.block import Block
+from megatape.model.encodings.encoding import positioned_layers
 from megatape.model.transformer import Transformer
 from megatape.plan.operations import Operation, Work, count_flops, operation, tensors_of, touched_bytes
-from megatape.plan.trace import build, changed, count_once, extrapolate, extrapolate_all, on_shapes, precision_of, scaled
+from megatape.plan.trace import (
+    build,
+    changed,
+    count_once,
+    depths,
+    extrapolate,
+    extrapolate_all,
+    on_shapes,
+    precision_of,
+    scaled,
+)
 from megatape.registry import AUTO
 from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, aot_backend, fused_on_shapes, is_view
 
@@ -48,9 +59,9 @@ class StepWork:
 def step_work(config: Config) -> StepWork:
     """With the attention that a run gets on a GPU. Documents count as one, and the optimizer is not in it.
 
-    Counted with two and three layers and extrapolated to all of them, which is exact, as all but the last are alike.
+    Counted at two depths and extrapolated to all layers, which is exact.
     """
-    steps = {num_layers: _step(config, num_layers) for num_layers in (2, 3)}
+    steps = {num_layers: _step(config, num_layers) for num_layers in depths(config)}
     work = extrapolate_all({num_layers: step.work for num_layers, step in steps.items()}, config.model.num_layers)
     if config.training.compile:
         work.update(_gained_by_fusion(config))
@@ -109,20 +120,24 @@ def _compiled(config: Config) -> list[tuple[Work, Work]]:
 
 
 def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module, list[Any], int]]:
-    """Functions, with their weights and arguments, and in how many blocks they run: the last one does not move the state."""
-    model = _model(config, 2)
+    """Functions, with their weights and arguments, and in how many blocks they run.
+
+    The last one that has positions does not move the state, nor do those without.
+    """
+    model = _model(changed(config, "model", nope_every=None), 2)
     block, x, positions = _inputs(config, model)
     encoding, layers, position = model.encoding, config.model.num_layers, block.position
+    moving = len(positioned_layers(config.model)) - 1
     *_, last = model.blocks
     assert isinstance(last, Block)
     args = [x, torch.empty_like(x).requires_grad_()]
     parts: list[tuple[Callable[..., Any], nn.Module, list[Any], int]] = [
         (block.attention_norm, block.attention_norm, [x], layers),
-        (block.feed_forward, block, args, layers - (position is not None)),
+        (block.feed_forward, block, args, layers if position is None else moving),
     ]
     if position is None:
         return parts
-    parts.append((last.feed_forward, last, args, 1))
+    parts.append((last.feed_forward, last, args, layers - moving))
     if not (position.by_kernel and position.has_kernel(x.device)):
         delta = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
         attended_positions = None
@@ -133,7 +148,7 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
             assert position is not None
             return position(positions._replace(delta=delta), attended_positions, m).delta
 
-        parts.append((update, position, [delta, attended_positions, x], layers - 1))
+        parts.append((update, position, [delta, attended_positions, x], moving))
     return parts
 
 

@@ -93,7 +93,9 @@ def compare(
         failures = yield from machine.finish(runs, out, lock)
         rows = [(variant.label, _outcomes(variant, seed_range, out)) for variant in variants]
         if rows := [row for row in rows if row[1]]:
-            yield report(rows, command, out)
+            controls = [variant for variant in variants if variant.control]
+            notes = [one.describe_control(load_config(file, [*settings, *one.settings])) for one in controls]
+            yield report(rows, notes, command, out)
     check_all(failures, runs)
 
 
@@ -107,8 +109,9 @@ def _runs(
     runs = []
     for seed in seed_range:
         models: dict[Any, str] = {}
-        for trained, changes in {variant.trained: variant.settings for variant in variants}.items():
+        for trained, variant in {variant.trained: variant for variant in variants}.items():
             folder = _folder(out, trained, seed)
+            changes = variant.settings_for(load_config(file, [*settings, *variant.settings]))
             own = [*settings, *changes, f"training.seed={seed}", f"run.directory={folder.directory}"]
             config = load_config(file, own)
             same = models.setdefault(config.model.model_dump_json(), trained)
@@ -132,14 +135,15 @@ def _folder(out: Path, trained: str, seed: int) -> RunFolder:
     return RunFolder(out / trained.replace(":", "_") / f"seed-{seed}")
 
 
-def report(rows: list[Row], command: str, out: Path) -> str:
+def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     """Write comparison.md and comparison.png into `out`; returns the text of the former.
 
-    rows: the others are compared with the first. command: what the user typed.
+    rows: the others are compared with the first. notes: what controls cost. command: what the user typed.
     """
     config = rows[0][1][0].config
     setting = f"{describe_shape(config)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
-    lines = [f"    {command}", setting, _table(rows, {label: [one.figures for one in outcomes] for label, outcomes in rows})]
+    figures = {label: [one.figures for one in outcomes] for label, outcomes in rows}
+    lines = [f"    {command}", setting, *notes, _table(rows, figures)]
     first, reference = rows[0][0], {outcome.seed: outcome.figures for outcome in rows[0][1]}
     differences = {
         label: [_minus(one.figures, reference[one.seed]) for one in outcomes if one.seed in reference]

@@ -22,6 +22,7 @@ from megatape.config import load_config
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.model.block import Attention
+from megatape.model.encodings.encoding import Encoding
 from megatape.model.transformer import Transformer
 
 DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
@@ -119,17 +120,18 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """Inputs of a layer's attention: normalized hidden states h [B, N, C], and the position state."""
+    """Inputs of a layer's attention: normalized hidden states h [B, N, C], and the position state of the model's encoding."""
 
     attention: Attention
+    encoding: Encoding
     h: Tensor
     positions: PositionState
 
     @property
     def e(self) -> Tensor | None:
         """The state, [B, N, L, W] if blocks move it."""
-        encoding = self.attention.encoding
-        return self.positions.tensor(encoding.config.num_kv_heads) if encoding.carries_state else self.positions.initial
+        carried, channels = self.encoding.carries_state, self.encoding.config.num_kv_heads
+        return self.positions.tensor(channels) if carried else self.positions.initial
 
 
 @torch.no_grad()
@@ -139,7 +141,7 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
 
     def note(module: nn.Module, inputs: tuple[Tensor, PositionState, Tensor | None, bool]) -> None:
         assert isinstance(module, Attention)
-        layers.append(LayerInputs(module, *inputs[:2]))
+        layers.append(LayerInputs(module, model.encoding, *inputs[:2]))
 
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
@@ -175,7 +177,7 @@ def dot_products(layer: LayerInputs) -> Tensor | None:
     They are divided by the number of planes, so that rotary positions give the mean of cos((n - m) theta_k) over planes,
     1 on the diagonal. None for an encoding without position tensors.
     """
-    if layer.e is None or not layer.attention.encoding.has_position_tensor:
+    if layer.e is None or not layer.encoding.has_position_tensor:
         return None
     e = layer.e.transpose(1, 2).float()
     planes = e.shape[-1] // 2

@@ -157,6 +157,10 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             {"parallel__cp": 2, "model__encoding": "rope", "training__num_shifted_groups": 2},
             ["parallel.cp 2 is not for training.num_shifted_groups 2", "remove it"],
         ),
+        (
+            {"parallel__cp": 2, "model__attention_scale": "log_n"},
+            ["parallel.cp 2 is not for model.attention_scale log_n", "remove it"],
+        ),
         ({"training__num_shifted_groups": 1}, ["training.num_shifted_groups: must be at least 2, got 1"]),
         ({"training__num_shifted_groups": 4}, ["num_shifted_groups 4 is not for encoding tape: remove it, or choose rope"]),
         (

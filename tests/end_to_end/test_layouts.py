@@ -51,6 +51,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "training.z_loss": 1e-3,
         "model.logit_softcap": 5.0,
     },
+    "interleaved": {"model.num_layers": 3, "model.nope_every": 2},
+    "log_n": {"model.attention_scale": "log_n", "model.num_kv_heads": 4},
     "frozen": {"training.frozen": ["blocks.0.attention.*", "embeddings"], "zero.bucket_size": 5000},
     "lora": {
         "model.lora": {"rank": 4, "alpha": 8.0, "dropout": 0.1, "targets": ["query", "output", "up", "down"]},

@@ -88,6 +88,7 @@ def test_parameters_of_the_other_encodings() -> None:
     [{"encoding": encoding} for encoding in ENCODINGS]
     + [{"encoding": encoding, "num_kv_heads": 2} for encoding in ENCODINGS]
     + [{"head_dim": 10, "position_size": 5}, {"attention_bias": "qkvo", "qk_norm": True}]
+    + [{"encoding": encoding, "nope_every": 2} for encoding in ("tape", "rope", "fire", "pope", "path")]
     + [{"lora": {"rank": 3, "alpha": 1.0, "targets": ["key", "output", "up", "down"]}, "num_kv_heads": 2}],
     ids=str,
 )

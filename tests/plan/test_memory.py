@@ -30,6 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "output", "up"]},
         "training.trainable": ["adapters"],
     },
+    "interleaved": {"model.num_layers": 8, "model.nope_every": 3},
     "checkpointed": {"training.activation_checkpointing": "full"},
     "offload": {"training.activation_checkpointing": "offload", "model.num_kv_heads": 4},
     "chunks": {"training.chunk_tokens": 20},
@@ -39,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 # Every kind in the small size, and in one that is larger.
 LARGER = {"tape": "wide", "lora": "wide", "bfloat16": "wide", "rope": "long", "checkpointed": "long", "selective": "long"}
 LARGER |= {"offload": "long", "chunks": "long"}
+LARGER["interleaved"] = "wide"
 
 MODES: tuple[ActivationCheckpointing, ...] = ("none", "selective")
 

@@ -41,7 +41,7 @@ def test_it_is_that_of_all_layers(raw_config: dict[str, Any], changes: dict[str,
     assert deep is not None and _named(deep) == _named(one_pass(config, DEPTH))
 
 
-def test_layers_that_differ_all_run(raw_config: dict[str, Any]) -> None:
-    config = configure(raw_config, "x", {"model.num_layers": DEPTH, "training.frozen": ["blocks.3.*"]})
-    assert deep_pass(config) is None
+@pytest.mark.parametrize("changes", [{"training.frozen": ["blocks.3.*"]}, {"model.nope_every": 3}], ids=str)
+def test_layers_that_differ_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+    config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
     assert _named(run_pass(config)) == _named(one_pass(config, DEPTH))

@@ -173,7 +173,7 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="outcome.json is corrupted"):
         Outcome.read(kept)
 
-    text = report(rows, "the command", tmp_path)
+    text = report(rows, ["a control"], "the command", tmp_path)
     assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
     lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
     spreads = [[name, *others] for name, _, *others in lines]  # without the parameters

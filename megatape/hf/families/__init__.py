@@ -10,11 +10,7 @@ def family_of(config: Config) -> Family:
     """The family that a model with this configuration is exported as. Raises UserError if there is none."""
     model, possible = config.model, families_with(config.model)
     if not possible:
-        raise UserError(
-            f"no architecture of exported models has model.encoding {model.encoding} with attention_bias "
-            f"{model.attention_bias}, qk_norm {str(model.qk_norm).lower()} and normalization {model.normalization}: "
-            "megatape/registry.py lists them"
-        )
+        raise UserError(f"no architecture of exported models has a model with {model.parts}: megatape/registry.py lists them")
     return FAMILIES[config.export.family or possible[0]].load()()
 
 

@@ -9,7 +9,7 @@ from megatape.config import Config, ModelConfig
 from megatape.hf.checkpoint import stored_dtype
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
-from megatape.model.encodings.rope import scaled_base
+from megatape.model.encodings.rope import rotated_size, scaled_base
 
 # What transformers' Llama and its many relatives call our parameters, and the modules of our layers. Queries and keys rotate
 # halves in both: no permutation.
@@ -100,7 +100,7 @@ def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
     if scaling is None:
         return {"rope_type": "default", "rope_theta": model.rotary_base}
     if scaling.kind == "theta":
-        return {"rope_type": "default", "rope_theta": scaled_base(model.head_dim, model.rotary_base, scaling.factor)}
+        return {"rope_type": "default", "rope_theta": scaled_base(rotated_size(model), model.rotary_base, scaling.factor)}
     parameters = {theirs: getattr(scaling, ours) for theirs, ours in SCALING.items()}
     return {"rope_type": scaling.kind, "rope_theta": model.rotary_base} | {
         name: value for name, value in parameters.items() if value is not None

@@ -35,10 +35,11 @@ ENCODINGS = {{"{encoding}": Entry({name}, scalable={scalable})}}
 '''
 
 # Fields that our model section has under the same name.
-_OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm", "logit_softcap")
+_SWITCHES = ("nope_every", "rotary_fraction", "attention_scale", "logit_softcap")
+_OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm", *_SWITCHES)
 
 # What belongs to a position encoding keeps the end of its name.
-_IN_ATTENTION = ("attention.bias.", "attention.token_features.", "attention.sequence_features.")
+_IN_ATTENTION = ("attention.bias.", "attention.token_features.", "attention.sequence_features.", "attention.log_scale.")
 
 
 class Tape(Family):

@@ -19,8 +19,10 @@ class TapeConfig(PreTrainedConfig):
     positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position channels are the
     key/value heads.
 
-    attention_bias says which projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys
-    are normalized over the head size before they are rotated; logit_softcap c makes logits c tanh(logits / c).
+    nope_every n leaves every n-th layer without positions; rotary_fraction is the share of a head that rotates;
+    attention_scale "log_n" multiplies scores by s log n for n keys, with an s for each head. attention_bias says which
+    projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys are normalized over the head
+    size before they are rotated; logit_softcap c makes logits c tanh(logits / c).
     """
 
     model_type = "tape"
@@ -45,6 +47,9 @@ class TapeConfig(PreTrainedConfig):
     num_attention_heads: int = 12
     num_key_value_heads: int = None
     head_dim: int = None
+    nope_every: int | None = None
+    rotary_fraction: float = 1.0
+    attention_scale: str | None = None
     position_size: int = None
     position_length: int = None
     position_seed: int = 0

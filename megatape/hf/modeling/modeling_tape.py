@@ -27,7 +27,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias
+from megatape.model.encodings.encoding import Encoding, Features, LayerBias, positioned_layers
+from megatape.model.encodings.log_scale import LogScale
 from megatape.parallel.mesh import SINGLE
 
 from .attention import Spans, biased_mask, eager_attention, find_spans, wide_attention
@@ -67,13 +68,14 @@ class NewTokens(NamedTuple):
 
     mask: as transformers makes it; None if nothing but later tokens is hidden, or if there are spans. past: number of tokens
     before them in the cache, if the encoding has a bias. spans: as attention.py has them. padding: [B, N], true where they are
-    padding.
+    padding. num_keys: [B or 1, N], how many keys each sees, if attention scales by it.
     """
 
     mask: Tensor | None
     past: int
     spans: Spans | None
     padding: Tensor | None
+    num_keys: Tensor | None
 
 
 class TapeAttention(nn.Module):
@@ -90,8 +92,8 @@ class TapeAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = encoding.qk_width**-0.5
         self.is_causal = True
-        # Nothing reads the state after the last layer.
-        self.moves = encoding.attends == "moving" and layer_idx < config.num_hidden_layers - 1
+        # Nothing reads the state after the last layer that has positions.
+        self.moves = encoding.attends == "moving" and layer_idx < positioned_layers(config)[-1]
         inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
         self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=inputs)
         self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
@@ -101,6 +103,7 @@ class TapeAttention(nn.Module):
         self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.token_features, self.sequence_features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
         self.bias = encoding.bias(SINGLE)
+        self.log_scale = LogScale(config, SINGLE) if config.attention_scale == "log_n" else None
 
     def forward(
         self, h: Tensor, e: Tensor | None, new: NewTokens, past_key_values: Cache | None
@@ -115,6 +118,8 @@ class TapeAttention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         features, carry = self._features(h, q, k, new.padding, past_key_values)
         q, k = self.encoding.rotate_qk(q, k, e, features)
+        if self.log_scale is not None and new.num_keys is not None:
+            q = self.log_scale(q, new.num_keys)
         if self.encoding.has_position_tensor:
             q, k = rotate_qk(q, k, PositionState(e))
         if self.moves:
@@ -182,12 +187,14 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
+        positioned = positioned_layers(config)
+        encoding = encoding if layer_idx in positioned else Encoding(config)
         self.input_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = TapeAttention(config, encoding, layer_idx)
         self.post_attention_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = TapeMLP(config)
         self.position = encoding.update(SINGLE)
-        self.is_last = layer_idx == config.num_hidden_layers - 1
+        self.is_last = layer_idx == positioned[-1]
         self.num_channels = config.num_key_value_heads
 
     def forward(
@@ -270,8 +277,9 @@ class TapeModel(TapePreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         reserve_capacity(past_key_values)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        places = self._positions(torch.arange(x.shape[1], device=x.device) + past, attention_mask)
         if position_ids is None:
-            position_ids = self._positions(torch.arange(x.shape[1], device=x.device) + past, attention_mask)
+            position_ids = places
         spans = self._spans(x, attention_mask, past)
         mask = None
         if spans is None:
@@ -282,6 +290,10 @@ class TapeModel(TapePreTrainedModel):
                 past_key_values=past_key_values,
                 position_ids=position_ids,
             )
+        num_keys = None
+        if self.config.attention_scale == "log_n":  # documents are in the mask alone, and padding may see nothing
+            seen = None if mask is None else mask if mask.dtype == torch.bool else mask == 0
+            num_keys = places + 1 if seen is None else seen.sum(-1)[:, 0].clamp(min=1)
         padding = None
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = attention_mask[:, -x.shape[1] :] == 0
@@ -292,7 +304,7 @@ class TapeModel(TapePreTrainedModel):
         e = self.encoding.state(position_ids)
         if e is not None:
             e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
-        new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding)
+        new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding, num_keys)
         for layer in self.layers:
             x, e = layer(x, e, new, past_key_values=past_key_values)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)

@@ -210,6 +210,12 @@ class Encoding:
         return None
 
 
+def positioned_layers(config: ModelConfig) -> list[int]:
+    """The layers that have the model's encoding. With model.nope_every n, every n-th is one of the base class."""
+    every = config.nope_every
+    return [layer for layer in range(config.num_layers) if every is None or (layer + 1) % every]
+
+
 def causal_convolution(x: Tensor, weight: Tensor, mask: Mask, before: Features) -> tuple[Tensor, Tensor]:
     """A short causal convolution along the sequence, one for each channel of a head.
 

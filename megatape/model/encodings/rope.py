@@ -6,9 +6,10 @@ model.scaling changes the frequencies for longer contexts. Shapes as in model/tr
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.config import ScalingConfig
+from megatape.config import ModelConfig, ScalingConfig
 from megatape.data.training.positions import Positions
 from megatape.model.encodings.encoding import Encoding
 
@@ -17,15 +18,30 @@ from megatape.model.encodings.encoding import Encoding
 STATE_DTYPE = torch.float32
 
 
-def rotary_state(positions: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None) -> Tensor:
+def rotated_size(config: ModelConfig) -> int:
+    """How many channels of a head rotate, by model.rotary_fraction."""
+    return round(config.head_dim * config.rotary_fraction)
+
+
+def rotary_state(
+    positions: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None, rotated: int | None = None
+) -> Tensor:
     """Rotary embedding of `positions` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
 
     Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
     off by 3e-4 at position 131072.
+
+    rotated: number of channels that rotate, with the frequencies of a head of that size; the other planes stand at 1 + 0i.
     """
-    thetas, size = frequencies(head_dim, base, scaling, positions.device)
+    thetas, size = frequencies(rotated or head_dim, base, scaling, positions.device)
     angles = positions.to(torch.float64)[..., None] * thetas
-    return (torch.cat([angles.cos(), angles.sin()], dim=-1) * size).to(STATE_DTYPE)[:, :, None]
+    return padded_planes(angles.cos() * size, angles.sin() * size, head_dim).to(STATE_DTYPE)[:, :, None]
+
+
+def padded_planes(cosines: Tensor, sines: Tensor, head_dim: int) -> Tensor:
+    """(cos | sin) of R/2 planes, from those of the first ones. The others do not rotate."""
+    still = (0, head_dim // 2 - cosines.shape[-1])
+    return torch.cat([F.pad(cosines, still, value=1.0), F.pad(sines, still)], dim=-1)
 
 
 def frequencies(
@@ -103,4 +119,4 @@ class Rope(Encoding):
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        return rotary_state(positions, config.head_dim, config.rotary_base, config.scaling)
+        return rotary_state(positions, config.head_dim, config.rotary_base, config.scaling, rotated_size(config))

@@ -14,6 +14,7 @@ from torch import Tensor
 from megatape.attention.backend import Mask
 from megatape.attention.rotation import rotate
 from megatape.model.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures, causal_convolution
+from megatape.model.encodings.rope import padded_planes, rotated_size
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import Uniform, parameter
 
@@ -28,9 +29,9 @@ class Turns(TokenFeatures):
     down: [16, C], on all ranks; up: [L R/2, 16], divided by heads.
     """
 
-    def __init__(self, hidden_size: int, num_channels: int, head_dim: int, axis: Axis) -> None:
+    def __init__(self, hidden_size: int, num_channels: int, rotated: int, axis: Axis) -> None:
         super().__init__()
-        self.num_channels, self.planes = num_channels, head_dim // 2
+        self.num_channels, self.planes = num_channels, rotated // 2
         self.multiply_adds = RANK * (hidden_size + num_channels * self.planes)
         self.down = parameter((RANK, hidden_size), axis, role="position")
         self.up = parameter((num_channels * self.planes, RANK), axis, 0, role="position")
@@ -49,9 +50,9 @@ class Phases(SequenceFeatures):
     weight: of the convolution, [L R/2, 4], divided by heads.
     """
 
-    def __init__(self, num_channels: int, head_dim: int, axis: Axis) -> None:
+    def __init__(self, num_channels: int, rotated: int, axis: Axis) -> None:
         super().__init__()
-        shape = (num_channels * head_dim // 2, WIDTH)
+        shape = (num_channels * rotated // 2, WIDTH)
         self.weight = parameter(shape, axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
 
     def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
@@ -68,14 +69,14 @@ class SelectiveRope(Encoding):
     """Angles that sum along the sequence."""
 
     def token_features(self, axis: Axis) -> TokenFeatures:
-        return Turns(self.config.hidden_size, self.config.num_kv_heads, self.config.head_dim, axis)
+        return Turns(self.config.hidden_size, self.config.num_kv_heads, rotated_size(self.config), axis)
 
     def sequence_features(self, axis: Axis) -> SequenceFeatures:
-        return Phases(self.config.num_kv_heads, self.config.head_dim, axis)
+        return Phases(self.config.num_kv_heads, rotated_size(self.config), axis)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         (phi,) = features
         plane = torch.arange(phi.shape[-1], dtype=torch.float64, device=phi.device)
         angles = phi * BASE ** (-plane / phi.shape[-1])
-        e = torch.cat([angles.cos(), angles.sin()], dim=-1).float()
+        e = padded_planes(angles.cos(), angles.sin(), self.config.head_dim).float()
         return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)

@@ -1,5 +1,7 @@
 """TAPE with a part changed, as in the paper's study. Shapes as in tape.py."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -69,7 +71,11 @@ class VectorUpdate(TapeUpdate):
     """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels.
 
     With grouped queries, a channel moves by the sum over the heads of its group.
+
+    copies: of the weights; 2 for those of cosines and those of sines.
     """
+
+    copies: ClassVar[int] = 1
 
     def _make_gain(self) -> None:
         # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
@@ -77,12 +83,12 @@ class VectorUpdate(TapeUpdate):
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
-        self.up = parameter((inner, size), self.axis, init=0.0, role="position")
-        self.down = parameter((size, inner), self.axis, role="position")
-        self.multiply_adds += 2 * self.num_channels * (self.up.numel() + self.down.numel())
+        self.up = parameter((self.copies * inner, size), self.axis, init=0.0, role="position")
+        self.down = parameter((self.copies * size, inner), self.axis, role="position")
+        self.multiply_adds += 2 // self.copies * self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
-        gain = self.gain.to(STATE_DTYPE).repeat(2)  # [2R]
+        gain = self.gain.to(STATE_DTYPE).flatten().repeat(2 // self.copies)  # [2R]
         return gain * attended_positions.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
@@ -104,20 +110,12 @@ class TapeVector(WideTape):
 class SeparateVectorUpdate(VectorUpdate):
     """The same with separate weights for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
+    copies = 2
+
     def _make_gain(self) -> None:
         self.gain = parameter(
             (2, self.config.head_dim), self.axis, init=0.0, decay=False, lr_scale=self.config.head_dim, role="vector"
         )
-
-    def _make_mixing(self) -> None:
-        inner, size = self.inner, self.config.head_dim
-        self.up = parameter((2 * inner, size), self.axis, init=0.0, role="position")
-        self.down = parameter((2 * size, inner), self.axis, role="position")
-        self.multiply_adds += self.num_channels * (self.up.numel() + self.down.numel())
-
-    def _gained(self, attended_positions: Tensor) -> Tensor:
-        gain = self.gain.to(STATE_DTYPE).flatten()  # [2R]
-        return gain * attended_positions.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (self.up, self.down))  # [2, I, R], [2, R, I]

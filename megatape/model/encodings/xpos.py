@@ -5,12 +5,13 @@ zeta_k = (2k/R + 0.4) / 1.4. The published scale base is 512; 2048 is that of th
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.rotation import rotate
 from megatape.data.training.positions import Positions
 from megatape.model.encodings.encoding import Encoding, Features
-from megatape.model.encodings.rope import STATE_DTYPE, rotary_state
+from megatape.model.encodings.rope import STATE_DTYPE, rotary_state, rotated_size
 
 SCALE_BASE = 2048
 
@@ -23,11 +24,13 @@ class XPos(Encoding):
 
     def state(self, positions: Tensor) -> Tensor:
         config = self.config
-        e = rotary_state(positions, config.head_dim, config.rotary_base)
-        fraction = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions.device) / config.head_dim
+        rotated = rotated_size(config)
+        e = rotary_state(positions, config.head_dim, config.rotary_base, rotated=rotated)
+        fraction = torch.arange(0, rotated, 2, dtype=torch.float64, device=positions.device) / rotated
         # The scales cancel except for the distance, so any origin works; the middle keeps them smallest.
         power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
-        scale = (((fraction + 0.4) / 1.4) ** power).repeat(1, 1, 2)[:, :, None]
+        scale = ((fraction + 0.4) / 1.4) ** power
+        scale = F.pad(scale, (0, (config.head_dim - rotated) // 2), value=1.0).repeat(1, 1, 2)[:, :, None]
         return torch.cat([e * scale, e / scale], dim=-1).to(STATE_DTYPE)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:

@@ -36,18 +36,18 @@ BEGIN, END = "<s>", "</s>"
 Predict = Callable[[SyntheticSample], list[str]]  # the tokens of all answers, in order, each given all before it in the text
 
 
-def measure(directory: str, splits: list[str], count: int) -> Scores:
-    """Score the last checkpoint of a run on `count` samples of each split.
+def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
+    """Score the last checkpoint of a run on `count` samples of each split. row: the label of its encoding.
 
     Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was.
     """
     began, folder = time.monotonic(), RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    row, seed, rate = config.model.encoding, config.training.seed, config.optimizer.learning_rate
+    encoding, seed, rate = config.model.encoding, config.training.seed, config.optimizer.learning_rate
     records = []
     for split in splits:
-        found = inapplicable(task, split, row) or score_split(model, task, split, count, seed)
+        found = inapplicable(task, split, encoding) or score_split(model, task, split, count, seed)
         records.append(Record.of(found, task=task.name, split=split, row=row, kind="encoding", seed=seed, learning_rate=rate))
     steps = list(read_steps(folder.metrics))
     seconds = sum(step["seconds"] for step in steps) + time.monotonic() - began

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from megatape.benchmark.children import child, finish, interruptible
-from megatape.benchmark.encodings import parse_encodings, parse_names
+from megatape.benchmark.encodings import parse_names
 from megatape.benchmark.models import perturbed_model
 from megatape.benchmark.timing import Timer
-from megatape.config import ModelConfig
+from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 from megatape.errors import MissingPath, UserError, did_you_mean
 from megatape.files import as_type, read_json, write_atomically
@@ -30,6 +30,7 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.study.runs import locked_study, threads_of_run
 from megatape.study.suite.measure import BATCH_TOKENS
 from megatape.study.suite.table import REFERENCE
+from megatape.study.variants import parse_variants
 from megatape.tables import markdown
 
 ALL = "all"
@@ -158,7 +159,7 @@ class Plan:
     Attributes:
         size: Name of the size of models and samples.
         tasks: Tasks to learn.
-        encodings: Names of encodings.
+        encodings: Labels of variants (study/variants.py), mostly names of encodings.
         seeds: Number of seeds.
         rates: Learning rates of which one is chosen for each encoding and task; one alone is not tried but taken.
         left_out: A phrase for each thing that a budget leaves out, with the reason.
@@ -229,7 +230,10 @@ def parse_plan(size: str, tasks: str | None, encodings: str | None, seeds: int |
         raise UserError(f"size: {size!r} is not a size: {did_you_mean(size, SIZES)}choose from {', '.join(SIZES)}")
     sizing = SIZES[size]
     tasks, encodings = tasks or sizing.tasks, encodings or sizing.encodings
-    chosen = tuple(ENCODINGS) if encodings == ALL else tuple(parse_encodings(encodings))
+    variants = parse_variants(",".join(ENCODINGS) if encodings == ALL else encodings)
+    if scaled := [variant.label for variant in variants if variant.scaling]:
+        raise UserError(f"encodings: {scaled[0]}: the suite's tests do not scale frequencies: remove the scaling")
+    chosen = tuple(variant.label for variant in variants)
     if rates and len(set(rates)) < len(rates):
         raise UserError("rates: one is listed twice")
     names = list(SYNTHETIC_TASKS) if tasks == ALL else parse_names("tasks", tasks, SYNTHETIC_TASKS, "a task")
@@ -313,10 +317,13 @@ def run_seconds(task: SyntheticTask, encoding: str, sizing: Sizing) -> float:
     A step is a forward and a backward pass: what the optimizer adds is little.
     """
     longest = max(map(task.tokens, task.splits)) - 1
-    raw = sizing.model | {"encoding": encoding, "vocab_size": CHARACTERS, "max_positions": longest}
+    (variant,), raw = parse_variants(encoding), sizing.config(task, "data", CHARACTERS)
+    raw["model"]["max_positions"] = longest
+    config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     timer = Timer(device, ROUNDS)
-    model = perturbed_model(ModelConfig.model_validate(raw), 0, torch.Generator().manual_seed(0)).to(device)
+    shape = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
+    model = perturbed_model(shape, 0, torch.Generator().manual_seed(0)).to(device)
 
     def tokens(count: int, length: int) -> tuple[Tensor, Tensor]:
         positions = torch.arange(length, device=device).expand(count, -1)

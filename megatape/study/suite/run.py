@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from megatape.benchmark.children import interruptible
-from megatape.config import load_config
+from megatape.config import Config, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
@@ -33,6 +33,7 @@ from megatape.study.suite.measure import baseline_records, measure
 from megatape.study.suite.plan import SIZES, Plan, Sizing
 from megatape.study.suite.records import SCORES, Record, Scores, read_records, write_records
 from megatape.study.suite.table import summarize
+from megatape.study.variants import Variant, parse_variants
 
 TUNING_SEED = 0  # of the runs among which the learning rate is chosen; those of the results are 1, 2, ...
 
@@ -82,7 +83,10 @@ class TaskFolder:
 
 @dataclass(frozen=True)
 class Cell:
-    """A task and an encoding. rates: the learning rates of which one is chosen; one alone is not tried but taken."""
+    """A task and a model.
+
+    encoding: label of its variant. rates: the learning rates of which one is chosen; one alone is not tried but taken.
+    """
 
     folder: TaskFolder
     encoding: str
@@ -96,7 +100,17 @@ class Cell:
     @property
     def directory(self) -> Path:
         """Of all its runs."""
-        return self.folder.out / self.folder.task.name / self.encoding
+        return self.folder.out / self.folder.task.name / self.encoding.replace(":", "_")
+
+    @property
+    def variant(self) -> Variant:
+        """Of the models."""
+        return parse_variants(self.encoding)[0]
+
+    @property
+    def base(self) -> Config:
+        """The configuration but for a control's width, and for what differs between runs."""
+        return load_config(self.folder.config, [*self.variant.settings, f"run.directory={self.directory}"])
 
     def tuning(self, machine: Machine) -> list[Run[Scores]]:
         """A run for each learning rate, scored on the validation split."""
@@ -128,9 +142,11 @@ class Cell:
         return RunFolder(self.directory / f"rate-{rate:g}" / f"seed-{seed}")
 
     def _run(self, machine: Machine, rate: float, seed: int, splits: list[str], count: int) -> Run[Scores]:
-        file, folder, most = str(self.folder.config), self._folder(rate, seed), ENCODINGS[self.encoding].max_positions
+        file, folder = str(self.folder.config), self._folder(rate, seed)
+        base = self.base
+        most = ENCODINGS[base.model.encoding].max_positions
         settings = [
-            f"model.encoding={self.encoding}",
+            *self.variant.settings_for(base),
             f"optimizer.learning_rate={rate}",
             f"training.seed={seed}",
             f"run.directory={folder.directory}",
@@ -138,7 +154,7 @@ class Cell:
         if most is not None and most < max(map(self.folder.task.tokens, self.folder.task.splits)) - 1:
             settings.append(f"model.max_positions={most}")  # scores of longer splits say why there are none
         config, train = load_config(file, settings), machine.pretrain(file, settings)
-        measures = {folder.directory / SCORES: (measure, str(folder.directory), splits, count)}
+        measures = {folder.directory / SCORES: (measure, str(folder.directory), self.encoding, splits, count)}
         return Run(f"{self.name}, rate {rate:g}, seed {seed}", config, train, measures, Scores.read)
 
 
@@ -220,7 +236,9 @@ def _write_results(cells: list[Cell], plan: Plan, out: Path, command: str, write
         records += [record for folder in folders if folder.data.exists() for record in folder.baselines()]
         not_run = [*plan.left_out, *_missing(scored, plan)]
         write_records(out / RESULTS, records)
-        text = f"    {command}\n\n{summarize(records, not_run)}"
+        known = [cell for cell in cells if cell.variant.control and cell.folder.data.exists()]
+        controls = [f"{cell.folder.task.name}: {cell.variant.describe_control(cell.base)}" for cell in known]
+        text = "\n\n".join([f"    {command}", *controls, summarize(records, not_run)])
         (out / TABLES).write_text(text + "\n", encoding="utf-8")
         write_page(records, not_run, plan, command, out / PAGE)
     return f"{text}\n\nwrote {out / RESULTS}, {out / TABLES}, {out / PAGE}"

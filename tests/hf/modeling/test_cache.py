@@ -20,6 +20,7 @@ pytestmark = pytest.mark.numerics
 
 
 NEW = 24
+PADDED = [(shape, encoding) for shape, encoding in ENCODINGS if shape in ("grouped", "log")]
 MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
 
 
@@ -87,19 +88,19 @@ def followed(found: Exported, tokens: Tensor, positions: Tensor) -> Tensor:
     return continued[:, tokens.shape[1] :]
 
 
-@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_with_left_padding(exported: Callable[..., Exported], encoding: str) -> None:
+@pytest.mark.parametrize(("shape", "encoding"), PADDED)
+def test_every_encoding_with_left_padding(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     """A batch of different prompts through the cache gives what each gives alone without one."""
-    model = exported("grouped", encoding).load()
+    model = exported(shape, encoding).load()
     rows = prompts(4, 11, 7)
     alone = torch.cat([generate(model, row[None], use_cache=False) for row in rows])
     assert torch.equal(generate(model, *padded(rows)), alone)
 
 
-@pytest.mark.parametrize("encoding", [encoding for shape, encoding in ENCODINGS if shape == "grouped"])
-def test_every_encoding_in_pieces(exported: Callable[..., Exported], encoding: str) -> None:
+@pytest.mark.parametrize(("shape", "encoding"), PADDED)
+def test_every_encoding_in_pieces(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     """Logits of a text fed in pieces through a dynamic or, if it can be, a static cache are those of the whole."""
-    model = exported("grouped", encoding).load()
+    model = exported(shape, encoding).load()
     tokens = torch.stack(prompts(20, 20))
     with torch.no_grad():
         expected = model(tokens).logits

@@ -39,9 +39,8 @@ def check(found: Exported, attention: str = "sdpa") -> None:
 @pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
 def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     found = exported(shape, encoding)
-    rope = {"features": "Qwen3ForCausalLM", "mixed": "TapeForCausalLM", "capped": "TapeForCausalLM"}.get(
-        shape, "LlamaForCausalLM"
-    )
+    remote = dict.fromkeys(("mixed", "capped", "partial", "log", "interleaved"), "TapeForCausalLM")
+    rope = ({"features": "Qwen3ForCausalLM"} | remote).get(shape, "LlamaForCausalLM")
     assert type(found.load()).__name__ == (rope if encoding == "rope" else "TapeForCausalLM")
     check(found, attention)
 
@@ -139,15 +138,17 @@ def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., 
     assert_close(loss, expected, bounds.EXPORTED)
 
 
-def test_packed_documents_as_in_training(exported: Callable[..., Exported]) -> None:
-    """Positions that start again separate documents, as with data.mask_documents."""
-    found = exported("grouped")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("shape", ["grouped", "log"])
+def test_packed_documents_as_in_training(exported: Callable[..., Exported], shape: str, attention: str) -> None:
+    """Positions that start again separate documents, as with data.mask_documents: scores grow with the keys of each alone."""
+    found = exported(shape)
     lengths = (17, 23)
     tokens = prompt(batch=1)
     restarted = torch.cat([torch.arange(length) for length in lengths])[None]
     document_starts = torch.tensor([0] * lengths[0] + [lengths[0]] * lengths[1])[None]
     with torch.no_grad():
-        logits = found.load()(tokens, position_ids=restarted, use_cache=False).logits
+        logits = found.load(attn_implementation=attention)(tokens, position_ids=restarted, use_cache=False).logits
         expected = found.ours(tokens, restarted, document_starts)
         apart = found.ours(tokens, positions(tokens))
     assert_close(logits, expected, bounds.EXPORTED)
