@@ -26,6 +26,7 @@ class ZeroConfig(Section):
         offload_optimizer: keep master weights and optimizer state in host memory, and run the
             optimizer there
         offload_parameters: keep the weights' shards in host memory (stage 3)
+        overlap: reduce gradients beside the backward pass (stages 1 to 3)
         bucket_size: most elements in one gradient reduction or gather
         sub_group_size: elements that the stage 3 optimizer updates at a time
     """
@@ -33,6 +34,7 @@ class ZeroConfig(Section):
     stage: Free[Literal[0, 1, 2, 3]] = 3
     offload_optimizer: Free[bool] = False
     offload_parameters: Free[bool] = False
+    overlap: Free[bool] = True
     bucket_size: Free[PositiveInt] = 50_000_000
     sub_group_size: Free[PositiveInt] = 1_000_000_000
 
@@ -127,10 +129,10 @@ class Config(Section):
             raise ConfigError(
                 f"data.sequence_length {length} is longer than model.sliding_window {window}: shorten the samples"
             )
-        if self.training.precision == "bfloat16" and self.zero.stage < 2:
+        if self.training.precision == "bfloat16" and self.zero.stage == 0:
             raise ConfigError(
-                f"training.precision bfloat16 with zero.stage {self.zero.stage}: stage 0 keeps no float32 master weights, and "
-                "stage 1 sums gradients in bfloat16; use stage 2 or 3, or float32"
+                "training.precision bfloat16 with zero.stage 0, which keeps no float32 master weights: use stage 1, 2 or 3, or "
+                "float32"
             )
         if self.model.lora is not None and "all" in self.training.trainable:
             raise ConfigError(

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-torch.library.define("megatape::launch", "(Tensor[] tensors, float flops) -> ()")
-torch.library.impl("megatape::launch", "Meta")(lambda tensors, flops: None)
-register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, **_: flops)
+torch.library.define("megatape::launch", "(Tensor[] tensors, float flops, str kernel) -> ()")
+torch.library.impl("megatape::launch", "Meta")(lambda tensors, flops, kernel: None)
+register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, kernel, **_: flops)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
@@ -26,6 +26,6 @@ def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages:
     """
     tensors = [argument for argument in arguments.values() if isinstance(argument, Tensor)]
     if tensors[0].is_meta:
-        torch.ops.megatape.launch(tensors, flops)
+        torch.ops.megatape.launch(tensors, flops, kernel.__name__)
     else:
         kernel[grid](**arguments, num_warps=warps, num_stages=stages)

@@ -19,10 +19,26 @@ MEMORY_EFFICIENCY = (0.6, 0.85)
 LINK_EFFICIENCY = (0.5, 0.8)  # between GPUs, and between a GPU and its host
 FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 
+# TFLOP/s of causal attention without its masked half on an H100 SXM, by kernel, pass and size of heads: at 1k and at 4k tokens,
+# as in figures 5 and 6 of FlashAttention-3's paper (arXiv 2407.08608). PyTorch's own choice there is cuDNN.
+H100_TFLOPS = {
+    ("sdpa", "forward"): {64: (288, 363), 128: (410, 518)},
+    ("sdpa", "backward"): {64: (348, 417), 128: (408, 499)},
+    ("fa2", "forward"): {64: (229, 284), 128: (260, 319)},
+    ("fa2", "backward"): {64: (238, 279), 128: (260, 310)},
+    ("triton", "forward"): {64: (291, 363), 128: (273, 353)},
+    # Estimated: we know no published rates. Ours has the loops of FlashAttention-2, and fewer programs at a time.
+    ("triton", "backward"): {64: (200, 250), 128: (200, 250)},
+}
+H100_PEAK = 989
+HOPPER = ("H100", "H200", "GH200")  # others have the efficiency of fused kernels
+
 # Of the time of a step (speed.py).
 ASSUMPTIONS = (
     f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
-    f"attention without its masked half, and our kernels at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
+    "attention without its masked half; on Hopper at an H100's published rates of cuDNN (PyTorch) and Triton by head size",
+    "backward passes of attention in Triton, whose rates are not published, at 20% to 25% of the peak",
+    f"our other kernels, and attention elsewhere, at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
     f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of its peak",
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
@@ -30,11 +46,21 @@ ASSUMPTIONS = (
     "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
     "no waiting for launches, data, checkpoints or stragglers; FLOPs and MFU count all N x N scores",
 )
+# Our attention's kernels, which take queries first, by name.
+BACKWARD_KERNELS = ("queries_kernel", "keys_kernel", "distances_kernel")
 FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as bfloat16's; --measured has their real time"
 
-# Matrix products by themselves; kernels that multiply between other work: attention, and our others; and all that does not
-# multiply.
-Kind = Literal["product", "fused", "other"]
+
+class Attention(NamedTuple):
+    """A kernel of attention. backend: sdpa, fa2 or triton; direction: forward or backward."""
+
+    backend: str
+    direction: str
+    head_dim: int
+
+
+# Matrix products by themselves; our kernels that multiply between other work; and all that does not multiply.
+Kind = Attention | Literal["product", "fused", "other"]
 
 
 class Operation(NamedTuple):
@@ -61,17 +87,26 @@ def device_times(work: Work, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
 
 
 def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
-    peak = gpu.bfloat16_flops
-    rates = {"product": peak * MATRIX_EFFICIENCY[case], "fused": peak * FUSED_EFFICIENCY[case], "other": peak}
     bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]
     compute_bound = memory_bound = 0.0
     for operation, count in work.items():
-        arithmetic, moving = operation.flops / rates[operation.kind], operation.bytes / bandwidth
+        rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu)[case]
+        arithmetic, moving = operation.flops / rate, operation.bytes / bandwidth
         if arithmetic > moving:
             compute_bound += count * arithmetic
         else:
             memory_bound += count * moving
     return DeviceTime(compute_bound, memory_bound)
+
+
+def _efficiency(kind: Kind, gpu: Gpu) -> tuple[float, float]:
+    """Shares of the peak, (bad, good)."""
+    if isinstance(kind, str):
+        return {"product": MATRIX_EFFICIENCY, "fused": FUSED_EFFICIENCY, "other": (1.0, 1.0)}[kind]
+    if gpu.name not in HOPPER:
+        return FUSED_EFFICIENCY
+    bad, good = H100_TFLOPS[kind.backend, kind.direction][64 if kind.head_dim <= 64 else 128]
+    return bad / H100_PEAK, good / H100_PEAK
 
 
 def middle(times: tuple[DeviceTime, DeviceTime]) -> DeviceTime:
@@ -104,7 +139,12 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         flops *= 1 if any(operand.dtype == torch.bfloat16 for operand in inputs) else FLOAT32_SLOWDOWN
     if causal:  # everywhere: a kernel skips the masked half of the scores
         flops //= 2
-    kind: Kind = "other" if not flops else "fused" if causal or ours else "product"
+    kind: Kind = "other" if not flops else "fused" if ours else "product"
+    if causal:
+        queries, direction = (args[1], "backward") if "backward" in name else (args[0], "forward")
+        kind = Attention("sdpa", direction, queries.shape[-1])
+    elif ours and args[2] in ("forward_kernel", *BACKWARD_KERNELS):
+        kind = Attention("triton", "backward" if args[2] in BACKWARD_KERNELS else "forward", inputs[0].shape[-1])
     return Operation(kind, flops, touched_bytes(inputs) + touched_bytes(outputs))
 
 

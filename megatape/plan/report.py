@@ -12,6 +12,7 @@ from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
 from megatape.plan.operations import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.plan.search import Setting, Space, check_cluster, memory_needs
 from megatape.plan.speed import OFFLOAD_ASSUMPTION, MeasuredStep, links, nearest_step, plan_offload, plan_speed
+from megatape.plan.trace import changed, run_pass
 from megatape.plan.traffic import plan_traffic, spanning_warning
 from megatape.tables import columns
 from megatape.units import format_bytes, format_count
@@ -60,7 +61,8 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
         *_offloaded(config, cluster, gpu),
         *_speed(config, cluster, gpu, step),
     ]
-    advice = [] if all(need.fits for need in needs.values()) else ["", *_advice(config, cluster, gpu)]
+    fits = all(need.fits for need in needs.values())
+    advice = _stage_advice(config, cluster, gpu) if fits else ["", *_advice(config, cluster, gpu)]
     offloads = config.zero.offload_optimizer or config.zero.offload_parameters
     conditions = {FP8_ASSUMPTION: config.training.fp8 != "none", OFFLOAD_ASSUMPTION: offloads}
     assumed = [*ASSUMPTIONS, *(line for line, applies in conditions.items() if applies)]
@@ -179,6 +181,23 @@ def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[str]:
 def _options(changes: Setting) -> str:
     """Changes of a configuration on the command line."""
     return " ".join(f"--set {key}={str(value).lower()}" for key, value in changes.items()) or "the settings of the file"
+
+
+def _stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[str]:
+    """What stage 3 costs, if stage 2 fits, too."""
+    lower = changed(config, "zero", stage=2)
+    needs = memory_needs(plan_memory(lower, cluster.world_size, on_gpu=True), cluster, gpu)
+    if config.zero.stage < 3 or config.zero.offload_parameters or not all(need.fits for need in needs.values()):
+        return []
+    sent = (format_bytes(plan_traffic(each, cluster.world_size).sent["data"].total()) for each in (config, lower))
+    backward, hooks = config.accumulation(cluster.world_size), len(run_pass(config).events)
+    return [
+        "",
+        f"stage 2 fits, too (--set zero.stage=2): {needs['of a GPU']}. In a step stage 3",
+        "  sends {} between data-parallel ranks, where stage 2 sends {}".format(*sent),
+        f"  waits for the device after each backward pass: {backward}",
+        f"  runs {backward * hooks:,} hooks of modules in Python, which delay small models: {hooks} a micro-batch",
+    ]
 
 
 def search_report(config: Config, measured: Path | None = None, most: int = 5) -> str:

@@ -59,7 +59,7 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
     start, limits, topology = start or Start(), limits or limits_of_environment(), discover()
     folder = RunFolder(Path(config.run.directory))
     try:
-        _meet(topology, limits)
+        _meet(topology, limits, config.parallel.tp)
         with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
             with path_errors():  # what is read and written before the first step is named in the configuration
                 data = open_together(config, vars(start) | {"base": start.base and str(start.base)}, topology)
@@ -83,10 +83,10 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
         shut_down()
 
 
-def _meet(topology: Topology, limits: WatchLimits) -> None:
+def _meet(topology: Topology, limits: WatchLimits, tensor_size: int) -> None:
     """Join the process group. Raises UserError if the ranks cannot meet."""
     try:
-        initialize_distributed(topology, limits.collectives)
+        initialize_distributed(topology, limits.collectives, tensor_size)
     except (DistNetworkError, DistStoreError) as error:
         raise UserError(
             f"the ranks could not meet at MASTER_ADDR and MASTER_PORT: {str(error).splitlines()[0]}; did all of them start? If "

@@ -5,6 +5,8 @@ import os
 import socket
 import warnings
 from datetime import timedelta
+from pathlib import Path
+from tempfile import gettempdir
 
 import deepspeed
 import torch
@@ -18,11 +20,19 @@ from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
 from megatape.zero.internals import disable_compiled_ops
 
+LOG = logging.getLogger(__name__)
 
-def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout) -> torch.device:
+
+def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout, tensor_size: int = 1) -> torch.device:
     """Join the process group of all ranks and return this rank's device.
 
-    timeout: after which the meeting and collectives fail, those of all groups. Raises UserError as `check_rendezvous` does.
+    Args:
+        topology: all ranks.
+        timeout: after which the meeting and collectives fail, those of all groups.
+        tensor_size: T, tensor-parallel ranks.
+
+    Raises:
+        UserError: as `check_rendezvous` does.
     """
     check_rendezvous()
     deepspeed.utils.logger.setLevel(logging.WARNING)
@@ -35,6 +45,9 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
         # Where its launcher has not set it, DeepSpeed starts `numactl` to count NUMA nodes, at each reduction of stage 3.
         os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
     else:
+        _set_environment(topology, tensor_size)
+        # Products of bfloat16 that cuBLAS divides along their sum would add the parts in bfloat16.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         device = _device_number(topology, accelerator.device_count())
         accelerator.set_device(device)
         # DeepSpeed takes these for the number of the device. They differ where the scheduler shows each rank its own GPU only.
@@ -50,6 +63,25 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
 def own_device() -> torch.device:
     """The device that this rank computes on, once it has joined the process group."""
     return torch.device(get_accelerator().current_device_name())
+
+
+def _set_environment(topology: Topology, tensor_size: int) -> None:
+    """Set what suits training on GPUs where it is not set, before CUDA, NCCL and Triton read it. Rank 0 prints it."""
+    defaults = {
+        "NCCL_LAUNCH_ORDER_IMPLICIT": "1",  # collectives of several groups are in flight at a time
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # stage 3 gathers weights of many sizes
+        "TORCH_FR_BUFFER_SIZE": "2000",  # of the flight recorder, which names the collective of a hang
+    }
+    if tensor_size > 1:  # a gather starts before the product that it overlaps with, in the order of the calls
+        defaults["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    cache = Path(gettempdir(), f"megatape-{os.getuid()}")  # on a local disk, as Inductor's own: homes are on file servers
+    cache.mkdir(mode=0o700, exist_ok=True)
+    if cache.stat().st_uid == os.getuid():
+        defaults["TRITON_CACHE_DIR"] = str(cache / "triton")
+    unset = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ |= unset
+    if unset and topology.rank == 0:
+        LOG.info("environment: %s", " ".join(f"{name}={value}" for name, value in unset.items()))
 
 
 def _threads(topology: Topology) -> int:

@@ -18,7 +18,7 @@ from megatape.parallel.parameters import settings
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
 from megatape.zero.compiler import lazy_import_dynamo
-from megatape.zero.internals import gradient_norm, local_numel, trim_zero3_hooks
+from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.replicas import find_differences
 from megatape.zero.settings import GatedOptimizer, Mpu, deepspeed_config
@@ -97,7 +97,8 @@ class Engine:
         ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
         inner = build_optimizer(module.named_parameters(), config.optimizer)
         optimizer = GatedOptimizer(inner, self._admits_update, self._apply_bounds)
-        self.deepspeed, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=mpu, config=ds_config)
+        with same_optimizer_at_stages_1_and_2():
+            self.deepspeed, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=mpu, config=ds_config)
         if config.zero.stage == 3:
             trim_zero3_hooks(module)
         self.device = torch.device(self.deepspeed.device)

@@ -8,12 +8,14 @@ with the one that another version does not have.
 
 import importlib
 import inspect
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 import deepspeed.ops
 from deepspeed import DeepSpeedEngine
+from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 from deepspeed.runtime.zero.linear import LinearFunctionForZeroStage3
 from deepspeed.utils import nvtx
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ PRIVATE_NAMES = {
     "parameter at stages 1 and 2": ("_hp_mapping",),
     "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor"),
     "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
+    "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
     "deepspeed.ops": ("__compatible_ops__",),
     "deepspeed.utils.nvtx": ("enable_nvtx",),
     "deepspeed.runtime.compiler": ("compile",),
@@ -173,6 +176,18 @@ def _store_signature(function: type[Function]) -> None:
 def disable_compiled_ops() -> None:
     """Keep DeepSpeed from compiling a shared-memory operator on a CPU, which needs a C++ compiler and is not used here."""
     deepspeed.ops.__compatible_ops__ = {}
+
+
+def same_optimizer_at_stages_1_and_2() -> AbstractContextManager[Any]:
+    """Engines that are made inside have one class of optimizer at stages 1 and 2.
+
+    For bfloat16 at stage 1 with gradients summed in float32, DeepSpeed would take another, whose layout is not that of Stage12.
+    """
+
+    def choose(engine: DeepSpeedEngine, _: Any) -> str | None:
+        return ZERO_OPTIMIZATION if engine.zero_optimization() else None
+
+    return patch.object(DeepSpeedEngine, "_do_optimizer_sanity_check", choose)
 
 
 def import_muon_uncompiled() -> None:

@@ -43,6 +43,7 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     zero, limits = config.zero, stage3_limits(config)
     section: dict[str, Any] = {
         "stage": zero.stage,
+        "overlap_comm": zero.overlap,
         "reduce_bucket_size": zero.bucket_size,
         "allgather_bucket_size": zero.bucket_size,
         "stage3_prefetch_bucket_size": limits.prefetch,

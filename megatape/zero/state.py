@@ -30,6 +30,7 @@ WEIGHT = "weight"
 EMA = "ema"  # average of a trained weight over the updates, kept like state of the optimizer
 
 CHUNK = 2**24  # elements that are copied at a time
+ALIGNMENT = 64  # bytes, of copies in host memory
 
 # Reads some rows and columns of a whole tensor: (kind, name, shape, rows, columns) -> float32 [rows, columns].
 Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
@@ -251,19 +252,19 @@ class Snapshot:
         self.parameters: list[str] = []
         self.tensors: dict[str, list[str]] = {}
         self._pieces: dict[tuple[str, str], Piece] = {}
+        self._copies: list[Tensor] = []
 
     def take(self, state: ZeroState, left_out: Collection[str]) -> None:
         """Be what `state` is now, without the parameters that are left out. Returns when all of it is copied."""
         self.parameters = [name for name in state.parameters if name not in left_out]
         self.tensors = {kind: [name for name in names if name not in left_out] for kind, names in state.tensors.items()}
-        for kind, names in self.tensors.items():
-            for name in names:
-                piece = state.contribution(name, kind)
-                before = self._pieces.get((kind, name))
-                values = piece.values.detach()
-                copy = before.values if before else torch.empty_like(values, device="cpu", pin_memory=values.is_cuda)
-                copy.copy_(values, non_blocking=True)
-                self._pieces[kind, name] = replace(piece, values=copy)
+        pieces = {(kind, name): state.contribution(name, kind) for kind, names in self.tensors.items() for name in names}
+        if pieces.keys() != self._pieces.keys():
+            self._copies = _host_copies([piece.values for piece in pieces.values()])
+        self._pieces = {}
+        for (key, piece), copy in zip(pieces.items(), self._copies, strict=True):
+            copy.copy_(piece.values.detach(), non_blocking=True)
+            self._pieces[key] = replace(piece, values=copy)
         if state.engine.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -274,3 +275,16 @@ class Snapshot:
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """As ZeroState's, on the CPU."""
         return self._pieces[kind, name].gather(destination, torch.device("cpu"), self.group)
+
+
+def _host_copies(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors like these, flat, in one run of host memory, which is pinned where any of them is on a GPU.
+
+    Their bytes are those that the plan counts. torch pins memory of its own only in powers of two.
+    """
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
+    memory = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
+    if memory.nbytes and any(tensor.is_cuda for tensor in tensors):
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+    parts = zip(tensors, memory.split(sizes), strict=True)
+    return [part[: tensor.nbytes].view(tensor.dtype) for tensor, part in parts]

@@ -24,6 +24,12 @@ RESUMED = ("tape", "tape_vector", "t5", "fire", "randpe")
 # Adam divides by the root of the second moment and so turns the rounding of a gradient near zero into a whole step. A large eps
 # keeps its update smooth, and what remains after three steps is the rounding of three backward passes.
 EPS = 1e-3
+BFLOAT16: dict[str, dict[str, Any]] = {
+    "1": {"stage": 1},
+    "2": {"stage": 2},
+    "3": {"stage": 3},
+    "1 offload": {"stage": 1, "offload_optimizer": True},
+}
 CASES = "tests.helpers.training_cases:train_cases"
 
 
@@ -81,7 +87,7 @@ def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -
     config["training"] |= {"precision": "bfloat16", "micro_batch_size": 1, "gradient_clip": 0.0}
     config["run"]["directory"] = str(folder / "bfloat16")
     run_workers("tests.end_to_end.test_stages:train_on_one_sample", 1, config, folder / "workers-bfloat16")
-    for stage in (2, 3):
+    for stage in BFLOAT16:
         once, often = (
             step_tensors(folder / "bfloat16" / f"{stage}-{repetitions}", "exp_avg", step=0) for repetitions in (1, 16)
         )
@@ -91,10 +97,10 @@ def test_bfloat16_accumulates_in_float32(config: dict[str, Any], folder: Path) -
 
 
 def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
-    """At stages 2 and 3, one step on nothing but the first sample, in one micro-batch and in 16, and a checkpoint."""
-    for stage in (2, 3):
+    """At each of BFLOAT16, one step on nothing but the first sample, in one micro-batch and in 16, and a checkpoint."""
+    for stage, zero in BFLOAT16.items():
         for repetitions in (1, 16):
-            raw = config | {"zero": {"stage": stage}, "training": config["training"] | {"global_batch_size": repetitions}}
+            raw = config | {"zero": zero, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
             run = Trainer(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
             sample = run.prefetcher.get(0).batches[0]

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from megatape.config import load_config, parse_config, save_config
+from megatape.model.build import build_model
 from megatape.plan.gpus import GPUS, load_gpu
 from megatape.plan.report import report, search_report
 from megatape.plan.speed import nearest_step
+from megatape.plan.traffic import plan_traffic
+from megatape.units import format_bytes
 from tests.helpers.command import Command
 from tests.helpers.plan_cases import configure
 
@@ -134,6 +137,26 @@ def test_ranges_ascend(plan: Command) -> None:
 
 def _number(text: str) -> float:
     return float(text.rstrip("%KMBT")) * 1000 ** "KMBT".find(text[-1]) * 1000 if text[-1] in "KMBT" else float(text.rstrip("%"))
+
+
+def test_stage_2_is_advised_where_it_fits(raw_config: dict[str, Any]) -> None:
+    """With the costs of stage 3 beside it: bytes of each stage's plan, a wait for each micro-batch, hooks of all modules."""
+    changes = {"zero.stage": 3, "training.micro_batch_size": 1, "training.global_batch_size": 8}
+    raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 2, "gpu": "h100"}
+    three, two = (configure(raw_config, "x", changes | {"zero.stage": stage}) for stage in (3, 2))
+    advice = report(three).split("stage 2 fits, too (--set zero.stage=2): ")[1]
+    [needed] = [line for line in report(two).splitlines() if line.startswith("memory needed of a GPU")]
+    sent = [format_bytes(plan_traffic(config, 2).sent["data"].total()) for config in (three, two)]
+    hooks = 2 * 2 * len(list(build_model(three.model).modules()))  # before and after, forward and backward
+    assert advice.splitlines()[0].removesuffix(". In a step stage 3") in needed
+    assert "sends {} between data-parallel ranks, where stage 2 sends {}".format(*sent) in advice
+    assert "after each backward pass: 4\n" in advice
+    found = re.search(r"runs ([\d,]+) hooks .*: (\d+) a micro-batch", advice)
+    assert found and int(found[1].replace(",", "")) == 4 * int(found[2]) and 0.8 * hooks <= int(found[2]) <= hooks
+    assert "stage 2 fits" not in report(two)
+    assert "stage 2 fits" not in report(configure(raw_config, "x", changes | {"zero.offload_parameters": True}))
+    large = changes | {"model.vocab_size": 13_000_000, "model.hidden_size": 512, "zero.offload_optimizer": False}
+    assert "stage 2 fits" not in report(configure(raw_config, "x", large))
 
 
 @pytest.mark.slow

@@ -21,6 +21,10 @@ SELECTIVE = {"training.activation_checkpointing": "selective"}
 BOTH_AXES: dict[str, dict[str, Any]] = {
     "stage0": {"zero.stage": 0},
     "stage1-accumulated": {"zero.stage": 1, "training.micro_batch_size": 1},
+    "stage1-bfloat16": {"zero.stage": 1, "training.precision": "bfloat16", "training.micro_batch_size": 1},
+    "stage1-waiting": {"zero.stage": 1, "zero.overlap": False, "training.micro_batch_size": 1},
+    "stage2-waiting": {"zero.stage": 2, "zero.overlap": False, "training.micro_batch_size": 1},
+    "stage3-waiting": {"zero.stage": 3, "zero.overlap": False, "zero.bucket_size": 2000},
     "stage2-bfloat16": {
         "zero.stage": 2,
         "training.precision": "bfloat16",

@@ -14,7 +14,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from megatape.config import Config, parse_config
 from megatape.model.accounting import attention_flops, forward_flops
 from megatape.plan.gpus import load_gpu
-from megatape.plan.operations import FLOAT32_SLOWDOWN, MATRIX_EFFICIENCY, MEMORY_EFFICIENCY, Operation, Work, device_times
+from megatape.plan.operations import (
+    FLOAT32_SLOWDOWN,
+    FUSED_EFFICIENCY,
+    MATRIX_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    Attention,
+    Operation,
+    Work,
+    device_times,
+)
 from megatape.plan.work import count, fused_work, step_work
 
 # What one call moves, for x of 6 x 8 in bfloat16.
@@ -50,6 +59,16 @@ def _flops(work: Work, kind: str) -> float:
     return sum(operation.flops * times for operation, times in work.items() if operation.kind == kind)
 
 
+def _attention(work: Work, backend: str) -> dict[str, float]:
+    """FLOPs of attention by pass; those of another backend are an error."""
+    found: dict[str, float] = {"forward": 0, "backward": 0}
+    for operation, times in work.items():
+        if isinstance(operation.kind, Attention):
+            assert operation.kind[::2] == (backend, 16)
+            found[operation.kind.direction] += operation.flops * times
+    return found
+
+
 @pytest.fixture
 def raw_half(raw_config: dict[str, Any]) -> dict[str, Any]:
     """bfloat16, and heads that every kernel takes."""
@@ -71,7 +90,7 @@ def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> Non
     attention = attention_flops(config.model, length) * batch
     work = step_work(config).work
     assert _flops(work, "product") == 3 * (forward_flops(config.model, length) * batch - attention)
-    assert _flops(work, "fused") == 1.75 * attention
+    assert _attention(work, "sdpa") == {"forward": attention / 2, "backward": 1.25 * attention}
 
 
 def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
@@ -101,9 +120,9 @@ def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
     layers, length, batch = config.model.num_layers - 1, config.data.sequence_length, config.training.micro_batch_size
     assert 400 < (_bytes(plain) - _bytes(ours)) / (layers * batch * length * 64) < 800
     once = batch * length**2 * 64  # half of a product's FLOPs: the rest is masked
-    assert _flops(plain, "fused") == once * (10 * layers + 7)
-    update = _flops(ours, "fused") - once * (13 * layers + 9)
-    assert update == 2 * layers * batch * length * 16**3 * (2 + 5)  # padded to 16
+    assert _attention(plain, "sdpa") == {"forward": once * (3 * layers + 2), "backward": once * (7 * layers + 5)}
+    assert _attention(ours, "triton") == {"forward": once * (3 * layers + 2), "backward": once * (10 * layers + 7)}
+    assert _flops(ours, "fused") == 2 * layers * batch * length * 16**3 * (2 + 5)  # padded to 16
 
 
 def test_bytes_of_the_update_kernel() -> None:
@@ -164,6 +183,23 @@ def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     for case, times in enumerate(device_times(work, gpu)):
         assert math.isclose(times.compute_bound, 3e12 / gpu.bfloat16_flops / MATRIX_EFFICIENCY[case])
         assert math.isclose(times.memory_bound, 2e9 / gpu.memory_bandwidth / MEMORY_EFFICIENCY[case])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kind", "shares"),
+    [
+        ("h200", Attention("sdpa", "forward", 64), (288 / 989, 363 / 989)),
+        ("h100", Attention("sdpa", "backward", 128), (408 / 989, 499 / 989)),
+        ("gh200", Attention("triton", "forward", 80), (273 / 989, 353 / 989)),
+        ("h100", Attention("fa2", "backward", 32), (238 / 989, 279 / 989)),
+        ("a100-80g", Attention("sdpa", "forward", 64), FUSED_EFFICIENCY),
+    ],
+)
+def test_rates_of_attention(gpu: str, kind: Attention, shares: tuple[float, float]) -> None:
+    """By kernel, pass and the size of heads where they are published: one rate for all attention flattered our kernels."""
+    found = device_times(Work({Operation(kind, 1e12, 1): 1}), load_gpu(gpu))
+    for times, share in zip(found, shares, strict=True):
+        assert math.isclose(times.compute_bound, 1e12 / load_gpu(gpu).bfloat16_flops / share)
 
 
 def test_products_of_float32_are_slower() -> None:

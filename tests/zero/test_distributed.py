@@ -1,10 +1,13 @@
 """How a rank joins the others, which GPU it uses, and how many threads on a CPU."""
 
 import os
+from collections.abc import Iterator
 from datetime import timedelta
-from unittest.mock import Mock
+from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
+import torch
 from torch.distributed import distributed_c10d
 
 from megatape.errors import UserError
@@ -12,6 +15,14 @@ from megatape.runtime import launchers
 from megatape.runtime.topology import Topology
 from megatape.zero import distributed
 from megatape.zero.distributed import _device_number, _threads, initialize_distributed
+
+DEFAULTS = {
+    "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "TRITON_CACHE_DIR": "",
+}
 
 
 def test_an_address_that_nobody_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,13 +43,29 @@ def test_device_of_a_local_rank() -> None:
         _device_number(Topology(5, 8, 5, local_size=8), visible=4)
 
 
-@pytest.mark.parametrize("launcher", ["SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"])
-def test_deepspeed_binds_the_only_visible_gpu(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
-    """`srun --gpus-per-task 1`: the second rank of a host sees one GPU, cuda:0, and DeepSpeed binds cuda:LOCAL_RANK."""
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mock]:
+    """One GPU, in the place of DeepSpeed's accelerator; what a rank sets in its environment and in torch is undone."""
     accelerator = Mock()
     accelerator.device_name.side_effect = lambda number=None: "cuda" if number is None else f"cuda:{number}"
     accelerator.device_count.return_value = 1
     accelerator.current_device_name.return_value = "cuda:0"
+    monkeypatch.setattr(distributed, "get_accelerator", lambda: accelerator)
+    monkeypatch.setattr(distributed.deepspeed, "init_distributed", lambda *_, **__: None)
+    monkeypatch.setattr(distributed.deepspeed.ops, "__compatible_ops__", {})
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        monkeypatch.setattr(distributed_c10d, name, None)
+    places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    with patch.dict(os.environ, places):
+        for name in DEFAULTS:
+            os.environ.pop(name, None)
+        yield accelerator
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True  # as torch has it
+
+
+@pytest.mark.parametrize("launcher", ["SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"])
+def test_deepspeed_binds_the_only_visible_gpu(monkeypatch: pytest.MonkeyPatch, accelerator: Mock, launcher: str) -> None:
+    """`srun --gpus-per-task 1`: the second rank of a host sees one GPU, cuda:0, and DeepSpeed binds cuda:LOCAL_RANK."""
     bound = []
 
     def join(*_: object, **__: object) -> None:
@@ -46,17 +73,49 @@ def test_deepspeed_binds_the_only_visible_gpu(monkeypatch: pytest.MonkeyPatch, l
         # DeepSpeed's engine refuses other values (_configure_with_arguments).
         assert os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ["LOCAL_RANK"]) == os.environ["LOCAL_RANK"]
 
-    places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", launcher: "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    for name, value in places.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(distributed, "get_accelerator", lambda: accelerator)
+    monkeypatch.setenv(launcher, "1")
     monkeypatch.setattr(distributed.deepspeed, "init_distributed", join)
-    monkeypatch.setattr(distributed.deepspeed.ops, "__compatible_ops__", {})
-    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
-        monkeypatch.setattr(distributed_c10d, name, None)
     initialize_distributed(Topology(1, 2, 1, local_size=2))
     accelerator.set_device.assert_called_once_with(0)
     assert bound == ["cuda:0"]
+
+
+@pytest.mark.parametrize("tensor_size", [1, 2])
+def test_environment_of_a_gpu(
+    accelerator: Mock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tensor_size: int
+) -> None:
+    """Before the device is used, and never in the place of a user's value; rank 0 prints it, once."""
+    seen: dict[str, str] = {}
+    accelerator.set_device.side_effect = lambda _: seen.update(os.environ)
+    monkeypatch.setattr(distributed, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
+    with caplog.at_level("INFO", logger=distributed.__name__):
+        initialize_distributed(Topology(0, 2, 0, local_size=2), tensor_size=tensor_size)
+    expected = DEFAULTS | {
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+        "TRITON_CACHE_DIR": f"{tmp_path}/megatape-{os.getuid()}/triton",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1" if tensor_size > 1 else None,
+    }
+    assert {name: seen.get(name) for name in DEFAULTS} == expected
+    assert (tmp_path / f"megatape-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    [line] = [record.message for record in caplog.records]
+    assert "NCCL_LAUNCH_ORDER_IMPLICIT=1" in line and "PYTORCH_ALLOC_CONF" not in line
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+    with caplog.at_level("INFO", logger=distributed.__name__):
+        initialize_distributed(Topology(0, 2, 0, local_size=2), tensor_size=tensor_size)
+    assert len(caplog.records) == 1
+
+
+def test_kernels_are_not_loaded_from_the_folder_of_another_user(
+    accelerator: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Everybody may make that folder in /tmp: its code would run as this user."""
+    other = os.getuid() + 1
+    (tmp_path / f"megatape-{other}").mkdir()
+    monkeypatch.setattr(distributed, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(distributed.os, "getuid", lambda: other)
+    initialize_distributed(Topology(1, 2, 1, local_size=2))
+    assert "TRITON_CACHE_DIR" not in os.environ
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ def test_version() -> None:
 @pytest.mark.parametrize("module", [name for name in PRIVATE_NAMES if name.startswith("deepspeed")])
 def test_names_of_modules(module: str) -> None:
     for name in PRIVATE_NAMES[module]:
+        if hasattr(getattr(deepspeed, module.removeprefix("deepspeed."), None), name):  # a method of a class
+            continue
         if not hasattr(importlib.import_module(module), name):
             importlib.import_module(f"{module}.{name}")  # a submodule
 

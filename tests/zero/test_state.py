@@ -1,0 +1,51 @@
+"""Copies in host memory for checkpoints that are written in the background."""
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from megatape.zero import state
+from megatape.zero.state import ALIGNMENT
+
+SIZES = {
+    "large": (1000, torch.float32),
+    "none": (0, torch.float32),
+    "frozen": (33, torch.bfloat16),
+    "small": (1, torch.float32),
+}
+
+
+def test_copies_take_the_bytes_that_the_plan_counts() -> None:
+    """One run of memory: blocks of powers of two, which torch pins, would take up to twice the plan's bytes."""
+    tensors = [torch.randn(size).to(dtype) for size, dtype in SIZES.values()]
+    copies = state._host_copies(tensors)
+    for tensor, copy in zip(tensors, copies, strict=True):
+        copy.copy_(tensor)
+    assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))  # none overlaps with another
+    [held] = {copy.untyped_storage().data_ptr(): copy.untyped_storage().nbytes() for copy in copies}.values()
+    needed = sum(tensor.nbytes for tensor in tensors)
+    assert needed <= held < needed + ALIGNMENT * len(tensors)
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_memory_is_pinned_once_and_failures_show(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Of tensors on a GPU. A limit on locked memory is an error, not copies that the step waits for."""
+    tensors = [SimpleNamespace(nbytes=size * dtype.itemsize, dtype=dtype, is_cuda=True) for size, dtype in SIZES.values()]
+    runtime, checked = Mock(), Mock()
+    runtime.cudaHostRegister.return_value = status
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "check_error", checked)
+    copies = state._host_copies(tensors)  # type: ignore[arg-type]
+    storage = copies[0].untyped_storage()
+    runtime.cudaHostRegister.assert_called_once_with(storage.data_ptr(), storage.nbytes(), 0)
+    checked.assert_called_once_with(status)
+    assert [copy.numel() for copy in copies] == [size for size, _ in SIZES.values()]
+
+
+def test_a_rank_without_copies_pins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA refuses to register no bytes: the other tensor-parallel ranks hold what it would copy."""
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("pinned"))
+    empty = SimpleNamespace(nbytes=0, dtype=torch.float32, is_cuda=True)
+    assert [copy.numel() for copy in state._host_copies([empty])] == [0]  # type: ignore[list-item]
