@@ -196,7 +196,7 @@ class Block(nn.Module):
         initial, delta = (local_tokens(positions.initial, self.sequence), positions.delta) if self.moves else (None, None)
         args = x, attended, initial, delta, attended_positions
         x, delta = self.update(*args) if self.chunk_tokens is None else in_chunks(self.update, self.chunk_tokens, *args)
-        return Streams(x, positions._replace(delta=delta))
+        return Streams(x, positions._replace(delta=delta) if self.moves else positions)
 
     def update(
         self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_positions: Tensor | None

@@ -8,7 +8,7 @@ import pytest
 from megatape.config import parse_config
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.study.measure import with_scaling
-from megatape.study.suite.plan import parse_plan
+from megatape.study.suite.plan import SIZES, parse_plan
 from megatape.study.suite.run import Cell, TaskFolder
 from megatape.study.variants import Variant, parse_variants
 
@@ -79,7 +79,7 @@ def test_a_control_that_no_width_makes(raw_config: dict[str, Any]) -> None:
 def test_the_suite_takes_variants(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "copy", "rope,rope:params=tape,tape:nope_every=2", 1, None)
     assert plan.encodings == ("rope", "rope:params=tape", "tape:nope_every=2")
-    folder = TaskFolder(tmp_path, plan.tasks[0], plan.size)
+    folder = TaskFolder(tmp_path, plan.tasks[0], SIZES[plan.size])
     names = [Cell(folder, encoding, plan.rates).directory.name for encoding in plan.encodings]
     assert names == ["rope", "rope_params=tape", "tape_nope_every=2"]
     with pytest.raises(ValueError, match="rope\\+yarn: the suite's tests do not scale frequencies: remove the scaling"):
