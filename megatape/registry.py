@@ -369,4 +369,10 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
         "megatape.data.synthetic.indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"
     ),
     "many_keys": Entry("megatape.data.synthetic.recall:ManyKeys", "the value of one of 256 keys"),
+    "ring": Entry("megatape.data.synthetic.navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
+    "torus": Entry("megatape.data.synthetic.navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
+    "dyck": Entry("megatape.data.synthetic.dyck:Dyck", "close the last bracket that is open"),
+    "contextual_counting": Entry(
+        "megatape.data.synthetic.contextual_counting:ContextualCounting", "the number of ones between brackets"
+    ),
 }
