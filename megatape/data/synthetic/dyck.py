@@ -41,7 +41,8 @@ class Dyck(SyntheticTask):
         return SyntheticSample(text[: answers[-1].end], tuple(answers))
 
     def _word(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
-        text, answers, still_open = "", [], []
+        text, answers = "", []
+        still_open: list[int] = []  # places of brackets
         while len(text) < split.characters:
             free = split.characters - len(text) - len(still_open)
             if free and (not still_open or generator.random() < split.options["opens"]):
