@@ -208,7 +208,7 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         """Loss by length and position, as a table for other programs."""
         lines = ["length,position,loss,error"]
         for score in self.result(predictions).scores:
-            errors = score.errors_by_position or [""] * len(score.positions)
+            errors: list[Any] = score.errors_by_position or [""] * len(score.positions)
             rows = zip(score.positions, score.by_position, errors, strict=True)
             lines += [f"{score.length},{position},{loss},{error}" for position, loss, error in rows]
         return {"positions.csv": "\n".join(lines) + "\n"}
