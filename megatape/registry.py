@@ -368,4 +368,8 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
     "four_back": _task("recall:FourBack", "the last value but three of a key"),
     "indirect_indexing": _task("indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"),
     "many_keys": _task("recall:ManyKeys", "the value of one of 256 keys"),
+    "ring": _task("navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
+    "torus": _task("navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
+    "dyck": _task("dyck:Dyck", "close the last bracket that is open"),
+    "contextual_counting": _task("contextual_counting:ContextualCounting", "the number of ones between brackets"),
 }

@@ -77,7 +77,9 @@ class LengthScore:
         nats: Mean loss of a token.
         error: Its standard error, from the means of the windows; None where these overlap.
         nats_per_byte: Mean loss of a byte of the text that is scored; None where windows score a token more than once.
-        by_position: Mean loss at the positions of the windows that count, in NUM_POSITIONS ranges.
+        positions: Tokens before those that count: the middles of NUM_POSITIONS ranges.
+        by_position: Mean loss in each range.
+        errors_by_position: Their standard errors, as `error`.
     """
 
     length: int
@@ -85,7 +87,9 @@ class LengthScore:
     nats: float
     error: float | None
     nats_per_byte: float | None
+    positions: list[float]
     by_position: list[float]
+    errors_by_position: list[float] | None
 
     @property
     def perplexity(self) -> float:
@@ -124,7 +128,7 @@ class PerplexityScores:
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
     def draw(self, figure: "Figure") -> None:
-        """Perplexity over lengths, and loss over positions of the longest windows."""
+        """Perplexity over lengths, and loss over positions of the windows of each length."""
         figure.set_size_inches(11, 4.5)
         over_lengths, over_positions = figure.subplots(1, 2)
         lengths = [score.length for score in self.scores]
@@ -132,11 +136,13 @@ class PerplexityScores:
         over_lengths.set_xscale("log", base=2)
         over_lengths.set_xticks(lengths, map(str, lengths))
         over_lengths.set(xlabel="tokens", ylabel="perplexity")
-        longest = self.scores[-1]
-        width = longest.length / len(longest.by_position)
-        middles = [width * (number + 0.5) for number in range(len(longest.by_position))]
-        over_positions.plot(middles, longest.by_position, marker=".")
-        over_positions.set(xlabel=f"position in {longest.length} tokens", ylabel="loss (nats)")
+        for score in self.scores:
+            over_positions.errorbar(
+                score.positions, score.by_position, score.errors_by_position, marker=".", label=f"{score.length} tokens"
+            )
+        over_positions.set_xscale("log", base=2)
+        over_positions.set(xlabel="position in the window", ylabel="loss (nats)")
+        over_positions.legend()
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,15 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
     def result(self, predictions: list[Prediction]) -> PerplexityScores:
         by_length = groupby(predictions, lambda each: each.length)
         return PerplexityScores(self.mode, [_score(length, list(windows)) for length, windows in by_length])
+
+    def files(self, predictions: list[Prediction]) -> dict[str, str]:
+        """Loss by length and position, as a table for other programs."""
+        lines = ["length,position,loss,error"]
+        for score in self.result(predictions).scores:
+            errors: list[Any] = score.errors_by_position or [""] * len(score.positions)
+            rows = zip(score.positions, score.by_position, errors, strict=True)
+            lines += [f"{score.length},{position},{loss},{error}" for position, loss, error in rows]
+        return {"positions.csv": "\n".join(lines) + "\n"}
 
     def paper(self) -> dict[str, dict[str, float]]:
         """Table 4, which has other texts than most evaluations: both of its sets."""
@@ -317,13 +332,23 @@ def _score(length: int, windows: list[Prediction]) -> LengthScore:
     num_scored, text_bytes = windows[0].scored, windows[0].text_bytes
     sums = np.array([window.losses for window in windows])
     total, num_tokens = float(sums.sum()), len(windows) * num_scored
-    nats_per_byte = error = None
+    sizes = np.array([part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])])
+    # The token after the first input has one token before it; only the last predictions of a window count.
+    positions = windows[0].size - num_scored + np.cumsum(sizes) - (sizes - 1) / 2
+    nats_per_byte = error = errors = None
     if text_bytes is not None:
         nats_per_byte = total / text_bytes
         if len(windows) > 1:
-            error = float(sums.sum(1).std(ddof=1)) / num_scored / math.sqrt(len(windows))
-    sizes = [part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])]
-    return LengthScore(length, num_tokens, total / num_tokens, error, nats_per_byte, (sums.mean(0) / sizes).tolist())
+            error = _error(sums.sum(1) / num_scored)
+            errors = _error(sums / sizes)
+    by_position = (sums.mean(0) / sizes).tolist()
+    mean = total / num_tokens
+    return LengthScore(length, num_tokens, mean, error, nats_per_byte, positions.tolist(), by_position, errors)
+
+
+def _error(means: np.ndarray) -> Any:
+    """The standard error of the mean of windows, [windows, ...]: a number, or a list."""
+    return (means.std(0, ddof=1) / math.sqrt(len(means))).tolist()
 
 
 def _name(length: int) -> str:

@@ -17,7 +17,7 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.tasks.engine.runner import evaluate
-from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores, read_tokens
+from megatape.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores, Prediction, read_tokens
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.command import Command
@@ -103,6 +103,10 @@ def test_windows(data_directory: Path) -> None:
             ages = [math.log(2 + position % 7) for position in counted]
             assert len(score.by_position) == (5 if mode == "sliding" else size)
             assert_close(score.by_position[:-1], ages, bounds.PERPLEXITY)
+            # All of a window is drawn at its place: what slides has the positions of its last predictions.
+            assert score.positions == [position + 1 for position in counted] + [size]
+            assert (score.errors_by_position is None) == (mode == "authors")
+            assert score.errors_by_position is None or max(score.errors_by_position[:-1]) < 1e-6  # all windows lose alike
             assert score.tokens == len(expected[mode, score.length]) * len(score.by_position)
             assert (score.nats_per_byte is None) == (mode == "authors")
     assert (
@@ -211,4 +215,24 @@ def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None
                 log_probabilities = model(window[:, :-1]).logits.double().log_softmax(-1)
             losses.append(-log_probabilities.gather(2, window[:, 1:, None]).flatten())
         assert_close([entry["perplexity"]], [float(torch.cat(losses).mean().exp())], bounds.PERPLEXITY)
+        assert len(entry["errors_by_position"]) == entry["length"] and min(entry["errors_by_position"]) > 0
     assert (out / "perplexity.png").stat().st_size > 1000
+    header, *lines = (out / "positions.csv").read_text().splitlines()
+    assert header == "length,position,loss,error" and len(lines) == 16 + 64
+    entry = found[1]
+    assert lines[16:] == [
+        f"64,{position},{loss},{error}"
+        for position, loss, error in zip(entry["positions"], entry["by_position"], entry["errors_by_position"], strict=True)
+    ]
+
+
+def test_errors_by_position_are_those_of_the_windows_means(tmp_path: Path) -> None:
+    """Two windows of 128 predictions are two means for each of 64 ranges of two positions."""
+    windows = [Prediction(128, begin, 128, 128, [2.0 * (begin + n) for n in range(64)], 1) for begin in (0, 4)]
+    (score,) = Perplexity(tmp_path).result(windows).scores
+    assert score.positions == [1.5 + 2 * n for n in range(64)]
+    assert score.by_position == [n + 2.0 for n in range(64)]
+    assert score.errors_by_position == pytest.approx([2.0] * 64)  # sqrt(8) / sqrt(2)
+    (alone,) = Perplexity(tmp_path).result(windows[:1]).scores
+    assert alone.errors_by_position is None
+    assert Perplexity(tmp_path).files(windows[:1])["positions.csv"].splitlines()[1] == "128,1.5,0.0,"

@@ -155,7 +155,10 @@ def test_no_task_leaks_its_answers(name: str) -> None:
     # Several bits were written; a value is one of those given, of which some were asked for before; the `+` of two variables.
     bag = {"flip_flop": 0.7, "parity": 0.6, "recall": 0.35, "selective_copy": 0.25, "counting": 0.4, "state_s3": 0.2}
     bag |= {"word_a5": 0.6} | dict.fromkeys(("reassigned_recall", "two_back", "three_back", "four_back"), 0.3)
+    # The symbols seen on a walk; the kinds of brackets that are open; few ones in many regions.
+    bag |= {"ring": 0.5, "torus": 0.3, "dyck": 0.55, "contextual_counting": 0.3}
     guess = {"flip_flop": 0.6, "parity": 0.6, "counting": 0.25, "state_s3": 0.2, "word_a5": 0.6}
+    guess |= {"dyck": 0.3, "contextual_counting": 0.3}
     for split in made.tests:
         assert records["oracle", split].score == 1
         scores = [records[row, split].score for row in ("majority", "bag of tokens")]

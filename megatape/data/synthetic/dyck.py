@@ -1,0 +1,56 @@
+"""Brackets of several kinds that close in the right order: Dyck-k (Hewitt et al. 2020, Yao et al. 2021).
+
+A text such as `([])<{}>`: wherever a bracket closes, the model must say of which kind it is, that
+of the last one still open.
+
+Sources: Hewitt et al., "RNNs can generate bounded hierarchical languages with optimal memory",
+https://arxiv.org/abs/2010.07515, and Yao et al., "Self-Attention Networks Can Process Bounded
+Hierarchical Languages", https://arxiv.org/abs/2105.11115: k kinds of brackets, closing brackets as
+the score. Differences: four kinds, a depth that only the length bounds, our lengths and splits, and
+one score of all answers, not a mean over distances. That a bracket closes need not be predicted,
+and it is scored only where brackets of several kinds are open: else the number of each kind, in no
+order, would tell which closes.
+"""
+
+import random
+
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
+
+CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+PAIRS: dict[Size, int] = {"tiny": 24, "small": 64, "base": 128}
+
+
+class Dyck(SyntheticTask):
+    """Close the last bracket that is open. Key: characters from it to the answer."""
+
+    alphabet = "".join(opening + closing for opening, closing in CLOSING.items())
+    axis = "distance from the opening bracket"
+
+    def make_splits(self, size: Size) -> dict[str, Split]:
+        pairs = PAIRS[size]
+        return {
+            "train": Split(2 * pairs, "", {"opens": 1 / 2}),
+            "long": Split(6 * pairs, f"{3 * pairs} pairs, not {pairs}", {"opens": 1 / 2}),
+            "deep": Split(2 * pairs, "a bracket opens with probability 3/4, not 1/2", {"opens": 3 / 4}),
+        }
+
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
+        answers: list[Answer] = []
+        while not answers:
+            text, answers = self._word(split, generator)
+        return SyntheticSample(text[: answers[-1].end], tuple(answers))
+
+    def _word(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
+        text, answers = "", []
+        still_open: list[int] = []  # places of brackets
+        while len(text) < split.characters:
+            free = split.characters - len(text) - len(still_open)
+            if free and (not still_open or generator.random() < split.options["opens"]):
+                still_open.append(len(text))
+                text += generator.choice(list(CLOSING))
+                continue
+            kinds, source = {text[place] for place in still_open}, still_open.pop()
+            if len(kinds) > 1:
+                answers.append(Answer(len(text), len(text) + 1, len(text) - source))
+            text += CLOSING[text[source]]
+        return text, answers

@@ -1,0 +1,75 @@
+"""Walks on a ring or a torus, whose places look the same whenever they are visited (Rambaud et al. 2025).
+
+A text such as `>c>.<c>.>f`: a step, and what is seen where it leads, one of 16 symbols or a blank.
+The map is drawn anew for each text. Where a walk returns to a place, the model must say which
+symbol it has; that takes the sum of all steps in between.
+
+Source: Rambaud et al., "MapFormer: Self-Supervised Learning of Cognitive Maps with Input-Dependent
+Positional Embeddings", https://arxiv.org/abs/2511.19279: 16 symbols or a blank, only places visited
+before count; 128 steps on a torus of side 64, half of it blank, for training, and for tests 64
+steps, side 32 and 20% blanks, and 512 steps, side 128 and 80% blanks. Differences: blanks are not
+scored, or `sparse` would have 80% for a model that always says blank; steps to all neighbours are
+equally likely; size tiny has half the steps and half the side; a ring has the side of the torus.
+"""
+
+import random
+from typing import ClassVar
+
+from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
+
+SYMBOLS, BLANK = "abcdefghijklmnop", "."
+STEPS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 128}
+
+
+class Torus(SyntheticTask):
+    """Say which symbol a place had. Key: characters since the last visit.
+
+    Attributes:
+        moves: Change of each coordinate, by step.
+    """
+
+    alphabet = SYMBOLS + BLANK + "<>^_"
+    axis = "distance from the last visit to the answer"
+    copies = True
+    moves: ClassVar[dict[str, tuple[int, ...]]] = {"<": (-1, 0), ">": (1, 0), "^": (0, -1), "_": (0, 1)}
+
+    def make_splits(self, size: Size) -> dict[str, Split]:
+        trained = STEPS[size]
+
+        def split(steps: int, side: int, blanks: float, differs: str = "") -> Split:
+            return Split(2 * steps, differs, {"side": side, "blanks": blanks})
+
+        return {
+            "train": split(trained, trained // 2, 0.5),
+            "dense": split(trained // 2, trained // 4, 0.2, f"{trained // 2} steps, not {trained}; 20% blanks, not 50%"),
+            "sparse": split(4 * trained, trained, 0.8, f"{4 * trained} steps, not {trained}; 80% blanks, not 50%"),
+        }
+
+    def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
+        answers: list[Answer] = []
+        while not answers:  # a walk may return to blanks only
+            text, answers = self._walk(split, generator)
+        return SyntheticSample(text[: answers[-1].end], tuple(answers))
+
+    def _walk(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
+        place, text, answers = (0,) * len(self.moves["<"]), "", []
+        visits: dict[tuple[int, ...], int] = {}  # place -> where the text has its symbol
+        for step in generator.choices(list(self.moves), k=split.characters // 2):
+            place = tuple((old + change) % split.options["side"] for old, change in zip(place, self.moves[step], strict=True))
+            text += step
+            if place not in visits:
+                symbol = BLANK if generator.random() < split.options["blanks"] else generator.choice(SYMBOLS)
+            else:
+                symbol = text[visits[place]]
+                if symbol != BLANK:
+                    answers.append(Answer(len(text), len(text) + 1, len(text) - visits[place]))
+            visits[place] = len(text)
+            text += symbol
+        return text, answers
+
+
+class Ring(Torus):
+    """The same in one dimension."""
+
+    alphabet = SYMBOLS + BLANK + "<>"
+    moves: ClassVar[dict[str, tuple[int, ...]]] = {"<": (-1,), ">": (1,)}
