@@ -68,7 +68,6 @@ def test_there_and_back(
     """The same shards to the byte, which a run can train on; blocks and shards of these formats end anywhere."""
     monkeypatch.setattr("megatape.data.formats.format.BLOCK_IDS", 1009)
     monkeypatch.setattr("megatape.data.formats.mds.SHARD_BYTES", 5000)
-    monkeypatch.setattr("megatape.data.formats.megatron.AT_ONCE", 7)
     status, output, errors = command("data", "export", data_directory, "--format", form, "--output", tmp_path / "out")
     assert status == 0 and "train: " in output, errors
     suffix = ".bin" if form == "flat" else ""
