@@ -36,7 +36,7 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
     try:
         archive = TarFile(fileobj=cast(Any, headers), encoding="utf-8", errors="surrogateescape")
         while member := archive.next():
-            archive.members.clear()  # else it holds all of them
+            archive.members.clear()  # type: ignore[attr-defined]  # of all members, which it would hold
             headers.left = MAX_HEADER_BYTES
             if member.type == LABEL:
                 continue
