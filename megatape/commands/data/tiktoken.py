@@ -12,7 +12,7 @@ class Options(CommandOptions):
     Attributes:
         file: ranks in tiktoken's format
         output: folder of transformers to write
-        encoding: r50k_base, cl100k_base, o200k_base, llama3 or qwen (default: the name of FILE)
+        encoding: r50k_base, cl100k_base or o200k_base (default: the name of FILE)
         pattern: of any other encoding: the words into which it splits texts
         eos: with --pattern: the end token, whose id follows the last rank
     """

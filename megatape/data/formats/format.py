@@ -214,15 +214,11 @@ def _pieces(foreign: Foreign, path: Path, tokenizer: Tokenizer, counts: ImportCo
             ids = np.append(ids, tokenizer.eos_id)
         if reader.piece == "document":
             ends = np.flatnonzero(ids == tokenizer.eos_id)
-            if not ends.size:
+            if ends.tolist() != [ids.size - 1]:
+                place = f"at {ends[0]:,} of {ids.size:,} tokens" if ends.size else "nowhere"
                 raise UserError(
-                    f"{path}: document {number:,} does not end with the end token of {tokenizer.origin}, {tokenizer.eos_id}: "
-                    "give the tokenizer that made it, or `append_eos` if it was made without end tokens"
-                )
-            if ends[0] < ids.size - 1:
-                raise UserError(
-                    f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, at {ends[0]:,} "
-                    f"of {ids.size:,} tokens: give the tokenizer that made it"
+                    f"{path}: document {number:,} has the end token of {tokenizer.origin}, {tokenizer.eos_id}, {place}, not "
+                    "only at its end: give the tokenizer that made it, or `append_eos` if it was made without end tokens"
                 )
         yield ids
 

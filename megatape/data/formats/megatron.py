@@ -17,7 +17,9 @@ leaves them.
 
 import os
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,6 @@ MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
 LENGTH, PLACE = np.dtype("<i4"), np.dtype("<i8")
-AT_ONCE = 2**17  # numbers of the index that are held in memory
 
 
 class Megatron(TokenFormat):
@@ -41,82 +42,71 @@ class Megatron(TokenFormat):
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
         ids_path, index = _beside(prefix, "bin"), _beside(prefix, "idx")
-        stored, num_sequences, num_ends = _header(index)
-        lengths = _numbers(index, LENGTH, HEADER.size, num_sequences)
-        places = _numbers(index, PLACE, HEADER.size + LENGTH.itemsize * num_sequences, num_sequences)
-        ends = _numbers(index, PLACE, HEADER.size + (LENGTH.itemsize + PLACE.itemsize) * num_sequences, num_ends)
-        sequence, place = 0, 0  # that are read: sequences, bytes
+        stored, lengths, places, ends = _read_index(index)
+        place = 0  # of the next document, in bytes
         with open_regular(ids_path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
-            if next(ends) != 0:
+            if ends[0] != 0:
                 raise _corrupted(index, "its first document does not begin with the first sequence")
-            for end in ends:
-                if not sequence <= end <= num_sequences:
-                    raise _corrupted(index, f"a document ends with sequence {end:,} of {num_sequences:,}, after {sequence:,}")
+            for first, end in pairwise(ends):
+                if not first <= end <= lengths.size:
+                    raise _corrupted(index, f"a document ends with sequence {end:,} of {lengths.size:,}, after {first:,}")
                 size = 0
-                for sequence in range(sequence + 1, end + 1):  # noqa: B020  # counts on
-                    length = next(lengths)
-                    if next(places) != place + size or length < 0:
-                        raise _corrupted(index, f"sequence {sequence - 1:,} does not begin where the one before it ends")
-                    size += length * stored.itemsize
+                for sequence in range(first, end):
+                    if places[sequence] != place + size or lengths[sequence] < 0:
+                        raise _corrupted(index, f"sequence {sequence:,} does not begin where the one before it ends")
+                    size += int(lengths[sequence]) * stored.itemsize
                 if place + size > num_bytes or len(content := file.read(size)) < size:
                     raise UserError(f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again")
                 place += size
                 yield np.frombuffer(content, stored)
-            if sequence < num_sequences or file.read(1):
-                raise _corrupted(index, f"its documents end after {sequence:,} of {num_sequences:,} sequences, {place:,} bytes")
+            if ends[-1] < lengths.size or file.read(1):
+                raise _corrupted(index, f"its documents end after {ends[-1]:,} of {lengths.size:,} sequences, {place:,} bytes")
 
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
         code = 8 if dtype.itemsize == 2 else 4  # there is no uint32
-        index_path = _beside(path, "idx")
-        with _beside(path, "bin").open("wb") as ids_file, index_path.open("wb") as index:
-            index.seek(HEADER.size)
+        lengths = array("i")
+        with _beside(path, "bin").open("wb") as file:
             for ids in documents:
-                ids_file.write(np.ascontiguousarray(ids, DTYPES[code]).data)
-                index.write(LENGTH.type(ids.size).tobytes())
-            index.flush()  # the lengths are read again
-            count, place = (index.tell() - HEADER.size) // LENGTH.itemsize, 0
-            for lengths in _blocks(index_path, LENGTH, HEADER.size, count):
-                ends = place + np.cumsum(lengths, dtype=PLACE) * DTYPES[code].itemsize
-                index.write(np.r_[place, ends[:-1]].astype(PLACE).data)
-                place = int(ends[-1])
-            for first in range(0, count + 1, AT_ONCE):
-                index.write(np.arange(first, min(first + AT_ONCE, count + 1), dtype=PLACE).data)
-            index.seek(0)
-            index.write(HEADER.pack(MAGIC, VERSION, code, count, count + 1))
+                file.write(np.ascontiguousarray(ids, DTYPES[code]).data)
+                lengths.append(ids.size)
+        sizes = np.array(lengths, LENGTH)
+        places = (np.cumsum(sizes, dtype=PLACE) - sizes) * DTYPES[code].itemsize
+        with _beside(path, "idx").open("wb") as index:
+            index.write(HEADER.pack(MAGIC, VERSION, code, sizes.size, sizes.size + 1))
+            for numbers in (sizes, places, np.arange(sizes.size + 1, dtype=PLACE)):
+                index.write(numbers.data)
 
 
-def _header(path: Path) -> tuple[np.dtype, int, int]:
-    """Type of the ids, number of sequences, number of documents plus one."""
+def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    """Type of the ids, lengths and places of sequences, and ends of documents, which stay in the file."""
     with open_regular(path) as file:
-        content = file.read(HEADER.size)
-    if not content.startswith(MAGIC) or len(content) < HEADER.size:
-        raise UserError(
-            f"{path}: no index of Megatron-LM, which begins with MMIDIDX: give the name of a .bin and .idx that "
-            "tools/preprocess_data.py wrote (the older formats `lazy` and `cached` are not read)"
-        )
-    _, version, code, num_sequences, num_ends = HEADER.unpack(content)
+        header = file.read(HEADER.size)
+        if not header.startswith(MAGIC) or len(header) < HEADER.size:
+            raise UserError(
+                f"{path}: no index of Megatron-LM, which begins with MMIDIDX: give the name of a .bin and .idx that "
+                "tools/preprocess_data.py wrote (the older formats `lazy` and `cached` are not read)"
+            )
+        content = np.memmap(file, np.uint8, "r").view(np.ndarray)
+    _, version, code, num_sequences, num_ends = HEADER.unpack(header)
     if version != VERSION or code not in DTYPES:
         raise UserError(
             f"{path}: version {version} with ids of type {code}: what is read is version {VERSION} with integers, types "
             f"{', '.join(map(str, DTYPES))}"
         )
-    size = HEADER.size + (LENGTH.itemsize + PLACE.itemsize) * num_sequences + PLACE.itemsize * num_ends
-    if (found := path.stat().st_size) != size or not num_ends:
-        raise _corrupted(path, f"{found:,} bytes, {num_sequences:,} sequences and {num_ends:,} ends of documents take {size:,}")
-    return DTYPES[code], num_sequences, num_ends
-
-
-def _blocks(path: Path, dtype: np.dtype, offset: int, count: int) -> Iterator[np.ndarray]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        for first in range(0, count, AT_ONCE):
-            yield np.fromfile(file, dtype, min(AT_ONCE, count - first))
-
-
-def _numbers(path: Path, dtype: np.dtype, offset: int, count: int) -> Iterator[int]:
-    for block in _blocks(path, dtype, offset, count):
-        yield from block.tolist()
+    places = HEADER.size + LENGTH.itemsize * num_sequences
+    ends = places + PLACE.itemsize * num_sequences
+    size = ends + PLACE.itemsize * num_ends
+    if content.size != size or not num_ends:
+        raise _corrupted(
+            path, f"{content.size:,} bytes, {num_sequences:,} sequences and {num_ends:,} ends of documents take {size:,}"
+        )
+    return (
+        DTYPES[code],
+        content[HEADER.size : places].view(LENGTH),
+        content[places:ends].view(PLACE),
+        content[ends:].view(PLACE),
+    )
 
 
 def _beside(prefix: Path, suffix: str) -> Path:

@@ -1,30 +1,19 @@
-"""The members of an untrusted tar file, in order. Nothing is extracted, and headers are validated, not trusted.
+"""The members of an untrusted tar file, in order, by Python's tarfile. Nothing is extracted.
 
-Formats: ustar, GNU long names, pax. Python's tarfile decodes numbers. Archives are walked by hand, since tarfile, on
-which webdataset's reader stands, reads extended headers of any size into memory, follows negative sizes, and takes an archive
-that ends between two members, or in a corrupted header, for complete. huggingface_hub reads no tars.
+tarfile alone would read extended headers of any size into memory and follow negative sizes; it takes an archive that
+ends between two members, or in a corrupted header, for complete. webdataset's reader stands on it.
 """
 
-import io
 from collections.abc import Callable, Iterator
-from tarfile import HeaderError, nti  # type: ignore[attr-defined]  # undocumented; TarInfo.frombuf takes six times as long
-from typing import BinaryIO, NamedTuple
+from tarfile import BLOCKSIZE, ReadError, TarFile, TarInfo
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from megatape.errors import UserError
 
-BLOCK = 512
-ZEROS = bytes(BLOCK)
-MAX_HEADER_BYTES = 2**16  # of an extended header: a path is much shorter
-MAX_EXTENDED = 8  # extended headers of one member
-FILES, FOLDER, LONG_NAME, PAX = b"0\0007", b"5", b"L", b"x"
-IGNORED = b"gKV"  # headers for all members, names of links, labels
-FAULTS = {b"1": "a link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+MAX_HEADER_BYTES = 2**16  # of the headers of a member, extended ones included: a path is much shorter
 MAX_MEMBER_BYTES = 2**60  # whose ends are positions that a file can have
 CHUNK_BYTES = 2**20
-
-
-class TarError(UserError):
-    """A tar file that is truncated, corrupted or none."""
+LABEL = b"V"  # the kind of a header with the name of the archive
 
 
 class Member(NamedTuple):
@@ -34,7 +23,6 @@ class Member(NamedTuple):
     """
 
     name: str
-    size: int
     content: bytes | None
     fault: str
 
@@ -42,91 +30,58 @@ class Member(NamedTuple):
 def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
     """The members of an open tar file. Reads the content of files whose name is wanted, and that have at most `max_bytes`.
 
-    Raises TarError.
+    Raises tarfile.ReadError for a file that is truncated, corrupted or no tar file.
     """
-    extended: dict[str, str] = {}
-    num_extended = 0
-    while (header := _exactly(file, BLOCK)) != ZEROS:
-        try:
-            kind, size, checksum = header[156:157], nti(header[124:136]), nti(header[148:156])
-        except HeaderError as error:
-            raise TarError(f"a header is corrupted ({error})") from error
-        if sum(header[:148]) + 8 * ord(" ") + sum(header[156:]) != checksum:
-            raise TarError("a header is corrupted (bad checksum)")
-        if kind in (LONG_NAME, PAX):
-            num_extended += 1
-            if size > MAX_HEADER_BYTES or num_extended > MAX_EXTENDED:
-                raise TarError(f"extended headers of more than {MAX_HEADER_BYTES:,} bytes")
-            records = _exactly(file, _padded(size))[:size]
-            extended |= {"path": _text(records)} if kind == LONG_NAME else _pax(records)
-            continue
-        if kind in IGNORED:
-            file.seek(_padded(size), io.SEEK_CUR)
-            continue
-        name = extended.get("path", _name(header))
-        size = _size(extended["size"]) if "size" in extended else size
-        extended, num_extended = {}, 0
-        content: bytes | None = None
-        fault = _fault(name, kind)
-        if not fault and kind in FILES and size <= max_bytes and wanted(name):
-            content = _exactly(file, _padded(size))[:size]
-        elif kind in FILES:
-            file.seek(_padded(size), io.SEEK_CUR)
-        if kind != FOLDER:
-            yield Member(name, size, content, fault)
+    headers = _Headers(file)
+    try:
+        archive = TarFile(fileobj=cast(Any, headers), encoding="utf-8", errors="surrogateescape")
+        while member := archive.next():
+            archive.members.clear()  # type: ignore[attr-defined]  # of all members, which it would hold
+            headers.left = MAX_HEADER_BYTES
+            if member.type == LABEL:
+                continue
+            if not 0 <= member.size < MAX_MEMBER_BYTES:
+                raise ReadError(f"a member of {member.size:,} bytes")
+            fault, content = _fault(member), None
+            if member.isfile() and not fault and member.size <= max_bytes and wanted(member.name):
+                content = file.read(member.size)
+                if len(content) < member.size:
+                    raise ReadError("truncated")
+            if not member.isdir():
+                yield Member(member.name, content, fault)
+    except UserError:  # of a server
+        raise
+    except ValueError as error:
+        raise ReadError(f"a header is corrupted ({error})") from error
+    file.seek(archive.offset)
+    if file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
+        raise ReadError("truncated, or a header is corrupted")
     while rest := file.read(CHUNK_BYTES):
         if rest.strip(b"\0"):
-            raise TarError("there is more after its end, of another tar file perhaps")
+            raise ReadError("there is more after its end, of another tar file perhaps")
 
 
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    content = file.read(size)
-    if len(content) < size:
-        raise TarError("truncated")
-    return content
+class _Headers:
+    """An open tar file as tarfile reads it: headers alone, and at most `left` bytes before the next member."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.left = file, MAX_HEADER_BYTES
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self.left:
+            raise ReadError(f"extended headers of more than {MAX_HEADER_BYTES:,} bytes")
+        self.left -= size
+        return self._file.read(size)
 
 
-def _padded(size: int) -> int:
-    if not 0 <= size < MAX_MEMBER_BYTES:
-        raise TarError(f"a member of {size:,} bytes")
-    return -(-size // BLOCK) * BLOCK
-
-
-def _size(digits: str) -> int:
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 20:
-        raise TarError(f"a header has {digits[:40]!r} in place of a size")
-    return int(digits)
-
-
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-
-
-def _name(header: bytes) -> str:
-    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""  # GNU has times there
-    return f"{prefix}/{_text(header[:100])}" if prefix else _text(header[:100])
-
-
-def _pax(content: bytes) -> dict[str, str]:
-    """The records `length key=value` of a pax header."""
-    records = {}
-    while content:
-        length, _, _ = content.partition(b" ")
-        end = int(length) if length.isdigit() and len(length) < 9 else 0
-        key, equals, value = content[len(length) + 1 : end].partition(b"=")
-        if not equals or not value.endswith(b"\n"):
-            raise TarError("an extended header is malformed")
-        if key in (b"path", b"size"):
-            records[key.decode()] = _text(value[:-1])
-        if key.startswith(b"GNU.sparse."):
-            raise TarError("it has sparse members")
-        content = content[end:]
-    return records
-
-
-def _fault(name: str, kind: bytes) -> str:
-    if name.startswith("/") or ".." in name.split("/"):
+def _fault(member: TarInfo) -> str:
+    if member.name.startswith("/") or ".." in member.name.split("/"):
         return "its name leads out of the archive"
-    if kind in FILES or kind == FOLDER:
-        return ""
-    return f"it is {FAULTS.get(kind, f'of the unknown kind {kind!r}')}, no file"
+    if "\0" in member.name:
+        return "its extended header is malformed"
+    if member.islnk() or member.issym():
+        return "it is a link, no file"
+    if member.issparse() or not (member.isfile() or member.isdir()):
+        return "it is a device, a file with holes or the like"
+    return ""

@@ -18,7 +18,7 @@ from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 PART_CHARACTERS = 2**20  # sent at a time
-Read = tuple[Document | None, RecordCounts | None]  # a document, and the counts since the one before, if anything was counted
+Item = Document | RecordCounts  # counts: since the item before
 NOTHING = RecordCounts()
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
 UNSUSPICIOUS_BYTES = 2**26  # of a column in a row group, which may be a page: so much memory is there for it
@@ -40,11 +40,11 @@ class Parquet(Reader):
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         child = _idle.pop() if _idle else _Child()
         try:
-            for document, counted in child.documents(source, unit):
-                if counted:
-                    counts.add(counted)
-                if document is not None:
-                    yield document
+            for item in child.read(source, unit):
+                if isinstance(item, Document):
+                    yield item
+                else:
+                    counts.add(item)
         except BaseException:  # also where the documents that are left are not wanted
             child.end()
             raise
@@ -61,39 +61,37 @@ class _Child:
         self._process.start()
         other.close()
 
-    def documents(self, source: Source, unit: Unit) -> Iterator[Read]:
-        """The documents of a unit. Raises what reading them raised, or UserError if that has ended the child."""
+    def read(self, source: Source, unit: Unit) -> Iterator[Item]:
+        """The documents of a unit, and what was counted between them.
+
+        Raises what reading them raised, or UserError if that has ended the child.
+        """
         answer = self._answer(unit, (source, unit))
         while answer:
             yield from answer
             answer = self._answer(unit)
 
-    def _answer(self, unit: Unit, request: Any = None) -> list[Read]:
+    def _answer(self, unit: Unit, request: Any = None) -> list[Item]:
         try:
             if request:
                 self._connection.send(request)
             answer: Any = self._connection.recv()
         except (EOFError, ConnectionError):
             self._process.join()
-            raise UserError(f"{unit}: cannot be read: the process that did was {self._exit_reason()}") from None
+            code = self._process.exitcode or 0
+            raise UserError(
+                f"{unit}: cannot be read: the process that did ended by {signal.Signals(-code).name if code < 0 else code}: a "
+                "file is corrupted, so download or copy it again, or the memory is too small, so give fewer --workers"
+            ) from None
         if isinstance(answer, Exception):
             raise answer
-        return cast(list[Read], answer)
+        return cast(list[Item], answer)
 
     def end(self) -> None:
         """End the process, whatever it does."""
         self._connection.close()
         self._process.kill()
         self._process.join()
-
-    def _exit_reason(self) -> str:
-        code = self._process.exitcode or 0
-        if code >= 0:
-            return f"ended with status {code}: the lines above say why"
-        return (
-            f"ended by {signal.Signals(-code).name}: a file is corrupted, so download or copy it again, or the memory is too "
-            "small, so give fewer --workers"
-        )
 
 
 _idle: list[_Child] = []  # those of this process that wait for work: each takes a second to start
@@ -108,31 +106,25 @@ def _serve(connection: Connection) -> None:
                 connection.send(answer)
 
 
-def _answers(source: Source, unit: Unit) -> Iterator[list[Read] | Exception]:
+def _answers(source: Source, unit: Unit) -> Iterator[list[Item] | Exception]:
     """What is sent of a unit: its documents in parts, and either no more, or why there are no more."""
-    counts, part, size = RecordCounts(), list[Read](), 0
+    counts, part, size = RecordCounts(), list[Item](), 0
     try:
         for document in _read(source, unit, counts):
-            part.append((document, _take(counts)))
+            if counts != NOTHING:
+                part.append(deepcopy(counts))
+                vars(counts).update(vars(RecordCounts()))
+            part.append(document)
             size += len(document.text)
             if size > PART_CHARACTERS:
                 yield part
                 part, size = [], 0
-        yield [*part, (None, counts)]
+        yield [*part, counts]
         yield []
     except Exception as error:  # noqa: BLE001  # the parent raises it
         error.add_note(traceback.format_exc())
-        yield [*part, (None, counts)]
+        yield [*part, counts]
         yield error
-
-
-def _take(counts: RecordCounts) -> RecordCounts | None:
-    """Move the counts out of `counts`, which restart at zero; None if nothing was counted."""
-    if counts == NOTHING:
-        return None
-    taken = deepcopy(counts)
-    vars(counts).update(vars(RecordCounts()))
-    return taken
 
 
 def _read(source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:

@@ -179,10 +179,9 @@ class Source:
             raise UserError(f"source {self.kind} needs `input`: give at least one")
         if reader.takes == "name" and len(self.inputs) != 1:
             raise UserError(f"source {self.kind} takes one data set name as `input`, got {list(self.inputs)}")
-        if self.subset is not None and not reader.has_subsets:
-            raise UserError(f"subset {self.subset!r} belongs to `source` hub, got `source` {self.kind}: remove it")
-        if self.split != "train" and not reader.has_subsets:
-            raise UserError(f"split {self.split!r} belongs to `source` hub, got `source` {self.kind}: remove it")
+        for name, value, default in (("subset", self.subset, None), ("split", self.split, "train")):
+            if value != default and not reader.has_subsets:
+                raise UserError(f"{name} {value!r} belongs to `source` hub, got `source` {self.kind}: remove it")
         if self.text_field != "text" and not reader.has_fields:
             raise UserError(f"text_field {self.text_field!r}: the documents of `source` {self.kind} have no fields: remove it")
         if self.fields and not reader.has_fields:

@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator
+from tarfile import ReadError
 from typing import BinaryIO
 
 import orjson
 
 from megatape.data.io.records import BYTE_ORDER_MARK, CORRUPTED, RecordCounts, corrupted, unpacked
 from megatape.data.io.remote import open_file
-from megatape.data.io.tar import TarError, read_members
+from megatape.data.io.tar import read_members
 from megatape.data.sources.source import Document, Reader, Source, documents_of, with_fields
 from megatape.data.sources.units import Unit
 
 TEXT, RECORD = "txt", "json"
-FAULTS: tuple[type[Exception], ...] = (TarError, *CORRUPTED)
+FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
 
 
 class Tars(Reader):

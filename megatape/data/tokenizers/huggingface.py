@@ -16,7 +16,7 @@ import tokenizers
 
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
 from megatape.errors import UserError
-from megatape.files import parse_json
+from megatape.files import as_type, parse_json
 
 
 class JsonTokenizer(Tokenizer):
@@ -164,12 +164,10 @@ class JsonTokenizer(Tokenizer):
     def _end(self) -> int:
         text = self.special_token("eos")
         if text is None:
-            declared = self.declared.get("eos_token")
-            fault = f"no eos_token in {CONFIG_FILE} or {MAP_FILE}"
-            if declared:
-                fault = f"eos_token {declared!r} is not in {JSON_FILE}"
-            remedy = f"documents need a token to end with, name one of {JSON_FILE} in {CONFIG_FILE} beside it"
-            raise UserError(f"{self.origin}: {fault}: {remedy}")
+            raise UserError(
+                f"{self.origin}: eos_token of {CONFIG_FILE} or {MAP_FILE} is {self.declared.get('eos_token')!r}: documents "
+                f"need a token to end with, name one of {JSON_FILE} there"
+            )
         self.backend.add_special_tokens([text])  # else one that is not marked as special would be found in texts
         if self._ids[text] in self.encode(text):
             raise UserError(
@@ -202,12 +200,9 @@ class JsonTokenizer(Tokenizer):
         if name not in self.files:
             return {}
         try:
-            found = parse_json(self.files[name])
+            return as_type(parse_json(self.files[name]), dict[str, Any])
         except ValueError as error:
-            raise UserError(f"{self._where(name)}: not JSON ({error}): copy the file again") from None
-        if not isinstance(found, dict):
-            raise UserError(f"{self._where(name)}: {json.dumps(found)[:40]} is not an object: copy the file again")
-        return found
+            raise UserError(f"{self._where(name)}: no JSON object ({error}): copy the file again") from None
 
     def _where(self, name: str) -> str:
         return f"{self.origin}/{name}"

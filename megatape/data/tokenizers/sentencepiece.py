@@ -57,7 +57,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise UserError(_explain(str(error), vocab_size, lines)) from error
+        reason = str(error).rpartition("] ")[2]  # after the place in its own code; it says which sizes there can be
+        raise UserError(
+            f"SentencePiece cannot train {vocab_size} tokens on {len(lines)} lines: {reason} Give more text or another size"
+        ) from error
     return model.getvalue()
 
 
@@ -131,17 +134,3 @@ def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
             if bytes_left <= 0:
                 return lines
     return lines
-
-
-def _explain(message: str, vocab_size: int, lines: list[str]) -> str:
-    if too_large := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return (
-            f"vocab_size is {vocab_size}, but the training text allows at most {too_large[1]}: "
-            f"ask for at most {too_large[1]} or give more text"
-        )
-    if too_small := re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message):
-        return (
-            f"vocab_size is {vocab_size}, but 256 bytes, 3 control tokens and the characters of the text need "
-            f"{too_small[1]}: ask for at least {too_small[1]}"
-        )
-    return f"SentencePiece could not train {vocab_size} tokens on {len(lines)} lines: {message}"

@@ -7,11 +7,10 @@ merges of the ranks (TikTokenConverter); it has neither these definitions nor a 
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from unicodedata import normalize
 
 from megatape.data.tokenizers.fast import DIVERGENT_INPUTS
 from megatape.data.tokenizers.huggingface import JsonTokenizer
@@ -20,9 +19,8 @@ from megatape.errors import UserError, path_errors
 
 # Oniguruma, which tokenizer.json is run by, takes {1,3}+ for a repetition: patterns have no possessive quantifiers here.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
-_DIGITS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+_REST = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{_REST}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CASES = "|".join(
     [
@@ -37,16 +35,6 @@ _CASES = "|".join(
 )
 
 
-def _numbered(first: int, names: Iterable[str]) -> dict[str, int]:
-    return {f"<|{name}|>": first + number for number, name in enumerate(names)}
-
-
-def _llama3() -> dict[str, int]:
-    reserved = [f"reserved_special_token_{number}" for number in range(251)]
-    header = [*reserved[:4], "start_header_id", "end_header_id", reserved[4], "eot_id"]
-    return _numbered(128_000, ["begin_of_text", "end_of_text", *header, *reserved[5:]])
-
-
 @dataclass(frozen=True)
 class Encoding:
     """Definitions that a file of ranks lacks.
@@ -54,33 +42,20 @@ class Encoding:
     Attributes:
         pattern: Of the words into which texts are split.
         special: Ids of special tokens; empty: `eos` has the one after the last rank.
-        eos, bos: Tokens that documents end and begin with.
-        composed: Whether texts are normalized to NFC first.
+        eos: The token that documents end with.
     """
 
     pattern: str
     special: Mapping[str, int]
     eos: str
-    bos: str | None = None
-    composed: bool = False
 
 
-END = "<|endoftext|>"
+END, PROMPT_END = "<|endoftext|>", "<|endofprompt|>"
+_MIDDLE = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
 ENCODINGS = {
     "r50k_base": Encoding(_GPT2, {END: 50_256}, END),
-    "cl100k_base": Encoding(
-        _WORDS,
-        _numbered(100_257, ["endoftext", "fim_prefix", "fim_middle", "fim_suffix"]) | {"<|endofprompt|>": 100_276},
-        END,
-    ),
-    "o200k_base": Encoding(_CASES, {END: 199_999, "<|endofprompt|>": 200_018}, END),
-    "llama3": Encoding(_WORDS, _llama3(), "<|end_of_text|>", "<|begin_of_text|>"),
-    "qwen": Encoding(
-        _DIGITS,
-        _numbered(151_643, ["endoftext", "im_start", "im_end", *(f"extra_{number}" for number in range(205))]),
-        END,
-        composed=True,
-    ),
+    "cl100k_base": Encoding(_WORDS, {END: 100_257, **_MIDDLE, PROMPT_END: 100_276}, END),
+    "o200k_base": Encoding(_CASES, {END: 199_999, PROMPT_END: 200_018}, END),
 }
 
 
@@ -91,7 +66,6 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
     Raises:
         UserError, FileNotFoundError: The file is missing or corrupted, or does not fit the encoding.
     """
-    from tokenizers import normalizers, processors
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     ranks = read_ranks(path)
@@ -108,20 +82,13 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
         backend = Converter(str(path), pattern=encoding.pattern).converted()
     except Exception as error:  # of Oniguruma: the library raises nothing more specific
         raise UserError(f"{path}: no tokenizer can be made of it with the pattern {encoding.pattern!r}: {error}") from error
-    if encoding.composed:
-        backend.normalizer = normalizers.NFC()
-    if encoding.bos is not None:
-        template = processors.TemplateProcessing(
-            single=f"{encoding.bos} $A", special_tokens=[(encoding.bos, special[encoding.bos])]
-        )
-        backend.post_processor = processors.Sequence([backend.post_processor, template])
     content = json.loads(backend.to_str())
     content["model"]["vocab"] |= special  # before they are added as special: else they get the ids after the last one
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     content["added_tokens"] = [{"id": token, "content": text} | flags for text, token in special.items()]
     config = {
         "tokenizer_class": "TokenizersBackend",
-        "bos_token": encoding.bos,
+        "bos_token": None,
         "eos_token": encoding.eos,
         "clean_up_tokenization_spaces": False,
     }
@@ -154,8 +121,7 @@ def _compare(tokenizer: JsonTokenizer, ranks: dict[bytes, int], encoding: Encodi
 
     theirs = Tiktoken("file", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
     for text in DIVERGENT_INPUTS:
-        composed = normalize("NFC", text) if encoding.composed else text
-        if tokenizer.encode(text) != theirs.encode_ordinary(composed):
+        if tokenizer.encode(text) != theirs.encode_ordinary(text):
             raise UserError(
                 f"{tokenizer.origin}: tiktoken gives other ids than the tokenizer.json made of it for a text that begins "
                 f"{text[:40]!r}: write the pattern {encoding.pattern!r} so that Oniguruma reads it as tiktoken does"

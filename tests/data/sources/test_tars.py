@@ -42,7 +42,7 @@ def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     hostile = {
         special("0.txt", type=tarfile.SYMTYPE, linkname=str(tmp_path / "secret")): "0.txt: it is a link, no file",
         special("1.txt", type=tarfile.LNKTYPE, linkname="good.txt"): "1.txt: it is a link, no file",
-        special("2.txt", type=tarfile.CHRTYPE): "2.txt: it is a device, no file",
+        special("2.txt", type=tarfile.CHRTYPE): "2.txt: it is a device, a file with holes or the like",
         special("../3.txt"): "../3.txt: its name leads out of the archive",
         special("/4.txt"): "/4.txt: its name leads out of the archive",
     }
@@ -53,6 +53,10 @@ def test_members_that_are_not_trusted(tmp_path: Path) -> None:
     texts, counts = read("webdataset", tmp_path / "a.tar")
     assert texts == ["good", "odd"] and counts.bad == 6
     assert counts.bad_examples == [f"{tmp_path}/a.tar:{reason}" for reason in hostile.values()]
+    malformed = special("x", type=tarfile.XHDTYPE, size=9) + b"99 path=x".ljust(512, b"\0") + special("5.txt")
+    (tmp_path / "a.tar").write_bytes(malformed + tar_of(("a.txt", b"a")))
+    texts, counts = read("webdataset", tmp_path / "a.tar")
+    assert texts == ["a"] and counts.bad_examples[0].endswith(": its extended header is malformed")
     (tmp_path / "a.tar").write_bytes(tar_of(("a.json", b"{"), ("b.txt", b"\xff"), ("c.json", b"[]"), ("d.txt", b"d")))
     texts, counts = read("webdataset", tmp_path / "a.tar")
     assert texts == ["d"] and [example.partition("a.tar:")[2][:13] for example in counts.bad_examples] == [
@@ -92,7 +96,7 @@ TAR = tar_of(("0.txt", b"0" * 600), ("1.txt", b"1"))
         (TAR[:1024], "truncated"),  # inside a member
         (TAR[:1536], "truncated"),  # between two members
         (TAR[:2560], "truncated"),  # without an end
-        (TAR[:100] + b"x" + TAR[101:], "a header is corrupted .bad checksum."),
+        (TAR[:100] + b"x" + TAR[101:], "bad checksum"),
         (sized(TAR, b"\xff" * 10 + b"\xfe\x00"), "a member of -512 bytes"),
         (sized(TAR, b"\x80\0\0\0\x80" + bytes(7)), "a member of 9,223,372,036,854,775,808 bytes"),
         (sized(TAR, b"\x80" + b"\xff" * 11), "a member of 309,485,009,821,345,068,724,781,055 bytes"),
@@ -103,10 +107,13 @@ TAR = tar_of(("0.txt", b"0" * 600), ("1.txt", b"1"))
         (TAR + TAR, "there is more after its end"),
         (special("x", type=tarfile.XHDTYPE, size=2**40) + TAR, "extended headers of more than 65,536 bytes"),
         (special("x", type=tarfile.GNUTYPE_LONGNAME, size=2**30) + TAR, "extended headers of more than"),
-        (b"".join([special("x", type=tarfile.GNUTYPE_LONGNAME)] * 9) + TAR, "extended headers of more than"),
-        (special("x", type=tarfile.XHDTYPE, size=9) + b"99 path=x".ljust(512, b"\0") + TAR, "an extended header is malformed"),
-        (special("x", type=tarfile.XHDTYPE, size=14) + b"14 size=-5120\n".ljust(512, b"\0") + TAR, "in place of a size"),
-        (b"{}\n" * 1000, "a header is corrupted .invalid header."),
+        (b"".join([special("x", type=tarfile.GNUTYPE_LONGNAME)] * 129) + TAR, "extended headers of more than"),
+        (
+            special("x", type=tarfile.XHDTYPE, size=23) + b"23 GNU.sparse.size=x=y\n".ljust(512, b"\0") + TAR,
+            "is corrupted .invalid literal",
+        ),
+        (special("x", type=tarfile.XHDTYPE, size=14) + b"14 size=-5120\n".ljust(512, b"\0") + TAR, "a member of -5,120 bytes"),
+        (b"{}\n" * 1000, "invalid header"),
     ],
 )
 def test_tars_that_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:

@@ -125,12 +125,17 @@ def remove_end(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("family", "file", "change", "message"),
     [
-        ("llama2", "tokenizer_config.json", remove_end, "no eos_token in tokenizer_config.json or special_tokens_map.json"),
+        (
+            "llama2",
+            "tokenizer_config.json",
+            remove_end,
+            "eos_token of tokenizer_config.json or special_tokens_map.json is None",
+        ),
         (
             "llama2",
             "tokenizer_config.json",
             lambda c: c.update(eos_token="<|no|>"),
-            r"eos_token '<\|no\|>' is not in tokenizer.json",
+            r"is '<\|no\|>': documents need a token to end with",
         ),
         ("llama2", "tokenizer_config.json", lambda c: c.update(eos_token=2), "eos_token is 2, no token"),
         (
