@@ -78,7 +78,6 @@ COMMANDS = {
     "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
     "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
-    "benchmark startup": "measure the time from the command to the first step of tape_tiny",
     "study": "compare encodings and methods, as the paper does",
     "study shift": "measure how added tokens and shifted position ids change attention",
     "study attention": "plot dot products of the position tensors, and attention",
@@ -94,7 +93,7 @@ ALIASES = {"ledger": ["audit"]}
 # Former names, for one release: they answer with the present one.
 RENAMED = {
     f"study {part}": f"benchmark {part}"
-    for part in ("efficiency", "serving", "precision", "loss", "loader", "memory", "preparation", "startup")
+    for part in ("efficiency", "serving", "precision", "loss", "loader", "memory", "preparation")
 }
 
 

@@ -84,7 +84,6 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "study scaling": (["--unknown"], "--unknown is not an option"),
     "benchmark serving": (NOWHERE, "no configuration at nowhere.json"),
     "benchmark preparation": (["--source", "c4"], "--source c4 needs --input"),
-    "benchmark startup": ([], "no folder runs/data/python"),
 }
 
 
