@@ -1,4 +1,4 @@
-"""`megatape pretrain` as users start it: its step beside the bare one of the same model, and the time to the first step.
+"""`megatape pretrain` as users start it: its step beside the bare one of the same model.
 
 The difference from the bare step is what DeepSpeed, data and logging cost.
 """
@@ -8,8 +8,6 @@ import shutil
 import statistics
 import sys
 import sysconfig
-import tempfile
-import time
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import product
@@ -27,7 +25,6 @@ from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
-from megatape.errors import MissingPath
 from megatape.plan.memory import plan_memory
 from megatape.run_folder import RunFolder, read_steps
 from megatape.units import format_bytes, format_milliseconds
@@ -124,24 +121,3 @@ def table(results: Results) -> Iterator[str]:
         for words, r in rows_of(results, "pretrain")
     ]
     yield from titled("megatape pretrain", ["", "ms a step", "bare, ms", "ratio", "peak", "planned"], rows)
-
-
-CONFIG, DATA = "configs/tape_tiny.json", "runs/data/python"
-
-
-def time_to_first_step() -> Iterator[str]:
-    """Yields the time. Raises FileNotFoundError without the data, ChildProcessError with the run's last lines if it fails."""
-    if not Path(DATA).is_dir():
-        raise MissingPath(f"no folder {DATA}: run in the repository's root, after launch/quickstart.py")
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["deepspeed", "--num_accelerators", "2", "--module", "megatape", "pretrain", "--config", CONFIG]
-        command += ["--set", "training.steps=2", "--set", f"run.directory={folder}/run", "--set", f"data.path={DATA}"]
-        started, output = time.perf_counter(), []
-        with child(command) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                output.append(line)
-                if line.startswith("step 1/"):
-                    yield f"{time.perf_counter() - started:.1f} s from the command to the end of the first step"
-            if process.wait():
-                raise ChildProcessError("".join(output[-20:]) + f"the run exited with status {process.returncode}")

@@ -73,12 +73,10 @@ COMMANDS = {
     "completion": "print a script by which a shell completes commands and options",
     "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
-    "benchmark precision": "measure how far bfloat16 drifts from float32, by precision of the position residual",
     "benchmark loss": "measure the peak memory of the loss, chunked and with all logits at once",
     "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
     "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
-    "benchmark startup": "measure the time from the command to the first step of tape_tiny",
     "study": "compare encodings and methods, as the paper does",
     "study shift": "measure how added tokens and shifted position ids change attention",
     "study attention": "plot dot products of the position tensors, and attention",
@@ -93,8 +91,7 @@ ALIASES = {"ledger": ["audit"]}
 
 # Former names, for one release: they answer with the present one.
 RENAMED = {
-    f"study {part}": f"benchmark {part}"
-    for part in ("efficiency", "serving", "precision", "loss", "loader", "memory", "preparation", "startup")
+    f"study {part}": f"benchmark {part}" for part in ("efficiency", "serving", "loss", "loader", "memory", "preparation")
 }
 
 

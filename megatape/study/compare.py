@@ -8,7 +8,7 @@ OUT/comparison.md, comparison.png
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
@@ -31,22 +31,6 @@ from megatape.units import format_number
 Metrics = dict[str, float]
 Curve = dict[int, float]
 Row = tuple[str, list[Outcome]]  # label of a variant, and one outcome per seed
-
-
-class Line(NamedTuple):
-    """A model in a picture of curves.
-
-    Attributes:
-        label: Its name in the legend.
-        losses: Training loss by step, a curve for each seed.
-        curve: A metric by length, a curve for each seed.
-        marker: Of the latter's points, as matplotlib has it; "": none.
-    """
-
-    label: str
-    losses: Sequence[Curve]
-    curve: Sequence[Curve]
-    marker: str = ""
 
 
 def compare(
@@ -151,14 +135,7 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     }
     if any(differences.values()):
         lines += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
-    curves, axes = [_line(label, outcomes) for label, outcomes in rows], rows[0][1][0].axes
-    return write_report("comparison", lines, lambda figure: draw_curves(figure, curves, axes), out)
-
-
-def _line(label: str, outcomes: list[Outcome]) -> Line:
-    scaled = outcomes[0].scaling is not None
-    losses = [] if scaled else [outcome.losses for outcome in outcomes]
-    return Line(label, losses, [outcome.curve for outcome in outcomes], "o" if scaled else "")
+    return write_report("comparison", lines, lambda figure: draw_curves(figure, rows), out)
 
 
 def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
@@ -181,44 +158,41 @@ def _minus(metrics: Metrics, reference: Metrics) -> Metrics:
     return {name: value - reference[name] for name, value in metrics.items() if name in reference}
 
 
-def draw_curves(figure: Figure, lines: Sequence[Line], axes: tuple[str, str]) -> None:
+def draw_curves(figure: Figure, rows: list[Row]) -> None:
     """Draw loss curves, and a metric by length: a line for the mean over seeds, a band from the minimum to the maximum.
 
-    Args:
-        figure: An empty one.
-        lines: Models, of which the first has all lengths.
-        axes: Names of length and metric.
+    The losses of a variant with scaling are those of the variant without.
     """
     figure.set_size_inches(13, 5)
     losses, measured = figure.subplots(1, 2)
-    for line, look in zip(lines, rcParams["axes.prop_cycle"](), strict=False):  # the same colour on both sides
-        _band(losses, line.losses, look)
-        _band(measured, line.curve, look | {"label": line.label, "marker": line.marker})
+    for (label, outcomes), look in zip(rows, rcParams["axes.prop_cycle"](), strict=False):  # the same colour on both sides
+        if outcomes[0].scaling is None:
+            _band(losses, [outcome.losses for outcome in outcomes], look)
+        _band(measured, [outcome.curve for outcome in outcomes], look | {"label": label, "marker": "."})
     losses.set(xlabel="step", ylabel="training loss (nats)", yscale="log")
-    measured.set(xlabel=axes[0], ylabel=axes[1])
-    if axes[0] == "tokens":
+    first = rows[0][1][0]
+    measured.set(xlabel=first.axes[0], ylabel=first.axes[1])
+    if first.axes[0] == "tokens":
         measured.set_xscale("log", base=2)
-    measured.set_xticks(list(lines[0].curve[0]))
+    measured.set_xticks(list(first.curve))
     measured.legend()
 
 
-def draw_extension(figure: Figure, lines: Sequence[Line], axes: tuple[str, str], original: int) -> None:
+def draw_extension(figure: Figure, rows: list[Row], original: int) -> None:
     """`draw_curves` of methods that extend a model's context, with its original length marked."""
-    draw_curves(figure, lines, axes)
+    draw_curves(figure, rows)
     losses, measured = figure.axes
     losses.set_yscale("linear")
     measured.set_yscale("log")
     measured.axvline(original, color="grey", linewidth=0.8)
-    lengths = list(lines[0].curve[0])
+    lengths = list(rows[0][1][0].curve)
     measured.set_xticks(lengths, list(map(str, lengths)))
     measured.yaxis.set_major_formatter(LogFormatter())  # numbers, not powers of ten
     measured.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _band(axes: Axes, curves: Sequence[Curve], look: dict[str, Any]) -> None:
-    steps = list(curves[0]) if curves else []
-    if not steps:
-        return
+    steps = list(curves[0])
     values = [[curve[step] for curve in curves] for step in steps]
     axes.plot(steps, [fmean(each) for each in values], **look)
     axes.fill_between(steps, [min(each) for each in values], [max(each) for each in values], color=look["color"], alpha=0.15)

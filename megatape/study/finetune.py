@@ -30,7 +30,7 @@ from megatape.hf.model_folder import open_model_folder
 from megatape.model.accounting import count_trainable
 from megatape.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.run_folder import RunFolder
-from megatape.study.compare import Line, describe_shape, describe_training, draw_extension, write_report
+from megatape.study.compare import describe_shape, describe_training, draw_extension, write_report
 from megatape.study.measure import check_exportable, check_text, extended_lengths, measure_extended
 from megatape.study.runs import Machine, Outcome, Run, check_all, locked_study
 from megatape.tables import markdown
@@ -271,8 +271,8 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
     for title, table in tables.items():
         if published := _published(list(outcomes), table):
             parts += [title, published]
-    lines = [Line(name, [each.losses], [each.curve], "x" if name == BASE else ".") for name, each in outcomes.items()]
-    return write_report("finetune", parts, lambda figure: draw_extension(figure, lines, outcome.axes, original), out)
+    rows = [(name, [each]) for name, each in outcomes.items()]
+    return write_report("finetune", parts, lambda figure: draw_extension(figure, rows, original), out)
 
 
 def _table(outcomes: Outcomes) -> str:

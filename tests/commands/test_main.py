@@ -77,14 +77,12 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "benchmark precision": (["--layers", "0"], "--layers: must be at least 1, got 0"),
     "benchmark loss": (["--unknown"], "--unknown is not an option"),
     "benchmark loader": (["--data", "nowhere"], "nowhere is not a data directory"),
     "benchmark memory": (["--unknown"], "--unknown is not an option"),
     "study scaling": (["--unknown"], "--unknown is not an option"),
     "benchmark serving": (NOWHERE, "no configuration at nowhere.json"),
     "benchmark preparation": (["--source", "c4"], "--source c4 needs --input"),
-    "benchmark startup": ([], "no folder runs/data/python"),
 }
 
 

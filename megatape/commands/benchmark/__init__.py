@@ -1,1 +1,1 @@
-"""megatape benchmark: speed, memory and start-up, on a CPU or a GPU (docs/benchmarks.md)."""
+"""megatape benchmark: speed and memory, on a CPU or a GPU (docs/benchmarks.md)."""
