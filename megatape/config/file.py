@@ -14,16 +14,6 @@ from megatape.config.section import ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
 from megatape.files import describe_fault, parse_json, read_json, write_atomically
 
-# DeepSpeed settings that users may look for here, and why they are not supported.
-UNSUPPORTED = {
-    "zero_hpz_partition_size": "with tensor parallelism DeepSpeed silently trains a wrong model",
-    "mesh_param": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp shards the sequence",
-    "sequence_parallel_size": "below stage 3 DeepSpeed silently trains a wrong model; parallel.tp shards the sequence",
-    "fp16": "overflowing steps would be skipped; set training.precision to float32 or bfloat16",
-    "train_batch_size": "set training.global_batch_size",
-    "gradient_accumulation_steps": "it follows from training.global_batch_size, training.micro_batch_size and the rank count",
-}
-
 Parsed = TypeVar("Parsed", bound=Section)
 
 
@@ -111,8 +101,6 @@ def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
     """One line for one pydantic error in a section: path, value, what is allowed."""
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        if reason := UNSUPPORTED.get(str(fault["loc"][-1])):
-            return f"{path}: not supported: {reason}"
         allowed = _fields(fault["loc"][:-1], section, raw)
         hint = did_you_mean(str(fault["loc"][-1]), allowed)
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"

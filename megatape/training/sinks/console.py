@@ -4,7 +4,7 @@ import logging
 
 from megatape.training.callbacks.callback import Sink
 from megatape.training.step import StepMetrics
-from megatape.units import format_count
+from megatape.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)
 UNITS = ("", "k", "M", "G")  # of the International System
@@ -25,16 +25,10 @@ class Console(Sink):
         ]
         if utilization is not None:
             parts.append(f"MFU {utilization:.1%}")
-        parts.append(f"{_clock(self.run.speed.seconds_left(step))} left")
+        parts.append(f"{format_duration(self.run.speed.seconds_left(step))} left")
         if metrics.validation:
             parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
             if metrics.validation.ema_loss is not None:
                 parts.append(f"of the EMA {metrics.validation.ema_loss:.4f}")
             parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.corpora.items()]
         LOG.info("  ".join(parts))
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
