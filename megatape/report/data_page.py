@@ -1,30 +1,35 @@
-"""One page about a data directory."""
+"""The tables that describe a data directory, and a page of them."""
 
 from pathlib import Path
 
-from megatape.data.shards.contents import Contents
+from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.files import new_folder
 from megatape.report.template import PAGE, fill
 from megatape.tables import Table
 from megatape.units import format_bytes
 
+BAR = 30  # characters of the longest in a histogram
+
 
 @path_errors()
 def write_data_report(contents: Contents, output: Path) -> Path:
     """Write index.html into the new folder `output`; returns its path. Raises FileExistsError if `output` exists."""
     with new_folder(output) as folder:
-        text = fill(
-            "data.html",
-            name=contents.directory.resolve().name,
-            overview=_overview(contents),
-            splits=_splits(contents),
-            ledger=_ledger(contents),
-            lengths=contents.lengths,
-            samples=contents.samples,
-        )
+        name = contents.directory.resolve().name
+        text = fill("data.html", name=name, tables=data_tables(contents), samples=contents.samples)
         (folder / PAGE).write_text(text, encoding="utf-8")
     return output / PAGE
+
+
+def data_tables(contents: Contents) -> dict[str, Table]:
+    """What is reported of a data directory, by caption. Tables without rows are left out."""
+    tables = {"Data directory": _overview(contents), "Splits": _splits(contents), "Documents by input": _ledger(contents)}
+    tables |= {f"Lengths of documents, {name}": _lengths(bins) for name, bins in contents.lengths.items()}
+    for name, domains in contents.domains.items():
+        rows = [(domain["domain"], [f"{domain['documents']:,}", f"{domain['tokens']:,}"]) for domain in domains]
+        tables[f"Domains, {name}"] = Table(["domain", "documents", "tokens"], rows)
+    return {caption: table for caption, table in tables.items() if table.rows}
 
 
 def _overview(contents: Contents) -> Table:
@@ -33,6 +38,7 @@ def _overview(contents: Contents) -> Table:
         "folder": str(contents.directory.resolve()),
         "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
         "rules": "; ".join(str(rule) for rule in index.rules),
+        "not written": "" if index.ledger else ", ".join(f"{count:,} {reason}" for reason, count in index.counts.items()),
         "tokenizer": f"{index.tokenizer.file}, {index.tokenizer.vocab_size:,} tokens, sha256 {index.tokenizer.sha256}",
         "token ids": index.dtype,
         "validation share": f"{index.validation_share}",
@@ -68,3 +74,15 @@ def _ledger(contents: Contents) -> Table:
         each = f"{tally.text_bytes / tally.tokens:.3f}" if tally.tokens else ""
         rows.append((name, [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", each]))
     return Table(header, rows)
+
+
+def _lengths(bins: list[Bin]) -> Table:
+    most, tokens = max((bin.documents for bin in bins), default=0), sum(bin.tokens for bin in bins)
+    rows = [
+        (
+            f"{bin.first:,} to {bin.last:,}",
+            [f"{bin.documents:,}", "█" * -(-BAR * bin.documents // most), f"{bin.tokens / tokens:.1%}"],
+        )
+        for bin in bins
+    ]
+    return Table(["tokens", "documents", "", "share of all tokens"], rows)

@@ -12,7 +12,7 @@ import numpy as np
 from megatape.config import Config, load_config
 from megatape.data.shards.index import Index, load_index
 from megatape.errors import MissingPath, UserError
-from megatape.files import read_json, read_lines
+from megatape.files import read_lines
 from megatape.run_folder import RunFolder
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory")
@@ -30,7 +30,6 @@ class Run:
         metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
         events: Objects of events.jsonl, in the order of their lines.
         data: Path -> index of each of its data directories that exists.
-        ranks: Number of ranks that wrote its newest checkpoint; None if there is none.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Run:
     metrics: dict[str, np.ndarray]
     events: list[dict[str, Any]]
     data: dict[str, Index]
-    ranks: int | None
 
     @property
     def last_step(self) -> int:
@@ -92,7 +90,7 @@ def _load(folder: RunFolder, name: str) -> Run:
     if not folder.config.is_file():
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
     config = load_config(folder.config)
-    return Run(name, folder, config, _metrics(folder.metrics), _events(folder.events), _data(config), _ranks(folder))
+    return Run(name, folder, config, _metrics(folder.metrics), _events(folder.events), _data(config))
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
@@ -134,15 +132,6 @@ def _data(config: Config) -> dict[str, Index]:
         with suppress(OSError, ValueError):
             indices[path] = load_index(Path(path))
     return indices
-
-
-def _ranks(folder: RunFolder) -> int | None:
-    for checkpoint in folder.list_checkpoints():
-        try:
-            return int(read_json(checkpoint / "state.json")["world_size"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            continue
-    return None
 
 
 def _is_step(value: Any) -> bool:

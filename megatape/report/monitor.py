@@ -22,7 +22,6 @@ from megatape.units import format_bytes, format_duration
 PANEL_WIDTH = 52  # characters, at least: as many panels as the terminal has room for are side by side
 NUM_EVENTS = 4  # the last ones, which a panel lists
 COLOURS = {"training": "green", "silent": "yellow", "stopped": "yellow", "failed": "red"}
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 
 
 class Monitor:
@@ -56,20 +55,17 @@ class Monitor:
             yield _text(self._fault, "red")
         states = progress(self._runs)
         width = options.max_width // max(1, min(len(states), options.max_width // PANEL_WIDTH))
-        blocks = ASCII_BLOCKS if options.ascii_only else BLOCKS
-        panels = [_panel(run, state, width, blocks) for run, state in zip(self._runs, states, strict=True)]
+        panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
         yield Columns(panels, padding=0)
 
 
-def _panel(run: Run, state: Progress, width: int, blocks: str) -> Panel:
+def _panel(run: Run, state: Progress, width: int) -> Panel:
     rows = Table.grid(padding=(0, 1))
     colour = COLOURS.get(state.state, "blue")
     rows.add_row(_text(state.state, colour), _text(state.note))
     rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=colour, finished_style=colour))
     for name, figure in state.figures.items():
         rows.add_row(_text(name, "dim"), _text(figure.value, "bold") + _text(f"  {figure.note}", "dim"))
-        if name == "loss":
-            rows.add_row("", _text(curve(run.metrics["loss"], width - 20, blocks), "cyan"))
     for name, value in _facts(run):
         rows.add_row(_text(name, "dim"), _text(value))
     for line in [line for line in history(run) if "checkpoint" not in line.event][-NUM_EVENTS:]:
@@ -93,15 +89,6 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _age(since: float) -> str:
     return f"{format_duration(max(0.0, time.time() - since))} ago"
-
-
-def curve(values: np.ndarray, width: int, blocks: str = BLOCKS) -> str:
-    """Up to `width` characters, each as high as the mean logarithm of a part of the values; a blank without finite ones."""
-    logarithms = np.log(np.where(np.isfinite(values) & (values > 0), values, np.nan))
-    parts = [part[~np.isnan(part)] for part in np.array_split(logarithms, max(1, min(width, logarithms.size)))]
-    means = [part.mean() for part in parts if part.size]
-    low, span = min(means, default=0.0), max(means, default=0.0) - min(means, default=0.0) or 1.0
-    return "".join(blocks[round((part.mean() - low) / span * (len(blocks) - 1))] if part.size else " " for part in parts)
 
 
 def _text(text: str, style: str = "") -> Text:

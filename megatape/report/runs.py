@@ -12,7 +12,7 @@ from megatape.data.shards.index import Index
 from megatape.model.accounting import count_parameters, count_trainable
 from megatape.report.load import Run, entropy
 from megatape.tables import Table
-from megatape.units import format_bytes, format_count
+from megatape.units import format_bytes
 
 
 def overview(runs: list[Run]) -> Table:
@@ -46,23 +46,9 @@ def _overview(run: Run) -> dict[str, str]:
     }
 
 
-def lead(runs: list[Run]) -> str:
-    """A line about all runs: what they have in common, if they have it."""
-    model = {run.config.model for run in runs}
-    parts = [
-        {run.config.model.encoding for run in runs},
-        {f"{format_count(count_parameters(one).total)} parameters" for one in model},
-        {f"{one.num_layers} layers of width {one.hidden_size:,}" for one in model},
-        {f"{run.config.training.global_batch_size:,} × {run.config.data.sequence_length:,} tokens a step" for run in runs},
-        {" on ".join(filter(None, (ranks_of(run), run.environment.get("device")))) for run in runs},
-    ]
-    return " · ".join(text for part in parts if len(part) == 1 for text in part if text)
-
-
 def ranks_of(run: Run) -> str:
-    """From the last start, of earlier versions from the newest checkpoint."""
-    ranks = run.environment.get("ranks") or ("" if run.ranks is None else f"{run.ranks:,}")
-    hosts = run.environment.get("hosts", "1")
+    """From the last start; empty for runs of earlier versions."""
+    ranks, hosts = run.environment.get("ranks", ""), run.environment.get("hosts", "1")
     return f"{ranks} rank{'s' * (ranks != '1')}{f' on {hosts} hosts' * (hosts != '1')}" if ranks else ""
 
 
@@ -126,16 +112,6 @@ def history(run: Run) -> list[Line]:
     """The events of a run, in order."""
     spans = groupby(enumerate(run.events), lambda entry: entry[1]["event"] if entry[1]["event"] in QUIET else entry[0])
     return [_line([event for _, event in span]) for _, span in spans]
-
-
-def remaining_checkpoints(run: Run) -> str:
-    """The checkpoints of a run, and metrics of earlier starts."""
-    names = [path.name for path in reversed(run.folder.list_checkpoints())]
-    earlier = sorted(path.name for path in run.folder.directory.glob("metrics-*.jsonl"))
-    parts = [f"Checkpoints kept: {', '.join(names)}." if names else "No checkpoint is kept."]
-    if earlier:
-        parts.append(f"Metrics of starts that ended before their first checkpoint: {', '.join(earlier)}.")
-    return " ".join(parts)
 
 
 def _line(span: list[dict]) -> Line:

@@ -190,7 +190,7 @@ def test_rules_about_records(tmp_path: Path, command: Command, kind: str) -> Non
         status, printed, _ = command("data", "where", tmp_path / name, "--document", 3)
         assert status == 0 and f"scores:    {found.scores}" in printed
         status, printed, _ = command("data", "report", tmp_path / name, "--verify")
-        domains = [line.split() for line in printed.splitlines() if line.startswith(("  first.example", "  second.example"))]
+        domains = [line.split() for line in printed.splitlines() if line.startswith(("first.example", "second.example"))]
         assert status == 0 and [line[0] for line in domains] == ["first.example", "second.example"] * 2
         assert sum(int(line[1]) for line in domains if line[0] == "first.example") == 22
         assert sum(int(line[1]) for line in domains if line[0] == "second.example") == 12

@@ -46,11 +46,6 @@ class Shard:
     member_tokens: Annotated[Count, Field(ge=1)]
     sha256: Sha256
 
-    @property
-    def num_members(self) -> int:
-        """Number of its members."""
-        return -(-self.tokens // self.member_tokens)
-
 
 @dataclass(frozen=True)
 class Split:

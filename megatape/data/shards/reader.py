@@ -29,7 +29,6 @@ from megatape.files import retry_transient_errors
 LOG = logging.getLogger(__name__)
 
 MEMBERS_KEPT = 64  # of an earlier version, verified, in memory: 64 MiB
-PART = 2**20  # bytes hashed at a time
 MAX_DESCRIPTORS = 2**20  # that a process asks for, if its hard limit allows them
 REMEDY = "copy the shard again or re-run the preparation"
 
@@ -57,13 +56,7 @@ class Verifier:
         start = first * CHUNK
         content = exactly(read, start, min(last * CHUNK, covered) - start)
         if checksums(content, shard.sha256) != exactly(read, covered + BLOCK + first * CHECKSUM, (last - first) * CHECKSUM):
-            found = hashlib.sha256()
-            for part in range(0, covered, PART):
-                found.update(exactly(read, part, min(PART, covered - part)))
-            place = f"bytes {start:,} to {start + len(content) - 1:,}"
-            if found.hexdigest() == shard.sha256:
-                raise Corrupted(f"corrupted, the checksums of its {place} are wrong, though its sha256 is right")
-            raise Corrupted(f"corrupted, sha256 is {found.hexdigest()}, the index says {shard.sha256}, in {place}")
+            raise Corrupted(f"corrupted, bytes {start:,} to {start + len(content) - 1:,} do not have their checksums")
         return self._checked(np.frombuffer(content, self._dtype, end - begin, offset - start))
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:

@@ -89,25 +89,22 @@ def test_shard_truncated_after_opening(make_directory: MakeDirectory, documents:
 
 @pytest.mark.parametrize("place", ["header", "tokens"])
 def test_flipped_byte(make_directory: MakeDirectory, documents: Documents, place: str) -> None:
-    """Wherever it is, the error names shard and member and the hash of the index; and again when it is read again."""
+    """Wherever it is, the error names shard, member and bytes; and again when it is read again."""
     directory = make_directory(documents)
-    reader, index = opened(directory)
+    reader, _ = opened(directory)
     flip(directory / "train-000001.tar", first_byte(2) + (-20 if place == "header" else 127))
     assert member_of(reader, 2).size == 64
-    sha256 = index.splits["train"].shards[1].sha256
-    told = f"train-000001.tar member 2: corrupted, sha256 .* index says {sha256}, in bytes 0 to 3,071"
+    told = "train-000001.tar member 2: corrupted, bytes 0 to 3,071 do not have their checksums"
     for _ in range(2):
         with pytest.raises(ValueError, match=told):
             member_of(reader, 5)
 
 
 def test_flipped_checksum(make_directory: MakeDirectory, documents: Documents) -> None:
-    """The tokens are right, but the next fault would go unseen: an error that says which of the two is wrong."""
+    """The tokens are right, but the next fault would go unseen."""
     directory = make_directory(documents)
     flip(directory / "train-000001.tar", 3 * 1024 + 512)
-    with pytest.raises(
-        ValueError, match="train-000001.tar member 0: corrupted, the checksums .* wrong, though its sha256 is right"
-    ):
+    with pytest.raises(ValueError, match="train-000001.tar member 0: corrupted, bytes 0 to"):
         read_all(directory)
 
 
@@ -136,7 +133,7 @@ def test_a_read_takes_its_chunks_alone(tmp_path: Path, monkeypatch: pytest.Monke
         assert np.array_equal(reader.read(0, begin, end), stream[begin:end])
         size = min(4096 * chunks[1], covered) - 4096 * chunks[0]
         assert taken == [(4096 * chunks[0], size), (covered + 512 + 8 * chunks[0], 8 * (chunks[1] - chunks[0]))]
-    with pytest.raises(ValueError, match="member 1: corrupted, .*, in bytes 12,288 to 16,383"):
+    with pytest.raises(ValueError, match="member 1: corrupted, bytes 12,288 to 16,383"):
         reader.read(0, 5312, 5313)
 
 
@@ -147,7 +144,7 @@ def test_another_shard_that_is_right_in_itself(make_directory: MakeDirectory, do
     reader, _ = opened(directory)
     member_of(reader, 0)
     (directory / "train-000000.tar").write_bytes((other / "train-000000.tar").read_bytes())
-    with pytest.raises(ValueError, match="train-000000.tar member 0: corrupted, sha256"):
+    with pytest.raises(ValueError, match="train-000000.tar member 0: corrupted, bytes 0 to"):
         member_of(reader, 0)
 
 

@@ -29,7 +29,7 @@ def test_index_counts(make_directory: MakeDirectory, documents: Documents) -> No
     assert split.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
     assert [shard.tokens for shard in split.shards] == [192] * (stream.size // 192) + [stream.size % 192]
     assert {shard.member_tokens for shard in split.shards} == {64}
-    assert [shard.num_members for shard in split.shards[:-1]] == [3] * (len(split.shards) - 1)
+    assert [-(-shard.tokens // shard.member_tokens) for shard in split.shards[:-1]] == [3] * (len(split.shards) - 1)
     assert split.shards[0].documents == np.count_nonzero(stream[:192] == 2)
 
 
