@@ -1,23 +1,22 @@
 """megatape generate: `megatape generate exported --prompt "Once upon a time"`, or a conversation with --chat."""
 
 import json
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
-from megatape.errors import MissingPath, UserError, check_text, did_you_mean, path_errors
+from megatape.errors import MissingPath, UserError, check_text, path_errors
 from megatape.files import check_absent, parse_json, read_json, write_atomically
 from megatape.hf.sampling import Sampling
 from megatape.options import option
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.chat_template import Message
-    from megatape.hf.generation import ConversationPrompts, Prompt
+    from megatape.hf.generation import Prompt
     from megatape.hf.loading import LoadedModel
 
 NEW_TOKENS, CHAT_TOKENS = 64, 1024  # at most, by default
@@ -34,12 +33,11 @@ class Options(ModelOptions):
         prompts: texts to continue: one per line of a .txt, or `prompt` or `messages` in a line of a
             .jsonl
         interactive: read texts to continue from the terminal, one per line
-        chat: converse in the terminal by the model's chat template; /help there lists its commands
-        system: with --chat: system prompt, or a file that has it
+        chat: converse in the terminal by the model's chat template, or as fine-tuning writes
+            conversations without one
+        system: with --chat: system prompt
         conversation: with --chat: conversation to continue, if there is one, and to save after each
             answer
-        plain: write conversations as fine-tuning does for a model without a chat template: User:
-            ..., Assistant: ...
         output: with --prompts: JSON lines to write (default: standard output)
         temperature: sampling temperature; 0 is greedy
         top_k: sample from the K likeliest tokens
@@ -56,9 +54,8 @@ class Options(ModelOptions):
     prompts: Path | None = option(None, metavar="FILE")
     interactive: bool = False
     chat: bool = False
-    system: str | None = option(None, metavar="TEXT|FILE")
+    system: str | None = option(None, metavar="TEXT")
     conversation: Path | None = option(None, metavar="FILE")
-    plain: bool = False
     output: Path | None = option(None, metavar="FILE")
     max_new_tokens: int | None = option(
         None, description=f"maximum number of new tokens (default: {NEW_TOKENS}, with --chat {CHAT_TOKENS})", metavar="N"
@@ -85,31 +82,24 @@ def run(options: Options) -> None:
     if options.prompt is not None:
         check_text(options.prompt, "prompt")
     records = [] if options.prompts is None else read_prompts(options.prompts)
-    messages = [] if options.conversation is None else read_or_begin(options.conversation)
+    messages = [] if options.conversation is None else read_conversation(options.conversation)
     if options.system is not None:
-        messages = with_system(messages, read_system(options.system))
+        messages = with_system(messages, check_text(options.system, "system"))
 
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.hf.generation import ConversationPrompts
     from megatape.hf.loading import load_trained
 
     disable_progress_bar()
     with options.fill(load_trained) as loaded:
         torch.manual_seed(sampling.seed)
         if options.chat:
-            Chat(loaded, ConversationPrompts(loaded, options.plain), sampling).run(messages, options.conversation)
+            Chat(loaded, sampling, messages, options.conversation).run()
         elif options.prompts is not None:
             _write(loaded, records, sampling, options)
         elif options.interactive:
-            for line in _typed_lines():
-                try:
-                    check_text(line, "a line")
-                except UserError as error:
-                    note(str(error))
-                    continue
-                _print(loaded, line, sampling, repeat=False)
+            _take_lines(lambda line: _print(loaded, check_text(line, "a line"), sampling, repeat=False))
         else:
             assert options.prompt is not None
             _print(loaded, options.prompt, sampling, repeat=True)
@@ -167,7 +157,7 @@ def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Opti
             if "messages" not in record:
                 prompts.append(read_prompt(loaded, record["prompt"]))
                 continue
-            conversations = conversations or ConversationPrompts(loaded, options.plain)
+            conversations = conversations or ConversationPrompts(loaded)
             prompts.append(conversations.prompt(checked_messages(record)))
         except UserError as error:
             raise UserError(f"prompts {options.prompts}:{number}: {error}") from None
@@ -224,16 +214,22 @@ def _batches(lengths: list[int], sampling: Sampling) -> Iterator[tuple[int, int]
     yield begin, len(lengths)
 
 
-def _typed_lines() -> Iterator[str]:
-    """Lines of standard input that are not empty, asked for by "> " on a terminal."""
+def _take_lines(take: Callable[[str], None]) -> None:
+    """Give each line of standard input that is not empty to `take`, and print the error of one that it refuses."""
+    prompt = "> " if sys.stdin.isatty() and sys.stdout.isatty() else ""
     while True:
-        if sys.stdin.isatty():
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            line = input(prompt).removesuffix("\n")  # of pasted lines
+            if line.strip():
+                take(line)
+        except EOFError:
             return
-        if line.strip():
-            yield line.rstrip("\n")
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            note("\n(Ctrl-D ends)")
+        except (UserError, ChildProcessError) as error:
+            note(f"error: {error}")
 
 
 def _show(text: str) -> None:
@@ -252,29 +248,24 @@ def checked_messages(record: dict[str, Any]) -> "list[Message]":
 
 @path_errors()
 def read_conversation(path: Path) -> "list[Message]":
-    """The messages of a saved conversation. Raises FileNotFoundError, or UserError if it is none."""
+    """The messages of a saved conversation, none if the file is yet to be written.
+
+    Raises MissingPath if its folder is, UserError if it is no conversation or ends without an answer.
+    """
+    if not path.parent.is_dir():
+        raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
+    if not path.exists():
+        return []
     try:
         record = read_json(path)
         if not isinstance(record, dict):
             raise UserError(f"{record!r:.40} is not an object")
-        return checked_messages(record)
+        messages = checked_messages(record)
+        if messages[-1]["role"] == "user":
+            raise UserError("its last message is of the user, which `prompts` answers")
     except ValueError as error:
         raise UserError(f'{path} is not a conversation {{"messages": [...]}} ({error}): give another file') from None
-
-
-def read_or_begin(path: Path) -> "list[Message]":
-    """The messages of a saved conversation, none if the file is yet to be written. Raises as `read_conversation`."""
-    if not path.parent.is_dir():
-        raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
-    return read_conversation(path) if path.exists() else []
-
-
-@path_errors()
-def read_system(text: str) -> str:
-    """A system prompt: the content of the file that `text` names, or else `text`. Raises UserError."""
-    if os.path.isfile(text):  # false for a text that is too long for a path
-        return check_text(Path(text).read_text(encoding="utf-8", errors="surrogateescape").strip(), f"system {text}")
-    return check_text(text, "system")
+    return messages
 
 
 def with_system(messages: "list[Message]", text: str) -> "list[Message]":
@@ -287,106 +278,59 @@ class Chat:
     """A conversation in the terminal.
 
     Answers are printed to the standard output, everything else to the errors. An exchange is added to the conversation when
-    its answer has ended, so an error at any moment leaves whole exchanges. /help shows the docstrings of `commands`.
+    its answer has ended, so an error at any moment leaves whole exchanges.
 
     Args:
         loaded: The model.
-        prompts: Of its conversations.
         sampling: Of each answer.
+        messages: The conversation to continue.
+        file: Written after each answer; None: no file.
 
     Attributes:
         messages: The conversation.
-        file: Written after each answer; None: no file.
-        commands: By the word that a user types.
+
+    Raises:
+        UserError: The chat template refuses the conversation.
     """
 
-    def __init__(self, loaded: "LoadedModel", prompts: "ConversationPrompts", sampling: Sampling) -> None:
-        self._loaded, self._prompts, self._sampling = loaded, prompts, sampling
-        self.messages: list[Message] = []
-        self.file: Path | None = None
-        methods = (self.reset, self.system, self.save, self.load, self.help, self.exit)
-        self.commands = {f"/{method.__name__}": method for method in methods}
+    def __init__(self, loaded: "LoadedModel", sampling: Sampling, messages: "list[Message]", file: Path | None) -> None:
+        from megatape.hf.generation import ConversationPrompts
 
-    def run(self, messages: "list[Message]", file: Path | None) -> None:
-        """Converse until the end of the input. Raises UserError if the chat template refuses the first messages.
+        self._loaded, self._prompts, self._sampling, self._file = loaded, ConversationPrompts(loaded), sampling, file
+        self._continue(messages)
 
-        Args:
-            messages: The conversation to continue. If it ends with a message of the user, that is answered first.
-            file: Written after each answer.
-        """
-        self._continue(messages, file)
+    def run(self) -> None:
+        """Converse until the end of the input."""
         if sys.stdin.isatty():
             with suppress(ImportError):
                 import readline  # edits lines, and has former ones
 
                 readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one message
-            note(f"{self._loaded.name}; messages so far: {len(self.messages)}; /help shows commands, Ctrl-D ends")
-        while True:
-            try:
-                self._take(_read_message())
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                note("\n(Ctrl-D or /exit ends the conversation)")
-            except (UserError, ChildProcessError) as error:
-                note(f"error: {error}")
+            note(
+                f"{self._loaded.name}; messages so far: {len(self.messages)}; /reset begins a new conversation, /system TEXT "
+                "changes the system prompt, Ctrl-C ends an answer, Ctrl-D the conversation"
+            )
+        _take_lines(self._take)
 
-    def reset(self, _: str) -> None:
-        """Begin a new conversation with the same system prompt."""
-        self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
-        self.file = None
-        note("(a new conversation; /save FILE saves it)")
-
-    def system(self, text: str) -> None:
-        """Change the system prompt to the text that follows, or remove it."""
-        self._continue(with_system(self.messages, check_text(text, "the system prompt")), self.file)
-        note(f"(system prompt: {text or 'none'})")
-
-    def save(self, name: str) -> None:
-        """Save the conversation to a file, as a line that fine-tuning reads."""
-        path = _path(name)
-        if not self.messages:
-            raise UserError("the conversation is empty: nothing is saved")
-        if path.exists():
-            read_conversation(path)  # else the name is of another file, which must not be lost
-        self._write(path)
-        note(f"({len(self.messages)} messages saved to {path})")
-
-    def load(self, name: str) -> None:
-        """Continue the conversation of a file."""
-        messages = read_conversation(_path(name))
-        self._continue(messages, file=None)
-        note(f"({len(messages)} messages loaded; /save FILE saves what follows)")
-
-    def help(self, _: str) -> None:
-        """Show this."""
-        note("\n".join(f"{name:<9}{command.__doc__}" for name, command in self.commands.items()))
-        note(
-            "Ctrl-C ends an answer. A \\ at the end of a line continues the message in the next; pasted lines are one message."
-        )
-
-    def exit(self, _: str) -> Never:
-        """End, as Ctrl-D does."""
-        raise EOFError
-
-    def _take(self, text: str) -> None:
-        """Run a command, or answer a message."""
-        name, _, argument = text.partition(" ")
-        if name in self.commands:
-            self.commands[name](argument.strip())
+    def _take(self, line: str) -> None:
+        """Follow a command, or answer a message."""
+        name, _, text = line.partition(" ")
+        if name == "/reset":
+            self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
+            self._file = None
+            note("(a new conversation, which is not saved)")
+        elif name == "/system":
+            self._continue(with_system(self.messages, check_text(text.strip(), "the system prompt")))
+            note(f"(system prompt: {text.strip() or 'none'})")
         elif name.startswith("/"):
-            hint = did_you_mean(name, self.commands)
-            raise UserError(f"{name} is not a command: {hint}see /help, or begin a message with a space")
-        elif text.strip():
-            self._answer(text)
+            raise UserError(f"{name} is not a command: give /reset or /system TEXT, or begin a message with a space")
+        else:
+            self._answer(line)
 
-    def _continue(self, messages: "list[Message]", file: Path | None) -> None:
+    def _continue(self, messages: "list[Message]") -> None:
         """Continue a conversation instead of this one. Raises UserError if the template refuses it."""
-        has_question = bool(messages) and messages[-1]["role"] == "user"
-        self._prompts.prompt(messages if has_question else [*messages, {"role": "user", "content": "a"}])
-        self.messages, self.file = messages[:-1] if has_question else messages, file
-        if has_question:
-            self._answer(messages[-1]["content"])
+        self._prompts.prompt([*messages, {"role": "user", "content": "a"}])
+        self.messages = messages
 
     def _answer(self, text: str) -> None:
         """Print the answer to a message, and add both to the conversation."""
@@ -413,12 +357,9 @@ class Chat:
             note("(no answer: the conversation is as it was before the message)")
             return
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
-        if self.file is not None:
-            self._write(self.file)
-
-    @path_errors()
-    def _write(self, path: Path) -> None:
-        write_atomically(path, json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")
+        if self._file is not None:
+            with path_errors():
+                write_atomically(self._file, json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")
 
 
 class _Answer:
@@ -431,21 +372,6 @@ class _Answer:
         new = piece if self.text else piece.lstrip()
         self.text += new
         print(new, end="", flush=True)
-
-
-def _read_message() -> str:
-    """A message of standard input, which is asked for on a terminal. Raises EOFError at its end."""
-    first, next_ones = ("> ", "... ") if sys.stdin.isatty() else ("", "")
-    text = input(first)
-    while text.endswith("\\"):
-        text = f"{text[:-1]}\n{input(next_ones)}"
-    return text.removesuffix("\n")  # of pasted lines
-
-
-def _path(name: str) -> Path:
-    if not name:
-        raise UserError("the name of a file is missing: such as /save talk.json")
-    return Path(name).expanduser()
 
 
 def note(text: str) -> None:

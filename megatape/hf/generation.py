@@ -5,6 +5,7 @@ put a space before a text, and shows the beginning of a stop string. Nor is its 
 stop string that begins in the prompt.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from megatape.data.finetuning.chat_template import ChatTemplate, Message
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel
 from megatape.hf.sampling import Sampling
+
+LOG = logging.getLogger(__name__)
 
 
 class Prompt(NamedTuple):
@@ -166,26 +169,20 @@ class _Reader(StoppingCriteria):
 
 
 class ConversationPrompts:
-    """Makes prompts of conversations.
+    """Makes prompts of conversations by the model's chat template, or as fine-tuning does without one.
 
     Args:
         loaded: The model.
-        plain: Write conversations as fine-tuning does for a tokenizer without a chat template.
 
     Raises:
-        UserError: The model has no chat template, its template is not Jinja, or it has one and `plain` is given.
+        UserError: The chat template is not Jinja.
     """
 
-    def __init__(self, loaded: LoadedModel, plain: bool = False) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self._tokenizer = loaded.text_tokenizer()
         template = self._tokenizer.chat_template
-        if plain and template is not None:
-            raise UserError(f"plain is for models without a chat template, and {loaded.name} has one: remove it")
-        if not plain and template is None:
-            raise UserError(
-                f"{loaded.name} has no chat template: put the chat_template.jinja of its training into the folder, or into an "
-                "export of a checkpoint; or give `plain` if it was fine-tuned on conversations without one"
-            )
+        if template is None:
+            LOG.warning('%s has no chat template: conversations are written as "User: ...\\nAssistant: ..."', loaded.name)
         self._template = None if template is None else ChatTemplate(self._tokenizer, template)
 
     def prompt(self, messages: list[Message]) -> Prompt:

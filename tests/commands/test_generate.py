@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from megatape.commands.generate import Chat, read_conversation, read_system
+from megatape.commands.generate import Chat, read_conversation
 from megatape.errors import UserError
-from megatape.hf.generation import ConversationPrompts
 from megatape.hf.loading import LoadedModel, read_tokenizer
 from megatape.hf.sampling import Sampling
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted
@@ -32,7 +31,10 @@ CASES = {
     "--chat --conversation bad.jsonl": "bad.jsonl is not a conversation",
     "--chat --conversation role.jsonl": "role.jsonl is not a conversation",
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
-    "--chat --system latin.txt": "system latin.txt 'f\\udcfcr' is not valid UTF-8",
+    "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} ([1] is not an object): give',
+    "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is of the user',
+    "--chat --conversation .": "Is a directory",
+    "--chat --system f\udcfcr": "--system 'f\\udcfcr' is not valid UTF-8",
 }
 # None in sys.modules makes an import an error.
 CHILD = """
@@ -48,7 +50,8 @@ def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
     """Importing torch and transformers takes seconds, in which the user would wait for a misspelt name."""
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{\n')
     (tmp_path / "role.jsonl").write_text('{"messages": [{"role": "tool", "content": "a"}]}')
-    (tmp_path / "latin.txt").write_bytes(b"f\xfcr")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "open.json").write_text('{"messages": [{"role": "user", "content": "a"}]}')
     words = [["generate", "model", *case.split(), *([""] if case.endswith("--stop") else [])] for case in CASES]
     child = [sys.executable, "-c", CHILD]
     done = subprocess.run(child, input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -108,10 +111,15 @@ class Talk:
     ) -> tuple[Chat, Script]:
         model = Script(answers, limits.get("max_positions", 256))
         loaded = LoadedModel("a model", model, self.tokenizer, self.folder)
-        chat = Chat(loaded, ConversationPrompts(loaded), Sampling(max_new_tokens=limits.get("max_new_tokens", 100)))
         self._patch.setattr(sys, "stdin", io.StringIO(typed))
-        chat.run(messages or [], file)
+        chat = Chat(loaded, Sampling(max_new_tokens=limits.get("max_new_tokens", 100)), messages or [], file)
+        chat.run()
         return chat, model
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +153,9 @@ def test_a_conversation_has_a_history(talk: Talk, capsys: pytest.CaptureFixture[
 
 
 def test_lines(talk: Talk) -> None:
-    """A backslash continues a message; blank lines are no messages; /exit ends it before the rest is read."""
-    chat, _ = talk.run("\n   \na\\\nb\\\n\n /help\n/exit\nno", [talk.answer("x"), talk.answer("y")])
-    assert contents(chat) == ["a\nb", "x", " /help", "y"]
+    """Blank lines are no messages, and a space makes a message of what else is a command."""
+    chat, _ = talk.run("\n   \na\n /reset\n", [talk.answer("x"), talk.answer("y")])
+    assert contents(chat) == ["a", "x", " /reset", "y"]
 
 
 def test_an_answer_begins_with_its_text(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,9 +182,14 @@ def test_an_interrupt_at_the_prompt(talk: Talk, monkeypatch: pytest.MonkeyPatch,
         raise line
 
     monkeypatch.setattr("builtins.input", typed)
+    with pytest.raises(KeyboardInterrupt):  # a pipe would go on with the rest
+        talk.run("", [talk.answer("x")])
+    lines = ["a", KeyboardInterrupt, "b", EOFError]
+    monkeypatch.setattr(io, "StringIO", Terminal)
     chat, _ = talk.run("", [talk.answer("x"), talk.answer("y")])
     assert contents(chat) == ["a", "x", "b", "y"]
-    assert "(Ctrl-D or /exit ends the conversation)" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "(Ctrl-D ends)" in errors and "/reset" in errors and "/system TEXT" in errors
 
 
 def test_reset_and_system(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,87 +216,46 @@ def test_a_system_prompt_that_the_template_refuses(talk: Talk, capsys: pytest.Ca
         talk.run("a", [], MESSAGES[:1])
 
 
-def test_saving_and_loading(talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file is a line of fine-tuning data, and what was loaded continues as if it had never ended."""
-    path = tmp_path / "talk.jsonl"
-    chat, _ = talk.run(f"größer\n/save {path}\n", [talk.answer("x")], MESSAGES[:1])
-    content = path.read_text(encoding="utf-8")
-    assert content.count("\n") == 1 and "größer" in content and json.loads(content) == {"messages": chat.messages}
-    assert read_conversation(path) == chat.messages
-    again, _ = talk.run(f"/load {path}\nb\n", [talk.answer("y")])
-    assert again.messages == [*chat.messages, *conversation_of("b", "y")]
-    assert path.read_text(encoding="utf-8") == content, "a file is written only where the user says so"
-    assert "(3 messages loaded; /save FILE saves what follows)" in capsys.readouterr().err
-
-
 def conversation_of(*contents: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(contents)]
 
 
 def test_the_file_of_a_conversation(talk: Talk, tmp_path: Path) -> None:
-    """It has every answer as soon as it ends, and nothing of a conversation that is begun or loaded later."""
-    path, other = tmp_path / "talk.json", tmp_path / "other.json"
-    other.write_text(json.dumps({"messages": conversation_of("c", "d")}))
-    talk.run("a\nb", [talk.answer("x"), talk.answer("y")], file=path)
-    assert read_conversation(path) == conversation_of("a", "x", "b", "y")
-    for command in ("/reset", f"/load {other}"):
-        talk.run(f"c\n{command}\nd", [talk.answer("z"), talk.answer("z")], read_conversation(path)[:4], path)
-        assert read_conversation(path) == conversation_of("a", "x", "b", "y", "c", "z")
+    """It is a line of fine-tuning data with every answer as soon as it ends, and nothing of what follows /reset."""
+    path = tmp_path / "talk.json"
+    assert read_conversation(path) == []
+    chat, _ = talk.run("größer\nb", [talk.answer("x"), talk.answer("y")], MESSAGES[:1], path)
+    content = path.read_text(encoding="utf-8")
+    assert content.count("\n") == 1 and "größer" in content and json.loads(content) == {"messages": chat.messages}
+    before = read_conversation(path)
+    assert before == chat.messages and len(before) == 5
+    talk.run("c\n/reset\nd", [talk.answer("z"), talk.answer("z")], before, path)
+    assert read_conversation(path) == [*before, *conversation_of("c", "z")]
     assert sorted(found.name for found in tmp_path.glob("*.tmp")) == []
-
-
-def test_a_message_without_an_answer_is_answered_first(talk: Talk, tmp_path: Path) -> None:
-    """Of a file that someone wrote, or whose answer was interrupted; loading it must not write it over another file."""
-    path, other = tmp_path / "talk.json", tmp_path / "other.json"
-    other.write_text(json.dumps({"messages": conversation_of("c")}))
-    assert talk.run("", [talk.answer("x")], conversation_of("a"), path)[0].messages == conversation_of("a", "x")
-    chat, _ = talk.run(f"/load {other}", [talk.answer("y")], conversation_of("a", "x"), path)
-    assert chat.messages == conversation_of("c", "y") and read_conversation(path) == conversation_of("a", "x")
 
 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("/load nowhere.json", "No such file or directory: 'nowhere.json'"),
-        ("/load", "the name of a file is missing"),
-        ("/load bad.json", 'bad.json is not a conversation {"messages": [...]} (Expecting value: line 1'),
-        ("/load list.json", 'list.json is not a conversation {"messages": [...]} ([1] is not an object): give another file'),
-        ("/load role.json", "role.json is not a conversation {\"messages\": [...]} (message 1: `role` is 'tool', not one of"),
-        ("/load .", "Is a directory"),
-        ("/save", "the name of a file is missing: such as /save talk.json"),
-        ("/save bad.json", "bad.json is not a conversation"),
-        ("/save nowhere/talk.json", "No such file or directory"),
-        ("/rese", "/rese is not a command: did you mean /reset? see /help, or begin a message with a space"),
-        ("/etc/passwd holds what?", "/etc/passwd is not a command: see /help"),
+        ("/rese", "/rese is not a command: give /reset or /system TEXT, or begin a message with a space"),
+        ("/etc/passwd holds what?", "/etc/passwd is not a command: give /reset"),
         ("\udcff", "the message '\\udcff' is not valid UTF-8"),
         ("/system \udcff", "the system prompt '\\udcff' is not valid UTF-8"),
     ],
 )
-def test_errors_lose_nothing(
-    talk: Talk,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    typed: str,
-    message: str,
-) -> None:
-    """They are one line, the conversation continues, and no file of another kind is replaced."""
-    monkeypatch.chdir(tmp_path)
-    for name, content in {"bad.json": "notes", "list.json": "[1]", "role.json": '{"messages": [{"role": "tool"}]}'}.items():
-        (tmp_path / name).write_text(content)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+def test_errors_lose_nothing(talk: Talk, capsys: pytest.CaptureFixture[str], typed: str, message: str) -> None:
+    """They are one line, and the conversation continues."""
     chat, _ = talk.run(f"a\n{typed}\nb", [talk.answer("x"), talk.answer("y")])
     assert chat.messages == conversation_of("a", "x", "b", "y")
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error, error
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_nothing_to_save(talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty conversation could not be loaded."""
-    talk.run(f"/save {tmp_path / 'talk.json'}", [])
-    assert capsys.readouterr().err == "error: the conversation is empty: nothing is saved\n"
-    assert not (tmp_path / "talk.json").exists()
+def test_a_file_that_cannot_be_written(talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The conversation continues without it."""
+    chat, _ = talk.run("a\nb", [talk.answer("x"), talk.answer("y")], file=tmp_path / "nowhere" / "talk.json")
+    assert chat.messages == conversation_of("a", "x", "b", "y")
+    assert capsys.readouterr().err.count("No such file or directory") == 2
 
 
 def test_a_conversation_longer_than_the_model(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,22 +275,6 @@ def test_a_conversation_larger_than_memory(talk: Talk, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "error: the conversation does not fit into memory: /reset begins a new one\n"
 
 
-def test_help_names_every_command(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    chat, _ = talk.run("/help", [])
-    errors = capsys.readouterr().err
-    assert list(chat.commands) == ["/reset", "/system", "/save", "/load", "/help", "/exit"]
-    assert all(f"\n{name} " in f"\n{errors}" for name in chat.commands) and "None" not in errors
-
-
-def test_system_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text, or the file of that name; a text that is too long for a name is text."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "system.txt").write_text("Be brief,\nwie früher.\n", encoding="utf-8")
-    assert read_system("system.txt") == "Be brief,\nwie früher."
-    for text in ("Be brief.", "a" * 9999, "a\0b"):
-        assert read_system(text) == text
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
@@ -330,6 +286,7 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
     begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # so that Ctrl-C is a signal
     begin += "; from megatape.commands.main import main; sys.exit(main())"
     words = [sys.executable, "-c", begin, "generate", talk.folder, "--chat", "--max-new-tokens", "9000"]
+    words += ["--conversation", "talk.json"]
     process = subprocess.Popen(
         list(map(str, words)),
         stdin=theirs,
@@ -358,9 +315,6 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
         for _ in range(20):  # pieces of the answer
             os.read(ours, 1000)
         os.write(ours, b"\x03")
-        wait_for(prompt)
-        os.write(ours, b"/save talk.json\r")
-        wait_for(b"(2 messages saved to talk.json)")
         wait_for(prompt)
         os.write(ours, b"\x04")
         assert process.wait(30) == 0

@@ -233,8 +233,8 @@ def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
     message = f"error: --prompts {tmp_path}/in.jsonl:2: the chat template fails: TemplateError: no system\n"
     assert command(*words, tmp_path / "in.jsonl") == (2, "", message)
     (folder / "chat_template.jinja").unlink()
-    assert f"in.jsonl:2: {folder} has no chat template" in command(*words, tmp_path / "in.jsonl")[2]
-    assert command(*words, tmp_path / "in.jsonl", "--plain")[0] == 0
+    status, _, errors = command(*words, tmp_path / "in.jsonl")
+    assert status == 0 and errors.count("\n") == errors.count(f"{folder} has no chat template: conversations are written") == 1
 
 
 def save_model(folder: Path) -> Path:
@@ -247,19 +247,14 @@ def save_model(folder: Path) -> Path:
 
 
 def test_interactive(exported: Callable[..., Exported], command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line, its continuation, until the end of the input; a terminal is asked for lines."""
-    folder = exported("plain").folder
-    words = ("generate", folder, "--max-new-tokens", 30)
+    """A line, its continuation, until the end of the input; a line that is not UTF-8 is skipped."""
+    words = ("generate", exported("plain").folder, "--max-new-tokens", 30)
     expected = [command(*words, "--prompt", text)[1].removeprefix(text) for text in ("The fox", "over")]
-    for terminal in (False, True):
-        typed = io.StringIO("The fox\n\nover")
-        monkeypatch.setattr(typed, "isatty", lambda answer=terminal: answer)
-        monkeypatch.setattr(sys, "stdin", typed)
-        assert command(*words, "--interactive") == (0, "".join(expected), "> > > > " if terminal else "")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The fox\n\xff\nover"), encoding="utf-8"))
-    status, printed, errors = command(*words, "--interactive")
-    assert (status, printed, errors.count("\n")) == (0, "".join(expected), 1)
-    assert errors.startswith("a line '\\udcff' is not valid UTF-8")
+    for typed, num_errors in ((b"The fox\n\nover", 0), (b"The fox\n\xff\nover", 1)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+        status, printed, errors = command(*words, "--interactive")
+        assert (status, printed, errors.count("\n")) == (0, "".join(expected), num_errors)
+        assert errors.startswith("error: a line '\\udcff' is not valid UTF-8"[: 999 * num_errors])
 
 
 def test_a_terminal_without_the_texts_letters(
@@ -302,7 +297,6 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
         (["--prompt", "a", "--system", "a"], "--system is for texts of --chat: give --chat, or leave it out"),
         (["--prompt", "a", "--conversation", "a"], "--conversation is for texts of --chat"),
         (["--chat", "--temperature", "1", "--samples", "2"], "--samples is 2, but a conversation continues with one answer"),
-        (["--chat"], "has no chat template: put the chat_template.jinja of its training into the folder, or into an export"),
         (["--prompt", "\udcff"], "--prompt '\\udcff' is not valid UTF-8"),
         (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0: give at least 1"),
         (["--prompt", "a", "--max-new-tokens", "9999999"], "--max-new-tokens is 9999999: give at most 1048576"),
@@ -406,9 +400,7 @@ def test_models_without_a_template(
     source = folder = write_qwen(tmp_path / "qwen")
     if family == "sentencepiece":
         source, folder = sentencepiece_model, exported("plain").folder
-    with pytest.raises(UserError, match="has no chat template: put the chat_template.jinja .* or give `plain`"):
-        ConversationPrompts(texts_of(folder))
-    prompts = ConversationPrompts(texts_of(folder), plain=True)
+    prompts = ConversationPrompts(texts_of(folder))
     for index, expected in zip((2, 4), learned_prompts(source, MESSAGES), strict=True):
         assert prompts.prompt(MESSAGES[:index]).ids == expected
     typed = [{"role": "user", "content": "</s><s><|im_end|>"}]
@@ -431,8 +423,6 @@ def test_a_template_beside_an_export(exported: Callable[..., Exported], sentence
 
 def test_what_is_refused(tmp_path: Path) -> None:
     folder = adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN)
-    with pytest.raises(UserError, match="plain is for models without a chat template, and .*/qwen has one: remove it"):
-        ConversationPrompts(texts_of(folder), plain=True)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(RecordError, match="the chat template fails: TemplateError: no"):
         ConversationPrompts(texts_of(folder)).prompt(MESSAGES[:2])

@@ -3,7 +3,6 @@
 Example: `megatape prepare finetuning --format chat --input chats.jsonl --tokenizer DIR --sequence-length 2048 --output chats`.
 """
 
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -95,14 +94,13 @@ def run(options: Options) -> None:
 def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int) -> None:
     from megatape.data.finetuning.prepare import ExampleCounts, read_examples
     from megatape.data.finetuning.preview import LEGEND, show_example
-    from megatape.runtime.run_log import has_colour
 
     form, counts = FORMATS[source.format].load()(tokenizer, source.limits), ExampleCounts()
     print(*form.notes, LEGEND, sep="\n")
     for place, split, example in islice(read_examples(source, form, counts), num_examples):
         num_learned = sum(end - begin for begin, end in example.answers)
         print(f"\n{place}: {len(example.ids):,} tokens, {num_learned:,} learned, {split}")
-        print(*show_example(example, tokenizer, has_colour(sys.stdout)), sep="\n")
+        print(*show_example(example, tokenizer), sep="\n")
     for reason, first in counts.first_dropped.items():
         print(f"the first record dropped ({reason}): {first}")
     report_skipped(counts, source.max_record_bytes)

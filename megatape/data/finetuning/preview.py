@@ -9,48 +9,23 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.packing import ExampleDataset
 from megatape.targets import target_mask
 
-LEGEND = "+ learned; each token as: id text, or the ids of a character; · a space, ↵ the end of a line"
-WIDTH = 100  # characters after which a line of tokens ends
-CHARACTER = 4  # the most tokens of a character, which are shown together
-VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥"})
-BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[22m"  # special tokens, ids, and the end of both
-GREEN, RESET = "\x1b[32m", "\x1b[0m"
+LEGEND = "+ learned; each token as: id 'text'"
+LINE_TOKENS = 10  # at most
 
 
-def show_example(example: Example, tokenizer: Tokenizer, colour: bool) -> Iterator[str]:
-    """Yields lines of tokens, those that are learned after a plus. A line ends with that of the text, or where learning does.
-
-    Args:
-        example: The example.
-        tokenizer: That made its tokens.
-        colour: Whether the lines are for a terminal with colours. The text is the same without them.
-    """
-    learned = [False] * len(example.ids)
-    for begin, end in example.answers:
-        learned[begin:end] = [True] * (end - begin)
-    cells, width, first = list[str](), 0, 0
-    for place, is_learned in enumerate(learned):
-        is_end = learned[place + 1 : place + 2] != [is_learned]
-        tokens = example.ids[first : place + 1]
-        text, is_special = _text(tokenizer, tokens)
-        if text.endswith("\ufffd") and len(tokens) < CHARACTER and not is_end:
-            continue  # the character goes on in the next token
-        first, ids = place + 1, " ".join(map(str, tokens))
-        width += len(f"{ids} {text} │ ")
-        shown = f"{BOLD}{text}{PLAIN}" if colour and is_special else text
-        cells.append(f"{DIM}{ids}{PLAIN} {shown}" if colour else f"{ids} {shown}")
-        if is_end or "↵" in text or width > WIDTH:
-            line = f"{'+' if is_learned else ' '} {' │ '.join(cells)}"
-            yield f"{GREEN}{line}{RESET}" if colour and is_learned else line
-            cells, width = [], 0
-
-
-def _text(tokenizer: Tokenizer, tokens: list[int]) -> tuple[str, bool]:
-    """The text of tokens with visible spaces, and whether it is that of a special one, which decoding drops."""
+def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yields lines of tokens, those that are learned after a plus. A line ends where one of the text or learning does."""
+    learned = {place for begin, end in example.answers for place in range(begin, end)}
     before = tokenizer.encode("a")  # without which a leading space may be dropped
-    text = tokenizer.decode([*before, *tokens]).removeprefix(tokenizer.decode(before))
-    visible = (text or tokenizer.piece(tokens[0]) or "").translate(VISIBLE)
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in visible), not text
+    start, cells = tokenizer.decode(before), list[str]()
+    for place, token in enumerate(example.ids):
+        # Decoding drops special tokens.
+        text = tokenizer.decode([*before, token]).removeprefix(start) or str(tokenizer.piece(token))
+        cells.append(f"{token} {text!r}")
+        is_learned, is_last = place in learned, place + 1 == len(example.ids)
+        if "\n" in text or len(cells) == LINE_TOKENS or is_learned != (place + 1 in learned) or is_last:
+            yield f"{'+' if is_learned else ' '} {' │ '.join(cells)}"
+            cells = []
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
