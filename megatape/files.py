@@ -20,11 +20,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from megatape.errors import ExistingPath, UserError
 
 LOG = logging.getLogger(__name__)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 Result = TypeVar("Result")
 
@@ -121,19 +124,10 @@ def as_type(value: Any, kind: type[Result]) -> Result:
     Raises:
         UserError: In one line, naming the first field that is missing or of another type.
     """
-    from pydantic import ValidationError  # a tenth of a second, for which many commands need not wait
-
     try:
-        return _adapter(cast(Any, kind)).validate_python(value)
+        return _adapter(kind).validate_python(value)
     except ValidationError as error:
         raise UserError(first_fault(error)) from None
-
-
-@cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def first_fault(error: Any) -> str:
