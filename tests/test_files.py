@@ -63,7 +63,10 @@ def test_types_of_fields() -> None:
     member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}
     for value, told in (
         ([], "must be a dictionary or an instance of EarlierShard, got a list"),
-        (content | {"bytes": "x" * 100}, f"bytes: must be a valid integer, got '{'x' * 80}'"),
+        (
+            content | {"bytes": "x" * 100},
+            f"bytes: must be a valid integer, unable to parse string as an integer, got '{'x' * 80}'",
+        ),
         (content | {"bytes": -1}, "bytes: must be greater than or equal to 0, got -1"),
         (content | {"bytes": 2**63}, "bytes: must be less than or equal to"),
         (content | {"members": [member]}, "members.0.sha256: Field required"),
