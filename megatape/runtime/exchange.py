@@ -65,8 +65,8 @@ def on_all(
     everyone = len(ranks) == 1 and len(errors) == topology.world_size
     texts = [text if everyone or not names else f"{name_ranks(found)}: {text}" for text, found in ranks.items()]
     kind, _, number = next(iter(errors.values()))
-    error = kind(context + "; ".join(texts))
-    error.everywhere = True
-    if isinstance(error, OSError):
-        error.errno = number
-    raise error from met
+    raised = kind(context + "; ".join(texts))
+    raised.everywhere = True
+    if isinstance(raised, OSError):
+        raised.errno = number
+    raise raised from met
