@@ -20,11 +20,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from megatape.errors import ExistingPath, UserError
 
 LOG = logging.getLogger(__name__)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 Result = TypeVar("Result")
 
@@ -35,32 +38,6 @@ MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
-
-# Words for the errors of pydantic's types, by the error's type or the beginning of it. In braces: what the error knows, and
-# the value, plain or quoted as text.
-FAULT_WORDS = {
-    "missing": "is missing",
-    "extra_forbidden": "unknown field",
-    "unexpected_keyword_argument": "unknown field",  # of a dataclass
-    "greater_than": "must be greater than {gt}, got {plain}",
-    "greater_than_equal": "must be at least {ge}, got {plain}",
-    "less_than": "must be less than {lt}, got {plain}",
-    "less_than_equal": "must be at most {le}, got {plain}",
-    "finite_number": "must be finite, got {plain}",
-    "string_too_short": "must have at least {min_length} characters, got {shown}",
-    "too_short": "must have at least {min_length} values, got {actual_length}",
-    "string_pattern_mismatch": "must match {pattern}, got {shown}",
-    "int": "expected an integer, got {shown}",
-    "float": "expected a number, got {shown}",
-    "bool": "expected true or false, got {shown}",
-    "string_type": "expected a string, got {shown}",
-    "list": "expected a list, got {shown}",
-    "tuple": "expected a list, got {shown}",
-    "dict": "expected an object, got {shown}",
-    "model": "expected an object, got {shown}",
-    "dataclass": "expected an object, got {shown}",
-    "literal": "expected {expected}, got {shown}",
-}
 
 
 @contextmanager
@@ -121,19 +98,10 @@ def as_type(value: Any, kind: type[Result]) -> Result:
     Raises:
         UserError: In one line, naming the first field that is missing or of another type.
     """
-    from pydantic import ValidationError  # a tenth of a second, for which many commands need not wait
-
     try:
-        return _adapter(cast(Any, kind)).validate_python(value)
+        return _adapter(kind).validate_python(value)
     except ValidationError as error:
         raise UserError(first_fault(error)) from None
-
-
-@cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def first_fault(error: Any) -> str:
@@ -152,14 +120,13 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
     Returns:
         The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
     """
-    value, kind = fault["input"], fault["type"]
+    value, message = fault["input"], fault["msg"].replace("Input should be", "must be")
     container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
-    plain = container or (value if isinstance(value, str) else json.dumps(value, default=str))[:80]
-    shown = repr(plain) if isinstance(value, str) else plain
-    if words := FAULT_WORDS.get(kind) or FAULT_WORDS.get(kind.partition("_")[0]):
-        limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in fault.get("ctx", {}).items()}
-        return f"{field}: {words.format(**limits, plain=plain, shown=shown)}".removeprefix(": ")
-    message = fault["msg"].removeprefix("Value error, ")
+    shown = repr(value[:80]) if isinstance(value, str) else container or json.dumps(value, default=str)[:80]
+    if fault["type"] != "value_error":
+        got = "" if fault["type"] == "missing" else f", got {shown}"
+        return f"{field}: {message}{got}".removeprefix(": ")
+    message = message.removeprefix("Value error, ")
     return f"{field} {message}" if field and container else f"{field} is {shown}: {message}" if field else message
 
 

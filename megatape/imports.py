@@ -6,8 +6,8 @@ Only --import imports one. Configurations, checkpoints and exports record which 
 import hashlib
 import shlex
 import sys
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 
 from megatape.errors import UserError, check_line
@@ -100,17 +100,9 @@ def _import_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{OPTION} {path}: no such file")
     path = path.resolve()
-    spec = find_spec(name) if name.isidentifier() else None
-    if not name.isidentifier() or (spec is not None and Path(spec.origin or "").resolve() != path):
-        raise UserError(f"{OPTION} {path}: {name} is {'another module' if spec else 'no name of a module'}: rename the file")
-    if name in sys.modules:
-        return
     sys.path.append(str(path.parent))  # so that processes of this one find it, and it finds its neighbours
-    spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    invalidate_caches()  # of the folder, where the file may be new
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or Path(spec.origin or "").resolve() != path:
+        raise UserError(f"{OPTION} {path}: {name} is {'another module' if spec else 'no name of a module'}: rename the file")
+    import_module(name)

@@ -20,8 +20,8 @@ from pydantic import BaseModel
 
 from megatape import registry
 from megatape.commands import evaluate
-from megatape.commands.main import ALIASES, parser
 from megatape.commands.main import COMMANDS as NAMED
+from megatape.commands.main import parser
 from megatape.config import Config, load_config
 from megatape.config.section import sections_in
 from megatape.data.cleaning.rule import TextRule
@@ -62,7 +62,7 @@ BANNED = {
 }
 # Files that a page asks its reader to write.
 NEW_FILES = {path for page in PAGES for path in re.findall(r"\bWrite\s+`([\w./]+)`", page.read_text())}
-NAMES = {word for name in NAMED for word in name.split()} | {alias for names in ALIASES.values() for alias in names}
+NAMES = {word for name in NAMED for word in name.split()}
 WIDTH = 100
 
 

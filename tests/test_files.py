@@ -62,11 +62,14 @@ def test_types_of_fields() -> None:
     assert as_type(content, EarlierShard) == EarlierShard("a", 3, [])
     member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}
     for value, told in (
-        ([], "expected an object, got a list"),
-        (content | {"bytes": "x" * 100}, f"bytes: expected an integer, got '{'x' * 80}'"),
-        (content | {"bytes": -1}, "bytes: must be at least 0, got -1"),
-        (content | {"bytes": 2**63}, "bytes: must be at most"),
-        (content | {"members": [member]}, "members.0.sha256: is missing"),
+        ([], "must be a dictionary or an instance of EarlierShard, got a list"),
+        (
+            content | {"bytes": "x" * 100},
+            f"bytes: must be a valid integer, unable to parse string as an integer, got '{'x' * 80}'",
+        ),
+        (content | {"bytes": -1}, "bytes: must be greater than or equal to 0, got -1"),
+        (content | {"bytes": 2**63}, "bytes: must be less than or equal to"),
+        (content | {"members": [member]}, "members.0.sha256: Field required"),
     ):
         with pytest.raises(ValueError, match=rf"^{told}[^\n]*$"):
             as_type(value, EarlierShard)

@@ -34,7 +34,7 @@ class RunPlace:
     base: Path | None = None
 
     def on_main(self, work: Callable[[], Result]) -> Result:
-        """The value (JSON) of `work` on the main rank, on every rank. Collective.
+        """The value of `work` on the main rank, on every rank. Collective.
 
         Args:
             work: is called again after a transient error of the file system.

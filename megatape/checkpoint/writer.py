@@ -25,7 +25,7 @@ from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tenso
 from megatape.errors import PathError, TrainingDiverged, UserError, path_error
 from megatape.files import sync
 from megatape.run_folder import ROLLED_BACK, named_step
-from megatape.runtime.exchange import device_of, on_all, on_main
+from megatape.runtime.exchange import exchange, on_all, on_main
 from megatape.runtime.lease import NONCE_DIGITS, Lease
 from megatape.runtime.shared_folder import wait_until_visible
 from megatape.runtime.topology import Topology
@@ -74,11 +74,11 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
     topology, group = place.topology, contents.zero.group
     final = place.folder.checkpoint(contents.state["step"])
     try:
-        partial = Path(on_main(lambda: _make_partial(place, final), topology, group))
+        partial = on_main(lambda: _make_partial(place, final), topology, group)
         is_visible = wait_until_visible(partial)
         files = _plan(contents.zero, contents.base.tensors if contents.base else ())
         tensors, not_finite = _write_tensors(partial, files, contents.zero, topology)
-        generators = _gather_rng(contents.rng, topology, group)
+        generators = {f"rank{rank}": state for rank, state in enumerate(exchange(contents.rng, topology, group))}
 
         def finish_share() -> tuple[dict[str, FileEntry], list[str]]:
             if not is_visible:
@@ -100,7 +100,7 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
     return final
 
 
-def _make_partial(place: RunPlace, final: Path) -> str:
+def _make_partial(place: RunPlace, final: Path) -> Path:
     """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
     partial = _partial_name(final, place.lease)
     place.lease.check()
@@ -111,7 +111,7 @@ def _make_partial(place: RunPlace, final: Path) -> str:
         with suppress(OSError):  # it stays, or something else removes it
             if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
                 shutil.rmtree(path)
-    return str(partial)
+    return partial
 
 
 def _plan(zero: ZeroState | Snapshot, left_out: Collection[str]) -> list[TensorFile]:
@@ -158,14 +158,6 @@ def _write_tensors(
             if topology.rank == owner:
                 writing[file] = pool.submit(save_tensors, gathered, partial / file)
     return writing, not_finite
-
-
-def _gather_rng(rng: Tensor, topology: Topology, group: dist.ProcessGroup | None) -> dict[str, Tensor]:
-    """Generator state of every rank, by name."""
-    mine = rng.to(device_of(group))
-    everyone = [torch.empty_like(mine) for _ in range(topology.world_size)]
-    dist.all_gather(everyone, mine, group)
-    return {f"rank{rank}": snapshot.cpu() for rank, snapshot in enumerate(everyone)}
 
 
 def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:

@@ -7,12 +7,13 @@ fail, leads to a table and a reason instead of a hang.
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +26,9 @@ from torch import Tensor
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import open_data
 from megatape.errors import UserError
+from megatape.runtime.exchange import exchange
 from megatape.runtime.launchers import check_rendezvous, choose_interface, discover
-from megatape.runtime.shared_folder import wait_until_visible
+from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.software import source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
 from megatape.runtime.waiting import wait_until
@@ -104,9 +106,8 @@ class Report:
     config: str = ""
     device: str = ""
     interface: str = ""
-    clock: float = 0.0  # seconds ahead of rank 0
-    shared: bool = False
-    free: int = 0  # bytes
+    clock: float = math.nan  # seconds ahead of rank 0, if they could exchange data
+    free: int | None = None  # bytes in the run's folder, if all ranks see it
     faults: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -135,15 +136,12 @@ def preflight(config: Config) -> int:
         if speaks:
             LOG.error("error: %s", error)
         return 2
-    report = _look(config, topology, store)
+    report = _look(config, topology)
+    rates = _talk(Path(config.run.directory), report, topology)
     entries = _collect(store, "report", asdict(report), topology)
     reports = [
         Report(rank, faults=[entry]) if isinstance(entry, str) else Report(**entry) for rank, entry in enumerate(entries)
     ]
-    rates, fault = _talk(topology)
-    answers = _collect(store, "talk", fault, topology)
-    for report, answer in zip(reports, answers, strict=True):
-        report.faults += [answer] if answer else []
     faults = find_faults(reports)
     if topology.is_main:
         LOG.info(table(reports, rates, faults))
@@ -168,15 +166,9 @@ def find_faults(reports: list[Report]) -> list[str]:
     if late := [report for report in reports if abs(report.clock) > MAX_CLOCK_OFFSET]:
         clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
         found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
-    if blind := [report for report in reports if not report.shared]:
-        found.append(
-            f"run.directory is not the same folder on {_ranks(blind)}: mount the shared file system there, or change "
-            "run.directory"
-        )
-    if full := [report for report in reports if report.shared and report.free < MIN_FREE]:
-        found.append(
-            f"only {format_bytes(min(report.free for report in full))} free in run.directory: free space for checkpoints"
-        )
+    free = min((report.free for report in reports if report.free is not None), default=MIN_FREE)
+    if free < MIN_FREE:
+        found.append(f"only {format_bytes(free)} free in run.directory: free space for checkpoints")
     faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     return found + [f"{_ranks([report for report in reports if fault in report.faults])}: {fault}" for fault in faults]
 
@@ -193,8 +185,7 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
             "device": report.device,
             "interface": report.interface,
             "clock": f"{1000 * report.clock:+.0f} ms",
-            "run.directory": "shared" if report.shared else "NOT SEEN",
-            "free": format_bytes(report.free),
+            "run.directory": "NOT SHARED" if report.free is None else f"shared, {format_bytes(report.free)} free",
         }
         for report in reports
     ]
@@ -241,14 +232,10 @@ def _meet(topology: Topology) -> dist.Store:
     return store
 
 
-def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
-    """This rank's report. Collective: all ranks compare clocks and folders."""
+def _look(config: Config, topology: Topology) -> Report:
+    """What this rank finds without the others."""
     values = hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
     report = Report(topology.rank, socket.gethostname(), versions(), source_hash()[:8], values[:8])
-    try:
-        report.clock = _clock_offset(topology, store)
-    except dist.DistStoreError:
-        report.faults.append(f"rank 0 did not tell the time within {TALKING_SECONDS:.0f} s")
     if torch.cuda.is_available():
         number = topology.local_rank if torch.cuda.device_count() > 1 else 0
         with report.noting(AssertionError, RuntimeError, context=f"no GPU for local rank {topology.local_rank}: "):
@@ -261,45 +248,7 @@ def _look(config: Config, topology: Topology, store: dist.Store) -> Report:
         report.interface = f"{chosen} (set)" if chosen else f"{name} {address}"
     with report.noting(UserError, OSError):
         open_data(config)
-    _look_at_folder(Path(config.run.directory), report, topology, store)
     return report
-
-
-def _look_at_folder(directory: Path, report: Report, topology: Topology, store: dist.Store) -> None:
-    """Check that this rank sees a file of rank 0 and can write, and note the free space."""
-    token = directory / f".preflight-{os.environ['MASTER_PORT']}"
-    mine = token.with_name(f"{token.name}-{topology.rank}")
-    is_created = False
-    with report.noting(OSError, context="cannot create run.directory: "):
-        if topology.is_main:
-            directory.mkdir(parents=True, exist_ok=True)
-            token.touch()
-            is_created = True
-    report.shared = _collect(store, "folder", is_created, topology)[0] is True and wait_until_visible(token, SHARING_SECONDS)
-    if report.shared:
-        report.free = shutil.disk_usage(directory).free
-        with report.noting(OSError, context="cannot write to run.directory: "):
-            mine.touch()
-            mine.unlink()
-    _collect(store, "looked", None, topology)
-    if topology.is_main:
-        token.unlink(missing_ok=True)
-
-
-def _clock_offset(topology: Topology, store: dist.Store) -> float:
-    """Seconds by which this host's clock is ahead of rank 0's, within half of the round-trip time."""
-    if topology.is_main:
-        for rank in range(1, topology.world_size):
-            with suppress(dist.DistStoreError):  # `_collect` names a rank that does not answer
-                store.wait([f"time?{rank}"], timedelta(seconds=TALKING_SECONDS))
-                store.set(f"time!{rank}", repr(time.time()))
-        return 0.0
-    store.wait([f"host{topology.rank}"])
-    sent = time.time()
-    store.set(f"time?{topology.rank}", "")
-    store.wait([f"time!{topology.rank}"], timedelta(seconds=TALKING_SECONDS))
-    answer, received = float(store.get(f"time!{topology.rank}")), time.time()
-    return (sent + received) / 2 - answer
 
 
 def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> list[Any]:
@@ -318,20 +267,30 @@ def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> li
     return found
 
 
-def _talk(topology: Topology) -> tuple[list[Rate], str]:
-    """Try the collectives that training uses. Returns their rates and "", or what failed."""
+def _talk(directory: Path, report: Report, topology: Topology) -> list[Rate]:
+    """Try what ranks do together, and add it to the report. Returns the rates of the collectives that training uses."""
+    rates = []
     try:
-        device = initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS))
-        rates = measure(device, topology)
+        rates = measure(initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS)), topology)
+        if wrong := [rate.name for rate in rates if not rate.correct]:
+            report.faults.append(f"wrong results from {', '.join(wrong)}: the network or the communication library is faulty")
+        dist.barrier()
+        now = time.time()
+        report.clock = now - exchange(now, topology)[0]
+        with report.noting(OSError):
+            check_shared(directory, topology, SHARING_SECONDS)
+            report.free = shutil.disk_usage(directory).free
+            own = directory / f".preflight-{topology.rank}"
+            own.touch()
+            own.unlink()
     except (RuntimeError, ValueError) as error:
-        return [], (
+        report.faults.append(
             f"the ranks found each other but cannot exchange data: {str(error).splitlines()[0]}: set GLOO_SOCKET_IFNAME (CPU) "
             "or NCCL_SOCKET_IFNAME (GPU) to the interface of the network between the hosts, and open its ports"
         )
     finally:
         shut_down()
-    wrong = [rate.name for rate in rates if not rate.correct]
-    return rates, f"wrong results from {', '.join(wrong)}: the network or the communication library is faulty" if wrong else ""
+    return rates
 
 
 def _ranks(reports: list[Report]) -> str:

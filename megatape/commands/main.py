@@ -12,7 +12,6 @@ Training has further statuses of its own (docs/faults.md).
 """
 
 import argparse
-import errno
 import io
 import logging
 import os
@@ -87,8 +86,6 @@ COMMANDS = {
     "study scaling": "measure step time by layers, sequence length and ranks",
 }
 
-ALIASES = {"ledger": ["audit"]}
-
 # Former names, for one release: they answer with the present one.
 RENAMED = {
     f"study {part}": f"benchmark {part}" for part in ("efficiency", "serving", "loss", "loader", "memory", "preparation")
@@ -107,12 +104,11 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     groups = {"": root.add_commands()}
     for name, description in COMMANDS.items():
         group, _, word = name.rpartition(" ")
-        names = [word, *ALIASES.get(name, ())]
-        command = groups[group].add_parser(word, aliases=names[1:], help=description, description=sentence(description))
+        command = groups[group].add_parser(word, help=description, description=sentence(description))
         if any(other.startswith(f"{name} ") for other in COMMANDS):
             groups[name] = command.add_commands()
             continue
-        if words is not None and not {*names} & {*words}:
+        if words is not None and word not in words:
             continue
         module = import_module(f"megatape.commands.{name.replace(' ', '.')}")
         command.epilog = f"example:\n  {example(name, module.__doc__)}"
@@ -161,18 +157,11 @@ def main(words: list[str] | None = None) -> int:
 def _accept_any_text() -> None:
     """Let no text end a command.
 
-    Standard output and errors escape characters that their encoding lacks, such as an umlaut on an ASCII terminal, and bytes of
-    standard input that are no text become lone surrogates. A stream that is closed is empty.
+    Standard output escapes characters that its encoding lacks, such as an umlaut on an ASCII terminal, as Python lets standard
+    errors do, and bytes of standard input that are no text become lone surrogates.
     """
-    for name, mode, errors in (
-        ("stdin", "r", "surrogateescape"),
-        ("stdout", "w", "backslashreplace"),
-        ("stderr", "w", "backslashreplace"),
-    ):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
-        elif isinstance(stream, io.TextIOWrapper):
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
             with suppress(io.UnsupportedOperation):  # of standard input, which a program of one's own has begun to read
                 stream.reconfigure(errors=errors)
 
@@ -235,9 +224,7 @@ def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: ar
         return fail(str(error), 1)
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
-        too_many = isinstance(error, OSError) and error.errno == errno.EMFILE
-        remedy = ": raise the limit on open files, such as by `ulimit -n 4096`" if too_many else ""
-        return fail(name_flags(kind, str(error)) + remedy, error.status)
+        return fail(name_flags(kind, str(error)), error.status)
 
 
 def _output_has_ended() -> bool:

@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import os
 import re
-import resource
 import signal
 import socket
 import threading
@@ -24,7 +23,6 @@ from megatape.errors import UserError
 from megatape.runtime.topology import Topology
 
 NAME_TIMEOUT = 20.0  # seconds; a host or container that is just starting may get its name later
-MIN_OPEN_FILES = 128  # the smallest run of two ranks has 40; each further rank and each shard is one more
 INTERFACE_VARS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 EXTERNAL_ADDRESS = "192.0.2.1"  # belongs to no network (RFC 5737), so the default route leads there
 
@@ -33,18 +31,11 @@ def check_rendezvous() -> None:
     """Check that this process can reach MASTER_ADDR, before ranks wait for each other for long.
 
     Raises:
-        UserError: The name stays unknown for NAME_TIMEOUT, MASTER_PORT is no port, or this process
-            may open fewer than MIN_OPEN_FILES, sockets included.
+        UserError: The name stays unknown for NAME_TIMEOUT, or MASTER_PORT is no port.
     """
     host, port, here = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], socket.gethostname()
     if not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UserError(f"MASTER_PORT is {port!r} on {here}: give all ranks the same port from 1 to {2**16 - 1}")
-    num_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if num_files != resource.RLIM_INFINITY and num_files < MIN_OPEN_FILES:
-        raise UserError(
-            f"this process may open only {num_files} files and sockets on {here}: a rank needs {MIN_OPEN_FILES} or more; raise "
-            "the limit, such as by `ulimit -n 4096`"
-        )
     deadline = time.monotonic() + NAME_TIMEOUT
     while True:
         try:

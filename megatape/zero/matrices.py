@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.optim.matrices import ComputeUpdate
-from megatape.parallel.parameters import Share, matrix
+from megatape.parallel.parameters import matrix
 from megatape.runtime.exchange import exchange
 from megatape.zero.state import WEIGHT, Piece, ZeroState
 
@@ -26,12 +26,16 @@ class WholeMatrices:
         self._state, self._owners = state, state.matrix_state.owners
         self._rank = state.topology.rank
         place = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
-        local = {name: _placed(state.piece(name, WEIGHT)) for name in self._owners}
+        pieces = {name: state.piece(name, WEIGHT) for name in self._owners}
+        local = {name: (piece.share, piece.start, piece.values.numel()) for name, piece in pieces.items()}
         ranks = exchange([place, local], state.topology)
         self._places = [place for place, _ in ranks]
         # All ranks' pieces of the matrices that this one owns, with the size of their values, but no values.
         self._pieces = {
-            name: [_piece(state.shape(name), *placed[name]) for _, placed in ranks]
+            name: [
+                Piece(state.shape(name), share, start, torch.empty(size, device="meta"))
+                for share, start, size in (placed[name] for _, placed in ranks)
+            ]
             for name, owner in self._owners.items()
             if owner == self._rank
         }
@@ -95,14 +99,3 @@ class WholeMatrices:
         received = torch.empty(sum(given), device=device)
         dist.all_to_all_single(received, torch.cat(sent), given, [part.numel() for part in sent])
         return received.split(given)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _placed(piece: Piece) -> list[int]:
-    """Where a piece is in its whole tensor, as JSON."""
-    rows, columns = piece.share.rows, piece.share.columns
-    return [rows.start, rows.stop, columns.start, columns.stop, piece.start, piece.values.numel()]
-
-
-def _piece(shape: tuple[int, ...], first_row: int, end_row: int, first: int, end: int, start: int, size: int) -> Piece:
-    share = Share(slice(first_row, end_row), slice(first, end))
-    return Piece(shape, share, start, torch.empty(size, device="meta"))

@@ -32,7 +32,7 @@ def find_differences(state: ZeroState) -> list[str]:
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=state.mesh[axis].group)
         highest, lowest = extremes[0], -extremes[1]
         found |= {keys[index]: int(sums[index]) for index in (highest != lowest).nonzero().flatten().tolist()}
-    return _describe(exchange([[*key, value] for key, value in found.items()], state.topology))
+    return _describe(exchange(found, state.topology))
 
 
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
@@ -42,12 +42,12 @@ def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
     return piece.detach().view(bits).sum(dtype=torch.int64).to(state.engine.device)
 
 
-def _describe(of_ranks: list[list[list[str | int]]]) -> list[str]:
-    """of_ranks: kind, name and checksum of each differing tensor, for every rank."""
+def _describe(of_ranks: list[dict[Key, int]]) -> list[str]:
+    """of_ranks: the checksum of each differing tensor, for every rank."""
     values: dict[Key, dict[int, int]] = defaultdict(dict)
-    for rank, entries in enumerate(of_ranks):
-        for kind, name, value in entries:
-            values[str(kind), str(name)][rank] = int(value)
+    for rank, checksums in enumerate(of_ranks):
+        for key, value in checksums.items():
+            values[key][rank] = value
     sentences = []
     for (kind, name), by_rank in values.items():
         (usual, count), *_ = Counter(by_rank.values()).most_common(1)

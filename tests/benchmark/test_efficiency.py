@@ -90,7 +90,7 @@ def test_a_file(command: Command, raw_config: dict[str, Any], tmp_path: Path) ->
     assert code == 0, errors
     assert "2 layers of width 32, N 32, batch 1, float32" in printed and "`fire`" in printed and "attention layer:" in printed
     for arguments, message in [
-        (("--config", config_file, "--rounds", 0), "--rounds: must be at least 1, got 0"),
+        (("--config", config_file, "--rounds", 0), "--rounds: must be greater than or equal to 1, got '0'"),
         (("--encodings", "rope,nothing"), "'nothing' is not an encoding"),
         (("--encodings", ""), "'' is not an encoding"),
         (("--config", "nowhere.json"), "no configuration at nowhere.json"),

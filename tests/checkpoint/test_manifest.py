@@ -94,21 +94,21 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         load_manifest(checkpoint)
     path.write_text(json.dumps(content))
     for forged, told in (
-        ({"format": "1"}, "format: expected an integer, got '1'"),
-        ({"format": True}, "format: expected an integer, got true"),
+        ({"format": "1"}, "format: must be a valid integer, got '1'"),
+        ({"format": True}, "format: must be a valid integer, got true"),
         ({"format": 2}, "format 2 without a base"),
-        ({"base": {}}, "base.folder: is missing"),
+        ({"base": {}}, "base.folder: Field required"),
         ({"base": BASE}, "format 1 with a base"),
-        ({"base": BASE | {"folder": 1}}, "base.folder: expected a string"),
+        ({"base": BASE | {"folder": 1}}, "base.folder: must be a valid string"),
         ({"base": BASE | {"tensors": {"w": {"file": "a", "name": "x", "shape": "none"}}}}, "base.tensors.w.shape"),
         ({"base": BASE | {"files": {"../a": {"bytes": 1, "sha256": ""}}}}, "'../a' is no file of the folder"),
         ({"base": BASE | {"tensors": {"w": {"file": "c", "name": "x", "shape": [1]}}}}, "weight of w is in 'c', which is not"),
-        ({"files": []}, "files: expected an object"),
+        ({"files": []}, "files: must be a valid dictionary"),
         ({"files": {"../../a": {}}}, "'../../a' is no file of the folder"),
         ({"files": {"..": {}}}, "'..' is no file of the folder"),
-        ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: expected an integer"),
-        ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: is missing"),
-        ({"tensors": {"weight": ["w"]}}, "tensors.weight: expected an object"),
+        ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: must be a valid integer"),
+        ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: Field required"),
+        ({"tensors": {"weight": ["w"]}}, "tensors.weight: must be a valid dictionary"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
     ):
         other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}

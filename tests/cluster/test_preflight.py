@@ -1,6 +1,7 @@
 """The check before a run: what it finds on two hosts, and how it fails when one is missing."""
 
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 from megatape.cluster import preflight
 from megatape.cluster.preflight import Rate, Report, find_faults, table
 from megatape.config import parse_config
-from megatape.runtime.topology import Topology
+from megatape.runtime.launchers import free_port
 from tests.helpers.cluster_runs import write_config
 from tests.helpers.hosts import Hosts
 from tests.helpers.workers import ROOT, run_workers
@@ -24,7 +24,7 @@ MPIRUN = ("mpirun", "--allow-run-as-root")
 
 def report(rank: int, **changes: Any) -> Report:
     """The report of a healthy rank."""
-    well = Report(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, True, 2**40)
+    well = Report(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, 2**40)
     return dataclasses.replace(well, **changes)
 
 
@@ -48,7 +48,6 @@ def test_nothing_to_fix() -> None:
         ({"config": "beef"}, "configurations differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
         ({"device": "H100"}, "devices differ: cpu on ranks 0, 2 (n0, n2); H100 on rank 1 (n1)"),
         ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
-        ({"shared": False}, "run.directory is not the same folder on rank 1 (n1)"),
         ({"free": 2**20}, "only 1.00 MiB free in run.directory"),
         ({"faults": ["no such interface"]}, "rank 1 (n1): no such interface"),
     ],
@@ -153,20 +152,52 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     assert time.monotonic() - started < 60
 
 
-def test_a_rank_that_freezes_while_clocks_are_compared(
-    monkeypatch: pytest.MonkeyPatch, raw_config: dict[str, Any], tmp_path: Path
-) -> None:
-    """The report of every other rank is still made."""
-    monkeypatch.setattr(preflight, "TALKING_SECONDS", 0.1)
-    monkeypatch.setattr(preflight, "SHARING_SECONDS", 0.1)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    for rank, faults in ((0, []), (1, ["rank 0 did not tell the time within 0 s"])):
-        store = dist.HashStore()
-        store.set(f"host{rank}", "n1")
-        store.set("folder0", '""')
-        found = preflight._look(parse_config(raw_config, "test"), Topology(rank, 2, rank, 2), store)
-        assert found.faults == faults
+def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subprocess.Popen[str]]":
+    """Two ranks on this machine. They wait for answers for 8 s, not for 20.
+
+    Args:
+        config: of both.
+        second: more words of the second one's command.
+        freezes: the second one does once the ranks have met.
+    """
+    code = (
+        "import os, signal, sys; from megatape.cluster import preflight; from megatape.commands.main import main; "
+        "preflight.TALKING_SECONDS, preflight.SHARING_SECONDS = 8.0, 1.0; "
+    )
+    frozen = "preflight._look = lambda *_: os.kill(os.getpid(), signal.SIGSTOP); " if freezes else ""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{code}{own}sys.exit(main(sys.argv[1:]))", "preflight", "--config", str(config), *words],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank, (own, words) in enumerate([("", ()), (frozen, second)])
+    ]
+
+
+def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """It is seen by a file, though the collectives work."""
+    config = write_config(tmp_path, raw_config)
+    ranks = start_ranks(config, "--set", f"run.directory={tmp_path}/elsewhere")
+    first, _ = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2], first
+    for text in ("configurations differ", "all-to-all      correct", "NOT SHARED", "a file of the main rank is not visible on"):
+        assert text in first, first
+
+
+def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The report of the others is still made."""
+    first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)
+    try:
+        text, _ = first.communicate(timeout=120)
+    finally:
+        frozen.kill()
+        frozen.communicate()
+    assert first.returncode == 2 and "cannot exchange data" in text and "rank 1 (): no answer within 8 s" in text, text
 
 
 def test_rank_0_cannot_be_reached(

@@ -24,7 +24,7 @@ from megatape.commands import main as command_line
 from megatape.commands.main import COMMANDS, RENAMED, example, name_flags, parser, run_command
 from megatape.commands.options import RunsOptions
 from megatape.commands.parser import Parser, add_options
-from megatape.errors import MissingPath, UserError, path_error
+from megatape.errors import MissingPath, UserError
 from megatape.runtime import software
 from tests.helpers.command import Command
 from tests.helpers.command_options import Options
@@ -69,7 +69,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
     "init": (["tape_tny"], "no configuration tape_tny: did you mean tape_tiny? choose one of finetune/"),
     "constraints": (["--unknown"], "--unknown is not an option"),
-    "completion": (["csh"], "shell: expected 'bash', 'zsh' or 'fish', got 'csh'"),
+    "completion": (["csh"], "shell: must be 'bash', 'zsh' or 'fish', got 'csh'"),
     "benchmark efficiency": (NOWHERE, "no configuration at nowhere.json"),
     "study shift": (["--random", *NOWHERE], "no configuration at nowhere.json"),
     "study attention": (["--random", *NOWHERE, "--out", "a.png"], "no configuration at nowhere.json"),
@@ -186,7 +186,10 @@ def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: p
         raise UserError("runs/für\udcff")
 
     monkeypatch.setattr(generate, "run", fail)
-    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+    streams = {
+        name: io.TextIOWrapper(io.BytesIO(), encoding, errors)
+        for name, errors in (("stdout", "strict"), ("stderr", "backslashreplace"))  # as Python opens them
+    }
     for name, stream in streams.items():
         monkeypatch.setattr(sys, name, stream)
     assert command("generate", "folder", "--prompt", "a")[0] == 2
@@ -194,14 +197,6 @@ def test_any_text_can_be_printed(encoding: str, command: Command, monkeypatch: p
     for name, stream in streams.items():
         stream.seek(0)
         assert stream.read() == ("error: " * (name == "stderr") + shown)
-
-
-def test_closed_streams(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdin", "stdout", "stderr"):
-        monkeypatch.setattr(sys, name, None)
-    monkeypatch.setattr(generate, "run", lambda options: sys.stdout.write(sys.stdin.read()))
-    assert command("generate", "folder", "--prompt", "a")[0] == 0
-    assert not sys.stderr.closed
 
 
 def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Command) -> None:
@@ -218,10 +213,6 @@ def test_a_former_name_answers_with_the_present_one(old: str, command: Command) 
     assert RENAMED[old] in COMMANDS and old not in COMMANDS
     code, _, errors = command(*old.split(), "--rounds", 1)
     assert code == 2 and errors == f"error: megatape {old} is now megatape {RENAMED[old]}: the options are the same\n"
-
-
-def test_ledger_answers_to_audit(command: Command) -> None:
-    assert command("audit", "nowhere") == command("ledger", "nowhere")
 
 
 SHIMS = sorted(
@@ -249,14 +240,14 @@ def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--max-documents 0", "--max-documents: must be at least 1, got 0"),
-        ("--steps 2147483648", "--steps: must be at most 2147483647, got 2147483648"),
-        ("--steps few", "--steps: expected an integer, got 'few'"),
-        ("--share nan", "--share: must be finite, got nan"),
-        ("--share half", "--share: expected a number, got 'half'"),
-        ("--lengths 1,0", "--lengths: must be at least 1, got 0"),
-        ("--mode medium", "--mode: expected 'fast' or 'slow', got 'medium'"),
-        ("--dry-run 0", "--dry-run: must be at least 1, got 0"),
+        ("--max-documents 0", "--max-documents: must be greater than or equal to 1, got '0'"),
+        ("--steps 2147483648", "--steps: must be less than or equal to 2147483647, got '2147483648'"),
+        ("--steps few", "--steps: must be a valid integer, unable to parse string as an integer, got 'few'"),
+        ("--share nan", "--share: must be a finite number, got 'nan'"),
+        ("--share half", "--share: must be a valid number, unable to parse string as a number, got 'half'"),
+        ("--lengths 1,0", "--lengths: must be greater than or equal to 1, got '0'"),
+        ("--mode medium", "--mode: must be 'fast' or 'slow', got 'medium'"),
+        ("--dry-run 0", "--dry-run: must be greater than or equal to 1, got '0'"),
     ],
 )
 def test_values_are_checked_by_their_types(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,7 +282,6 @@ def test_messages_show_flags(message: str, shown: str, capsys: pytest.CaptureFix
     [
         (UserError("a value"), 2, "error: a value\n"),
         (MissingPath("a file"), 2, "error: a file\n"),
-        (path_error(OSError(errno.EMFILE, "Too many open files")), 2, "open files, such as by `ulimit -n 4096`\n"),
         (ChildProcessError("a run"), 1, "error: a run\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"), 2, '-e ".[plots]"\n'),

@@ -18,13 +18,13 @@ LIMIT = 10.0  # seconds; the faults that this replaces took minutes
 @pytest.mark.parametrize(
     ("setting", "allowed"),
     [
-        ("model.num_layers=1000000000", "must be at most 4096"),
-        ("model.hidden_size=1000000000000", "must be at most 1048576"),
-        ("model.vocab_size=1000000000000", "must be at most 16777216"),
-        ("model.max_positions=1000000000000000000000000", "must be at most 2147483648"),
-        ("training.steps=1000000000000000000000000", "must be at most 1000000000"),
-        ("training.global_batch_size=1000000000000000000000000", "must be at most 1000000000"),
-        ("training.seed=1000000000000000000000000", "must be at most 9223372036854775807"),
+        ("model.num_layers=1000000000", "must be less than or equal to 4096"),
+        ("model.hidden_size=1000000000000", "must be less than or equal to 1048576"),
+        ("model.vocab_size=1000000000000", "must be less than or equal to 16777216"),
+        ("model.max_positions=1000000000000000000000000", "must be less than or equal to 2147483648"),
+        ("training.steps=1000000000000000000000000", "must be less than or equal to 1000000000"),
+        ("training.global_batch_size=1000000000000000000000000", "must be less than or equal to 1000000000"),
+        ("training.seed=1000000000000000000000000", "must be less than or equal to 9223372036854775807"),
     ],
 )
 def test_numbers_beyond_any_model(command: Command, setting: str, allowed: str) -> None:
@@ -39,14 +39,20 @@ def test_numbers_beyond_any_model(command: Command, setting: str, allowed: str) 
     [
         ("prepare addition --output out --digits 9223372036854775808", "at most 1,000"),
         ("prepare addition --output out --digits 2 --per-cell 99999999999", "at most 1,000,000,000"),
-        ("data tokenizer --source text --input . --output out --max-record-bytes 9223372036854775808", "at most 2147483647"),
+        (
+            "data tokenizer --source text --input . --output out --max-record-bytes 9223372036854775808",
+            "less than or equal to 2147483647",
+        ),
         ("evaluate passkey nowhere --output out --lengths 99999999999", "give lengths of at most 16777216"),
-        ("evaluate passkey nowhere --output out --trials 0", "--trials: must be at least 1, got 0"),
-        ("evaluate scrolls nowhere --output out --scrolls nowhere --max-examples 0", "--max-examples: must be at least"),
-        ("study compare --config nowhere --encodings rope --out out --seeds 0", "--seeds: must be at least"),
-        ("study shift nowhere --length 1", "--length: must be at least 2, got 1"),
-        ("generate nowhere --prompt a --top-k few", "--top-k: expected an integer"),
-        ("benchmark gpu --out out --device cpu --tiny --budget nan", "--budget: expected an integer"),
+        ("evaluate passkey nowhere --output out --trials 0", "--trials: must be greater than or equal to 1, got '0'"),
+        (
+            "evaluate scrolls nowhere --output out --scrolls nowhere --max-examples 0",
+            "--max-examples: must be greater than or equal to",
+        ),
+        ("study compare --config nowhere --encodings rope --out out --seeds 0", "--seeds: must be greater than or equal to"),
+        ("study shift nowhere --length 1", "--length: must be greater than or equal to 2, got '1'"),
+        ("generate nowhere --prompt a --top-k few", "--top-k: must be a valid integer"),
+        ("benchmark gpu --out out --device cpu --tiny --budget nan", "--budget: must be a valid integer"),
     ],
 )
 def test_options_beyond_any_use(

@@ -301,7 +301,7 @@ def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], comma
         (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0: give at least 1"),
         (["--prompt", "a", "--max-new-tokens", "9999999"], "--max-new-tokens is 9999999: give at most 1048576"),
         (["--prompt", "a", "--temperature", "-1"], "--temperature is -1.0"),
-        (["--prompt", "a", "--temperature", "nan"], "--temperature: must be finite, got nan"),
+        (["--prompt", "a", "--temperature", "nan"], "--temperature: must be a finite number, got 'nan'"),
         (["--prompt", "a", "--temperature", "1e-300"], "--temperature is 1e-300: give 0 for the likeliest text, or 1e-06 to"),
         (["--prompt", "a", "--temperature", "1e300"], "--temperature is 1e+300"),
         (["--prompt", "a", "--temperature", "1", "--samples", "9999999"], "--samples is 9999999: give 1 to 16,384"),

@@ -50,7 +50,7 @@ def test_import(tiny: Callable[..., Any], command: Command, tmp_path: Path) -> N
     assert (config.model.encoding, config.data.sequence_length, config.model.max_positions) == ("tape", 128, 256)
     assert (config.training.init_from, config.export.family, config.export.dtype) == (str(out), None, "float32")
     assert config.run.directory == str(out / "run")  # out itself holds a config.json, as a run does
-    with pytest.raises(ValueError, match=r"data path and mixture are both missing(?s:.*)training.steps: is missing"):
+    with pytest.raises(ValueError, match=r"data path and mixture are both missing(?s:.*)training.steps: Field required"):
         load_config(out / "config.json")
     assert command("import", folder, out)[0] == 2
     record = read_record(out)

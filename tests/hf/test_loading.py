@@ -223,7 +223,7 @@ def test_corrupted_foreign_weights(folder: Path) -> None:
         ({"encoding": "rope"}, "position.content belongs to no parameter of the model"),
         ({"encoding": "fire"}, "no tensor model.layers.0.self_attn.bias.inner_weight"),
         ({"quantization_config": {}}, "quantization_config is set"),
-        ({"num_hidden_layers": 10**9}, "num_layers: must be at most 4096, got 1000000000"),
+        ({"num_hidden_layers": 10**9}, "num_layers: must be less than or equal to 4096, got 1000000000"),
         ({"num_hidden_layers": 10**24}, "num_hidden_layers is 10{24}, beyond"),
         ({"hidden_size": 2**31 - 1, "vocab_size": 2**31 - 1}, "config.json"),
         ({"num_attention_heads": 0, "num_key_value_heads": None, "head_dim": None}, "config.json"),

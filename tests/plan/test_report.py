@@ -69,7 +69,7 @@ def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: di
 
 
 def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
-    assert "cluster.gpu: is missing" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
+    assert "cluster.gpu: Field required" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu")
     for gpu, message in (
         ("h9000", "GPU 'h9000' is unknown: choose one of a100-40g"),

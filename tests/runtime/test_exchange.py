@@ -45,7 +45,9 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
         on_main(meet(error), Topology(0, 2, 0))
     others[:] = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(type(error)) as learned:
-        patch.setattr(exchange, "exchange", lambda mine, *_: [[None, list(exchange._described(error))], mine])
+        patch.setattr(
+            exchange, "exchange", lambda mine, *_: [[None, (type(error), str(error), getattr(error, "errno", None))], mine]
+        )
         on_main(meet(AssertionError()), Topology(1, 2, 1))
     for found in (met.value, learned.value):
         assert type(found) is type(error) and str(found) == str(error)
@@ -54,7 +56,7 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
 
 
 def test_the_ranks_that_met_an_error_are_named(others: list[Any]) -> None:
-    full = ["megatape.errors:PathError", "disk full", errno.ENOSPC]
+    full = (PathError, "disk full", errno.ENOSPC)
     topology = Topology(0, 3, 0)
     others[:] = [[None, full], [None, full]]
     with pytest.raises(PathError, match="^saving: ranks 1-2: disk full$") as met:

@@ -236,7 +236,7 @@ def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Pat
         (("--length", LENGTH), f"length {LENGTH} is no longer than the {LENGTH} tokens"),
         (("--length", 10**6), "sequence length is 1000000"),
         (("--methods", "longlora", "--length", 36), "data.sequence_length 36 is not a multiple of 8"),
-        (("--jobs", 0), "--jobs: must be at least 1, got 0"),
+        (("--jobs", 0), "--jobs: must be greater than or equal to 1, got '0'"),
         (("--set", "training.steps=3"), "--set training.steps: give --steps instead"),
         (("--set", "training.trainable=[]"), "the study sets training.trainable itself"),
         (("--set", "model.lora.rank=4"), "the study sets model.lora itself"),

@@ -112,9 +112,9 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
         ((runs / "rope",), "is a run, not a checkpoint"),
         ((tmp_path / "nowhere",), "no such folder"),
         ((checkpoints[0], "--shift", 32), "--shift is 32, but the sequences have 32 tokens"),
-        ((checkpoints[0], "--samples", 0), "--samples: must be at least 1, got 0"),
+        ((checkpoints[0], "--samples", 0), "--samples: must be greater than or equal to 1, got '0'"),
         ((checkpoints[0], "--samples", 10**6), "lower it"),
-        ((checkpoints[0], "--length", 1), "--length: must be at least 2, got 1"),
+        ((checkpoints[0], "--length", 1), "--length: must be greater than or equal to 2, got '1'"),
         ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
         ((checkpoints[0], "--random"), "--random needs --config"),
     ]:

@@ -342,8 +342,8 @@ def test_a_stock_task_offline(
         (["--tasks", "arc_easy,scrolls_qasper"], "lm-eval's scrolls_qasper needs a part of transformers that is gone"),
         (["--tasks", "words", "--include", "nowhere"], "--include nowhere: no such folder"),
         (["--tasks", "words", "--data-root", "nowhere"], "--data-root nowhere: no such folder"),
-        (["--tasks", "words", "--num-fewshot", "-1"], "--num-fewshot: must be at least 0, got -1"),
-        (["--tasks", "words", "--max-examples", "0"], "--max-examples: must be at least 1, got 0"),
+        (["--tasks", "words", "--num-fewshot", "-1"], "--num-fewshot: must be greater than or equal to 0, got '-1'"),
+        (["--tasks", "words", "--max-examples", "0"], "--max-examples: must be greater than or equal to 1, got '0'"),
     ],
 )
 def test_bad_input(models: dict[str, Any], command: Command, tmp_path: Path, words: list[str], message: str) -> None:

@@ -17,6 +17,7 @@ from megatape.attention.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.errors import UserError
 from megatape.model import backends as model_backends
 from megatape.model.build import build_model
 from megatape.model.encodings.tape import Tape, TapeUpdate
@@ -237,7 +238,7 @@ def test_all_ranks_can_or_none(
 ) -> None:
     """One rank without torchao ends the run on all; a CPU says that it emulates."""
     config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
-    for fault in (None, ["megatape.errors:UserError", "torchao cannot be imported", None]):
+    for fault in (None, (UserError, "torchao cannot be imported", None)):
         monkeypatch.setattr("megatape.runtime.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
         if fault:
             with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):

@@ -79,7 +79,7 @@ class Ranks:
         return self.topology is None or self.topology.is_main
 
     def on_main(self, work: Callable[[], Value]) -> Value:
-        """Call `work` on the main process; returns its value (JSON) on all of them. Raises its UserError or OSError."""
+        """Call `work` on the main process; returns its value on all of them. Raises its UserError or OSError."""
         return work() if self.topology is None else self._raise_on_main(partial(on_main, work, self.topology))
 
     def together(self, work: Callable[[], None]) -> None:

@@ -48,8 +48,8 @@ def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
     [
         (["foo"], r"rule 'foo' is unknown: choose one of length, language"),
         (["length", "length:minimum=2"], "rule length is given twice"),
-        (["near_duplicates:threshold=2"], "rule near_duplicates: threshold: must be less than 1, got 2"),
-        (["near_duplicates:words=1,2"], "rule near_duplicates: words: expected an integer"),
+        (["near_duplicates:threshold=2"], "rule near_duplicates: threshold: must be less than 1, got '2'"),
+        (["near_duplicates:words=1,2"], "rule near_duplicates: words: must be a valid integer"),
         (["length:least=2"], "rule length has no option 'least'; its options: minimum, maximum"),
         (["personal_data:packages=x"], "rule personal_data has no option 'packages'; its options: none"),
         (["near_duplicates:bands=20"], "rule near_duplicates: bands and rows belong together: give both, or a threshold"),

@@ -215,13 +215,13 @@ def shorten(folder: Path, left: int) -> None:
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(format="json")), "format json with columns"),
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_names=["text"])), "read is mds with tokens or"),
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=["pkl"])), "its ids are pkl: what is"),
-        ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=[None])), "column_encodings.0: exp"),
+        ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(column_encodings=[None])), "column_encodings.0: must"),
         (
             "documents",
             lambda p: edit(p, lambda c: c["shards"][0].update(samples=2**40)),
-            "shards.0.samples: must be at most",
+            "shards.0.samples: must be less than or equal to",
         ),
-        ("documents", lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(hashes=[])), "raw_data.hashes: exp"),
+        ("documents", lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(hashes=[])), "raw_data.hashes: must"),
         (
             "documents",
             lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(basename="..")),

@@ -129,8 +129,8 @@ def test_a_plan_that_does_not_fit_the_rest(command: Command, trained: list[Plan]
         ({}, ("--tasks", "copy"), "--tasks: the file of --plan has its own: remove one of them"),
         ({}, ("--budget", 5), "not allowed with argument"),
         ({"tasks": ["copies"]}, (), f"{file}: tasks: 'copies' is not a task"),
-        ({"seeds": 0}, (), f"{file}: seeds: must be at least 1, got 0"),
-        ({"seed": 1}, (), f"{file}: seed: unknown field"),
+        ({"seeds": 0}, (), f"{file}: seeds: must be greater than or equal to 1, got 0"),
+        ({"seed": 1}, (), f"{file}: seed: Extra inputs are not permitted"),
     ]:
         file.write_text(json.dumps(content | changes))
         try:

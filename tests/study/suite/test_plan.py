@@ -46,9 +46,9 @@ def test_a_size_has_its_own_plan() -> None:
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ("fast", "--rates: expected a number, got 'fast'"),
-        ("0.1,-1", "--rates: must be greater than 0, got -1"),
-        ("1", "--rates: must be less than 1, got 1"),
+        ("fast", "--rates: must be a valid number, unable to parse string as a number, got 'fast'"),
+        ("0.1,-1", "--rates: must be greater than 0, got '-1'"),
+        ("1", "--rates: must be less than 1, got '1'"),
         ("0.1,1e-1", "--rates: one is listed twice"),
     ],
 )

@@ -52,8 +52,8 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"kind": "oracle"}, "kind.*'oracle'"),
         ({"curve": [[8, 3, 2]]}, "3 right answers of 2 at 8"),
         ({"curve": [[16, 0, 2], [8, 2, 2]]}, r"are \[16, 8\]: they must increase"),
-        ({"curve": [[8, 2]]}, "curve.0.2: is missing"),
-        ({"rate": 1}, "rate: unknown field"),
+        ({"curve": [[8, 2]]}, "curve.0.2: Field required"),
+        ({"rate": 1}, "rate: Extra inputs are not permitted"),
     ],
 )
 def test_corrupted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:

@@ -367,7 +367,7 @@ def test_the_main_rank_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail() -> None:
         raise OSError("the disk is full")
 
-    full = ["builtins:OSError", "the disk is full", None]
+    full = (OSError, "the disk is full", None)
     for rank, error in ((0, OSError), (1, FailedElsewhere)):
         monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine, [None, full]])
         for work in (fail, lambda: None):  # this process, or only the other
