@@ -179,6 +179,7 @@ EXTRAS = {
     "scipy": "suite",
     "rouge_score": "rouge",
     "lm_eval": "lm-eval",
+    "wonderwords": "lm-eval",
     "s3fs": "s3",
     "gcsfs": "gs",
     "wandb": "wandb",

@@ -18,10 +18,13 @@ from megatape.errors import MissingPath, UserError
 from megatape.options import Count, Listed, option
 from megatape.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
 from megatape.pictures import bars
+from megatape.tasks.engine.lengths import LengthList
 from megatape.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from megatape.tasks.lm_eval_lengths import Length
 
 SEED = 1234  # lm-eval's own for examples in the prompt
 BOOTSTRAPS = 1000  # for standard errors that have no formula
@@ -118,6 +121,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         tasks: tasks, groups or tags of lm-eval, such as mmlu,arc_easy,arc_challenge
         num_fewshot: examples before each question (default: those of each task)
         max_examples: ask the first N questions of each set only
+        lengths: text lengths in tokens of RULER's and BABILong's tasks (these need it: ruler, niah_...)
         data_root: folder with copies of data sets in the hub's layout, such as DIR/allenai/ai2_arc;
             nothing is downloaded
         include: folder with YAML files of own tasks
@@ -126,6 +130,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
     tasks: Annotated[Listed[str], option(metavar="NAME,NAME,...")]
     num_fewshot: Annotated[int | None, option(ge=0, metavar="K")] = None
     max_examples: Annotated[Count | None, option(metavar="N")] = None
+    lengths: Annotated[LengthList | None, option(metavar="L,L,...")] = None
     data_root: Annotated[Path | None, option(metavar="DIR")] = None
     include: Annotated[Path | None, option(metavar="DIR")] = None
 
@@ -142,13 +147,13 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         from megatape.tasks.lm_eval_model import check_requests
 
         batches = []
-        for name, task in self._loaded()["tasks"].items():
+        for name, task in self._loaded(model)["tasks"].items():
             try:
                 _seed(task)
                 task.build_all_requests(limit=self.max_examples)
             except Exception as error:  # of templates, or of functions in YAML files
                 raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {_reason(error)}") from error
-            check_requests(name, task.instances, model)
+            check_requests(name, task.instances, model, whole=self.lengths is not None)
             task._instances = None  # they are made again when they are asked
             documents = task.doc_iterator(limit=self.max_examples)
             batches.append([Example(name, number, _plain(document)) for number, document in documents])
@@ -163,7 +168,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
         from megatape.tasks.lm_eval_model import LmEvalModel
 
-        name, loaded = batch[0].task, self._loaded()
+        name, loaded = batch[0].task, self._loaded(model)
         task = loaded["tasks"][name]
 
         def evaluated(answers: LmEvalModel) -> Any:
@@ -205,23 +210,31 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             for method, values in EXTENSION_ANSWERS.items()
         }
 
-    def _loaded(self) -> Any:
-        return _load(self.tasks, self.num_fewshot, self.data_root, self.include)
+    def _loaded(self, model: ModelOutline) -> Any:
+        if self.lengths is None:
+            return _load(self, ())
+
+        from megatape.tasks.lm_eval_lengths import Length
+
+        return _load(self, tuple(Length(length, model.name, model.tokenizer) for length in self.lengths))
 
 
 @lru_cache(maxsize=1)
-def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | None, include: Path | None) -> Any:
-    """lm-eval's tasks and groups of these names, with their data sets."""
+def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
+    """lm-eval's tasks and groups of these options, with their data sets; of RULER and BABILong one for each length."""
     import datasets
 
-    for name, folder in (("data_root", data_root), ("include", include)):
+    for name, folder in (("data_root", options.data_root), ("include", options.include)):
         if folder is not None and not folder.is_dir():
             raise MissingPath(f"{name} {folder}: no such folder")
+    names = options.tasks
     if gone := [name for name in names if name.startswith("scrolls")]:
         raise UserError(f"tasks: lm-eval's {gone[0]} needs a part of transformers that is gone: use megatape evaluate scrolls")
-    manager = _manager(include, stock=False)
+    if not lengths and (ruler := [name for name in names if name.startswith(("ruler", "niah_"))]):
+        raise UserError(f"tasks: {ruler[0]} of lm-eval needs text lengths: give `lengths`, such as 4096")
+    manager = _manager(options.include, stock=False)
     if any(name not in manager.all_tasks for name in names):
-        manager = _manager(include, stock=True)
+        manager = _manager(options.include, stock=True)
     for name in names:
         if name not in manager.all_tasks:
             near = get_close_matches(name, manager.all_tasks)
@@ -229,12 +242,19 @@ def _load(names: tuple[str, ...], num_fewshot: int | None, data_root: Path | Non
     datasets.disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
     random.seed(SEED)
-    with nullcontext() if data_root is None else _offline(data_root):
-        loaded = [_load_one(manager, name, data_root) for name in names]
-    merged = {kind: {name: one for part in loaded for name, one in part[kind].items()} for kind in ("tasks", "groups")}
+    if lengths:
+        from megatape.tasks.lm_eval_lengths import forget_texts
+
+        forget_texts()
+    with nullcontext() if options.data_root is None else _offline(options.data_root):
+        loaded = [_load_one(manager, name, options, length) for length in lengths or (None,) for name in names]
+    merged = {
+        "tasks": {task.task_name: task for part in loaded for task in part["tasks"].values()},
+        "groups": {group.name: group for part in loaded for group in part["groups"].values()},
+    }
     for task in merged["tasks"].values():
-        if num_fewshot is not None and task.get_config("num_fewshot") != 0:  # 0: the task must not have any
-            task.set_config(key="num_fewshot", value=num_fewshot)
+        if options.num_fewshot is not None and task.get_config("num_fewshot") != 0:  # 0: the task must not have any
+            task.set_config(key="num_fewshot", value=options.num_fewshot)
         elif task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
     return merged
@@ -258,11 +278,14 @@ def _offline(folder: Path) -> Iterator[None]:
         yield
 
 
-def _load_one(manager: Any, name: str, data_root: Path | None) -> Any:
+def _load_one(manager: Any, name: str, options: LmEval, length: "Length | None") -> Any:
+    offline = options.data_root is not None
     try:
-        return manager.load([name])
+        return manager.load([name]) if length is None else length.load(manager, name, options.max_examples, offline)
+    except UserError:
+        raise
     except Exception as error:
-        where = "" if data_root is None else f" in --data-root {data_root}"
+        where = f" in --data-root {options.data_root}" if offline else ""
         raise UserError(f"tasks: lm-eval cannot load {name}{where}: {_reason(error)}") from error
 
 
@@ -273,8 +296,8 @@ def _seed(task: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error of lm-eval, or its kind if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line with words of an error of lm-eval, or its kind if it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip(" *")), type(error).__name__)
 
 
 def _interval(share: float, error: float | None, n: int) -> Interval | None:

@@ -115,13 +115,16 @@ class LmEvalModel(TemplateLM):
         return texts
 
 
-def check_requests(task: str, requests: Iterable[Any], model: ModelOutline) -> None:
-    """Raise UserError if a task samples its texts, or needs more positions for an answer than the model has."""
+def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whole: bool) -> None:
+    """Raise UserError if a task samples its texts, or needs more positions than the model has.
+
+    whole: The prompts need positions as well as the answers, because none may lose its beginning.
+    """
     for request in requests:
         needed = 0
         if request.request_type == "generate_until":
             options = normalize_gen_kwargs(request.args[1])
-            needed = 1 + options["max_gen_toks"]
+            needed = options["max_gen_toks"] + (len(model.tokenizer(request.args[0])["input_ids"]) if whole else 1)
             if options.get("do_sample"):
                 raise UserError(
                     f"tasks: {task} of lm-eval samples its texts, but only greedy texts are supported: leave it out"
@@ -130,8 +133,8 @@ def check_requests(task: str, requests: Iterable[Any], model: ModelOutline) -> N
             needed = len(model.tokenizer(request.args[1], add_special_tokens=False)["input_ids"])
         if needed > model.max_positions:
             raise UserError(
-                f"tasks: {task} of lm-eval has an answer that needs {needed} positions, but {model.name} has "
-                f"{model.max_positions} (model.max_positions): leave it out"
+                f"tasks: {task} of lm-eval has an answer that needs {needed} positions{' with its prompt' * whole}, but "
+                f"{model.name} has {model.max_positions} (model.max_positions): leave it out"
             )
 
 

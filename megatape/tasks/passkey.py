@@ -4,9 +4,6 @@ Protocols are ways to make the questions:
 authors  the prompts of the paper (arXiv 2501.00712, section 4.3), character for character; they come from landmark attention
          (arXiv 2305.16300) by way of LongLoRA
 grid     prompts of given token lengths, with the number at given depths
-ruler    RULER's single needle in a haystack (arXiv 2404.06654, niah_single_1): a number for a word, among lines of noise.
-         Texts, counts and scoring are those of github.com/NVIDIA/RULER. Its words come from the package wonderwords, ours from
-         the lists below; the word, number and line of a question differ too
 """
 
 import math
@@ -18,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from megatape.errors import UserError
 from megatape.options import Count, option
@@ -38,23 +36,6 @@ FACT = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of `grid`: the share of the garbage before the number
 
-NEEDLE = "One of the special magic numbers for {word} is: {key}."
-RULER_PROMPT = (
-    "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about the number "
-    "afterwards.\n{text}\nWhat is the special magic number for {word} mentioned in the provided text? The special magic number "
-    "for {word} mentioned in the provided text is"
-)
-RULER_ANSWER_TOKENS = 128  # which count in the length; the number may be anywhere in them
-RULER_SHORTEST = 4096
-ADJECTIVES = (
-    "able brave calm dark early fancy gentle happy icy jolly kind lazy mellow noisy odd proud quiet rapid shiny tall upset "
-    "vast warm young zany bitter clever dusty eager faint golden hollow"
-)
-NOUNS = (
-    "anchor basket candle desert engine forest garden hammer island jacket kettle ladder market needle orange pencil quarry "
-    "river saddle tunnel umbrella valley window yard zebra bridge castle dinner earth feather glacier harbor"
-)
-
 
 @dataclass(frozen=True)
 class Question:
@@ -63,12 +44,10 @@ class Question:
     Attributes:
         prompt: Text up to the number.
         key: The number.
-        within: Tokens that the model may write, in which the number may be anywhere; None: it must write the number alone.
     """
 
     prompt: str
     key: str
-    within: int | None = None
 
 
 Lengths = tuple[int, ...] | None  # of --lengths
@@ -86,7 +65,6 @@ class Prompt:
         key: The number.
         tokens: Ids of the prompt, int32.
         answer_size: Tokens that the answer may have.
-        alone: Whether the number must be the whole answer.
     """
 
     length: int
@@ -95,7 +73,6 @@ class Prompt:
     key: str
     tokens: np.ndarray
     answer_size: int
-    alone: bool
 
 
 @dataclass(frozen=True)
@@ -185,20 +162,24 @@ class PasskeyScores:
         return {"cells": [asdict(score) | {name: getattr(score, name) for name in names} for score in self.scores]}
 
 
+def _no_ruler(value: Any) -> Any:
+    if value == "ruler":
+        raise UserError("use lm-eval's: `megatape evaluate lm-eval MODEL --tasks niah_single_1 --lengths 4096`")
+    return value
+
+
 @dataclass(frozen=True)
 class Passkey(Task[Prompt, Prediction, PasskeyScores]):
     """The passkey task of `megatape evaluate`. Lengths and trials that are None are those of the protocol.
 
     Attributes:
-        protocol: the paper's prompts, prompts of exact lengths with the number at five depths, or
-            RULER's single needle
+        protocol: the paper's prompts, or prompts of exact lengths with the number at five depths
         lengths: text lengths in tokens, for passkeys of `authors` those of Llama 2 (default for
-            those: 1000,2000,...,8000; else powers of two from 256, for `ruler` 4096, to the model's
-            maximum)
+            those: 1000,2000,...,8000; else powers of two from 256 to the model's maximum)
         trials: questions of each length and depth (default for authors: 20; else 100)
     """
 
-    protocol: Literal["authors", "grid", "ruler"] = "authors"
+    protocol: Annotated[Literal["authors", "grid"], BeforeValidator(_no_ruler)] = "authors"
     lengths: Annotated[LengthList | None, option(metavar="L,L,...")] = None
     trials: Annotated[Count | None, option(metavar="N")] = None
 
@@ -218,16 +199,17 @@ class Passkey(Task[Prompt, Prediction, PasskeyScores]):
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Prompt]) -> list[Prediction]:
-        """Greedy answers. One is right if its text is the number, in as many tokens as that has; for `ruler` if it has it."""
+        """Greedy answers. One is right if its text is the number, in as many tokens as that has."""
         continuations = model.continuations(
             [prompt.tokens.tolist() for prompt in batch], max(prompt.answer_size for prompt in batch)
         )
         predictions = []
         for prompt, ids in zip(batch, continuations, strict=True):
-            answer = model.tokenizer.decode(ids[: prompt.answer_size], skip_special_tokens=not prompt.alone).strip()
-            correct = answer == prompt.key if prompt.alone else prompt.key in answer
+            answer = model.tokenizer.decode(ids[: prompt.answer_size], skip_special_tokens=False).strip()
             size = len(prompt.tokens)
-            predictions.append(Prediction(prompt.length, prompt.depth, size, prompt.text, answer, prompt.key, correct))
+            predictions.append(
+                Prediction(prompt.length, prompt.depth, size, prompt.text, answer, prompt.key, answer == prompt.key)
+            )
         return predictions
 
     def result(self, predictions: list[Prediction]) -> PasskeyScores:
@@ -249,16 +231,14 @@ def _name(length: int) -> str:
 
 def _prompt(model: ModelOutline, length: int, depth: float | None, question: Question) -> Prompt:
     tokens = np.array(model.tokenizer(question.prompt)["input_ids"], np.int32)
-    size, alone = question.within, question.within is None
-    if size is None:
-        # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
-        size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
+    # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
+    size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
     if len(tokens) + size > model.max_positions:
         raise UserError(
             f"lengths {length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
             f"{model.max_positions} positions (model.max_positions): give shorter `lengths`"
         )
-    return Prompt(length, depth, question.prompt, question.key, tokens, size, alone)
+    return Prompt(length, depth, question.prompt, question.key, tokens, size)
 
 
 def authors_question(length: int, seed: int) -> Question:
@@ -318,32 +298,5 @@ def most_that_fit(tokens: Callable[[int], int], length: int, model: ModelOutline
     return bisect_right(range(1, too_many), length, key=tokens)
 
 
-def ruler(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
-    """Questions with as many lines of noise as fit: `trials` of each length."""
-    for length in lengths or usual_lengths(model.max_positions, RULER_SHORTEST):
-        num_lines = most_that_fit(lambda lines: _ruler_tokens(model, ruler_question(lines, 0)), length, model)
-        questions = []
-        for seed in range(trials):
-            lines = num_lines
-            while _ruler_tokens(model, question := ruler_question(lines, seed)) > length and lines > 1:
-                lines -= 1  # its word has more tokens than that of the first question
-            questions.append(question)
-        yield length, None, questions
-
-
-def ruler_question(num_lines: int, seed: int) -> Question:
-    """A question with `num_lines` lines of noise, before one of which the needle is."""
-    draw = np.random.RandomState(seed)
-    word = f"{draw.choice(ADJECTIVES.split())}-{draw.choice(NOUNS.split())}"
-    key = str(draw.randint(10**6, 10**7))
-    lines = [GARBAGE] * num_lines
-    lines.insert(draw.randint(num_lines), NEEDLE.format(word=word, key=key))
-    return Question(RULER_PROMPT.format(text="\n".join(lines), word=word), key, RULER_ANSWER_TOKENS)
-
-
-def _ruler_tokens(model: ModelOutline, question: Question) -> int:
-    return len(model.tokenizer(question.prompt)["input_ids"]) + RULER_ANSWER_TOKENS
-
-
 # Value of --protocol -> (model, lengths, trials) -> cells.
-PROTOCOLS = {"authors": authors, "grid": grid, "ruler": ruler}
+PROTOCOLS = {"authors": authors, "grid": grid}

@@ -17,16 +17,13 @@ from megatape.hf.export import export
 from megatape.hf.loading import LoadedModel
 from megatape.paper import EXTENSION_PASSKEY
 from megatape.tasks.engine.runner import evaluate
-from megatape.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question, ruler_question
+from megatape.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question
 from tests.helpers.command import Command
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 
 # Of what the authors' eval_retrieval.py (VITA-Group/TAPE at 466d9e6) gives for its eight lengths and seeds 0 to 19.
 SHA256 = "09cbb7fb008725518a6abdf66cda1516294ae680bb0062fd49b15daadcb60882"
 CHARACTERS = (66374, 148292, 209734, 291654, 373568, 435006, 516932, 598854)
-
-# Of what RULER's scripts/data/synthetic/niah.py (NVIDIA/RULER at c3f5e3b) writes with the same words, numbers and lines.
-RULER_SHA256 = "40f29727d945c122c9b51573f5ec8c35a5719f0ecfb105851debd32e80b54e93"
 
 
 class Letters:
@@ -112,33 +109,11 @@ def test_grid() -> None:
     assert half.error == pytest.approx((half.accuracy * (1 - half.accuracy) / 100) ** 0.5) and 0.03 < half.error <= 0.05
 
 
-def test_ruler() -> None:
-    """Prompts are those of RULER's code; they and 128 tokens fill a length; the number may stand anywhere in the answer."""
-    digest = hashlib.sha256()
-    for num_lines, seed in ((1, 0), (5, 1), (40, 2), (7, 99)):
-        question = ruler_question(num_lines, seed)
-        digest.update(f"{question.prompt}\0{question.key}\n".encode())
-    assert digest.hexdigest() == RULER_SHA256
-    wordy = Reader(lambda prompt, key: f" the one for you is {key[:7]}, I think")
-    result = evaluate(Passkey("ruler", (1000, 3000)), loaded(wordy))
-    assert [(score.depth, score.correct, score.trials) for score in result.scores] == [(None, 100, 100)] * 2
-    for length, score in zip((1000, 3000), result.scores, strict=True):
-        assert length - 2 * len(GARBAGE) < score.tokens + 128 <= length
-    assert all(size + 128 <= 3000 for _, size in wordy.batches)
-    late = Reader(lambda prompt, key: "." * 122 + key)
-    assert [score.correct for score in evaluate(Passkey("ruler", (1000,)), loaded(late)).scores] == [0]
-    assert [score.length for score in evaluate(Passkey("ruler", trials=1), loaded(Reader(positions=9000))).scores] == [
-        4096,
-        8192,
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("authors", (100,), None), "lengths 100 is too short for `protocol` authors: give at least 274"),
         (("grid", (200,), None), "lengths 200: the shortest question has "),
-        (("ruler", (500,), None), "lengths 500: the shortest question has "),
         (("authors", (8000,), None), "but a model has 1000 positions"),
     ],
 )
@@ -164,5 +139,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10, "interval": interval}]
     assert "| 0 (0 to 27.8) " in output
     assert (out / "passkey.png").stat().st_size > 1000
+    status, _, errors = command(*words[:4], "ruler", "--output", tmp_path / "none")
+    assert status == 2 and "megatape evaluate lm-eval MODEL --tasks niah_single_1 --lengths 4096" in errors
     status, _, errors = command(*words[:6], "700,x", "--output", tmp_path / "none")
     assert status == 2 and "--lengths is '700,x': give lengths above 0 in ascending order, such as 1024,2048" in errors
