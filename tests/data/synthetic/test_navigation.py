@@ -10,7 +10,7 @@ MOVES = {"<": -1, ">": 1, "^": -1j, "_": 1j}  # the plane as complex numbers
 
 def _check(name: str, split: Split, text: str, answers: dict[int, int]) -> int:
     """Walk again; `answers` are places of the text and distances. Returns the returns over an edge."""
-    side, place, visits, over = split.options["side"], 0, dict[complex, int](), 0
+    side, place, visits, over = split.options["side"], 0j, dict[complex, int](), 0
     for step in range(0, len(text), 2):
         moved = place + MOVES[text[step]]
         place = complex(moved.real % side, moved.imag % side)
