@@ -297,6 +297,7 @@ class Chat:
         from megatape.hf.generation import ConversationPrompts
 
         self._loaded, self._prompts, self._sampling, self._file = loaded, ConversationPrompts(loaded), sampling, file
+        self.messages: list[Message] = []
         self._continue(messages)
 
     def run(self) -> None:
