@@ -27,6 +27,7 @@ BROUGHT = {
     "huggingface-hub": "transformers",
     "markupsafe": "jinja2",
     "pydantic-core": "pydantic",
+    "requests": "datasets",
 }
 UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
 NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape benchmark loader` measures where it is installed

@@ -137,7 +137,7 @@ def test_a_corrupted_shard_at_a_url(directory: Path, web: Web, tmp_path: Path) -
     content[first_byte(0)] ^= 255
     web.files[name] = bytes(content)
     remote = TokenDataset(web.url("data"), "train", LENGTH, cache=CacheFolder(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=rf"{web.url(name)} member 0: corrupted, sha256"):
+    with pytest.raises(ValueError, match=rf"{web.url(name)} member 0: corrupted, bytes 0 to "):
         for index in range(remote.num_samples):
             remote.sample(index)
     del web.files[name]

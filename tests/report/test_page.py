@@ -173,7 +173,7 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     assert text.count('<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,iVBORyBvbiBibGFjaw==">') == 1
     for file, reason in {
         "c/large.png": "it is larger than 1.00 MiB",
-        "e/results.json": "format: expected 1, got ",
+        "e/results.json": "format: must be 1, got ",
         "e2/results.json": "nested more than 64 levels",
     }.items():
         assert re.search(f"more/{file} is not shown.*{reason}", errors) and f"more/{file} is not shown" in text
