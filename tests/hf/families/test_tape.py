@@ -32,7 +32,7 @@ from tests.helpers.own_encoding import LINE
 from tests.helpers.workers import run_workers
 
 CARRIED = {"configuration_tape", "modeling_tape", "attention", "cache", "positions", "stand_ins", "encodings"}
-CARRIED |= {"encoding", "bias", "rotation"}  # which training runs as well
+CARRIED |= {"encoding", "bias", "rotation", "log_scale"}  # which training runs as well
 
 
 @pytest.mark.slow
