@@ -115,7 +115,7 @@ def _documents(document_starts: Tensor, version: int) -> BlockMask:
     def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return (column <= row) & (column >= document_starts[batch, row])
 
-    return _block_mask(seen, document_starts.shape[0], document_starts.shape[1], document_starts.device)
+    return _block_mask(seen, *document_starts.shape, document_starts.device)
 
 
 def _block_mask(seen: Callable[..., Tensor], num_samples: int, length: int, device: torch.device) -> BlockMask:
