@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes, attend_v_and_e, kept_bytes
 from megatape.attention.bias import DistanceBias, ScoreBias
@@ -17,6 +17,8 @@ from megatape.attention.rotation import PositionState, rotate_by_state, rotate_q
 from megatape.torch_internals import limit_recompilations
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
+BLOCK = 128  # tokens; the kernels skip what a mask hides in blocks of this size
+
 NUM_SHAPES = 64  # that are compiled; torch's limit of 8 is soon met by training, evaluation and different values
 
 # torch chooses tiles by the width of the queries alone. With wider values those of the forward pass spill registers, so it gets
@@ -79,7 +81,7 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
     wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     # Within a block that is compiled, it is compiled with it.
-    attend: Any = _compiled(flex_attention) if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+    attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out = attend(
         queries,
         keys,
@@ -93,19 +95,22 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
 
 
 @cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Flex attention or its masks, compiled for each shape.
+def _compiled() -> Callable[..., Any]:
+    """Flex attention, compiled for each shape.
 
     A run has few shapes: kernels for any length are slower, and torch makes them at the second length that it sees. What cannot
     be compiled is an error, because uncompiled it would be N x N.
     """
     limit_recompilations(NUM_SHAPES)
-    return torch.compile(function, dynamic=False, fullgraph=True)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 @cache
 def _causal(length: int, device: torch.device) -> BlockMask:
-    return _block_mask(lambda batch, head, row, column: column <= row, 1, length, device)
+    def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return column <= row
+
+    return _block_mask(torch.zeros(1, length, dtype=torch.long, device=device), seen)
 
 
 @lru_cache(maxsize=1)  # all layers get the same tensor; tensors are compared by identity
@@ -115,11 +120,29 @@ def _documents(document_starts: Tensor, version: int) -> BlockMask:
     def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return (column <= row) & (column >= document_starts[batch, row])
 
-    return _block_mask(seen, *document_starts.shape, document_starts.device)
+    return _block_mask(document_starts, seen)
 
 
-def _block_mask(seen: Callable[..., Tensor], num_samples: int, length: int, device: torch.device) -> BlockMask:
-    """The blocks of keys that the kernel skips, and those that it masks. Compiled, torch makes nothing of N x N for it."""
-    create: Any = _compiled(create_block_mask) if device.type == "cuda" else create_block_mask
-    blocks: BlockMask = create(seen, num_samples, None, length, length, device)
-    return blocks
+def _block_mask(document_starts: Tensor, seen: Callable[..., Tensor]) -> BlockMask:
+    """What torch's create_block_mask gives for `seen`, which would look at all N x N pairs on the way.
+
+    Keys of a block are hidden from all queries of a block if they come later, or before the documents of all of them.
+    """
+    length = document_starts.shape[1]
+    blocks = -(-length // BLOCK)
+    last = document_starts[:, -1:].expand(-1, blocks * BLOCK - length)
+    starts = torch.cat([document_starts, last], dim=1).unflatten(1, (blocks, BLOCK))
+    index = torch.arange(blocks, device=document_starts.device)
+    earlier, first = index < index[:, None], index * BLOCK
+    any_seen = (index <= index[:, None]) & (starts.amin(-1)[..., None] < first + BLOCK)  # [B, blocks, blocks]
+    all_seen = earlier & (starts.amax(-1)[..., None] <= first)
+    if length % BLOCK:  # the last block of queries has fewer, and torch calls no such block full
+        all_seen = all_seen & (index < blocks - 1)[:, None]
+    partial, full = (_ordered(chosen[:, None]) for chosen in (any_seen & ~all_seen, all_seen))
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(length, length))
+
+
+def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of keys are chosen in each row [B, 1, blocks], and their numbers, those not chosen after them."""
+    order = chosen.int().argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32), order.int().contiguous()

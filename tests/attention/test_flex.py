@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention import flex
 from megatape.attention.backend import WIDEST
@@ -36,6 +37,22 @@ def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
         results.append([*outputs, *torch.autograd.grad(loss, (q, k, v, delta))])
     for found, expected in zip(*results, strict=True):
         assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
+
+
+@pytest.mark.parametrize("length", [40, 128, 513, 640])
+def test_blocks_are_those_of_all_pairs(length: int) -> None:
+    """Which blocks a kernel skips, and which it does not mask, as torch finds them by looking at every pair."""
+    starts = random_document_starts(3, length)
+    starts[2] = 0
+
+    def seen(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return (column <= row) & (column >= starts[batch, row])
+
+    found, expected = flex._documents(starts, 0), create_block_mask(seen, 3, None, length, length, device="cpu")
+    assert found.seq_lengths == expected.seq_lengths and found.BLOCK_SIZE == expected.BLOCK_SIZE
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        for part in (f"{kind}_num_blocks", f"{kind}_indices"):
+            assert torch.equal(getattr(found, part), getattr(expected, part)), part
 
 
 def test_blocks_are_found_once_a_batch() -> None:
