@@ -4,14 +4,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
 from megatape.errors import MissingPath, UserError, check_text, path_errors
 from megatape.files import check_absent, parse_json, read_json, write_atomically
-from megatape.hf.sampling import Sampling
+from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.options import option
 
 if TYPE_CHECKING:
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
     from megatape.hf.generation import Prompt
     from megatape.hf.loading import LoadedModel
 
-NEW_TOKENS, CHAT_TOKENS = 64, 1024  # at most, by default
 BATCH_TOKENS = 2**14  # of prompts and continuations that are generated together
 MIN_ANSWER = 64  # tokens that an answer may have even beyond the model's positions
 
 
-class Options(ModelOptions):
-    """A model, texts for it to continue, and how it samples (megatape.hf.sampling.Sampling).
+class Options(Sampling, ModelOptions):
+    """A model, texts for it to continue, and how it samples.
 
     Attributes:
         folder: exported model, checkpoint, import, or pretrained model of transformers
@@ -39,12 +37,6 @@ class Options(ModelOptions):
         conversation: with --chat: conversation to continue, if there is one, and to save after each
             answer
         output: with --prompts: JSON lines to write (default: standard output)
-        temperature: sampling temperature; 0 is greedy
-        top_k: sample from the K likeliest tokens
-        top_p: sample from the fewest tokens of probability P together
-        stop: end a text before this string; repeatable
-        samples: samples of each prompt
-        seed: seed of sampling
     """
 
     exactly_one = (("prompt", "prompts", "interactive", "chat"),)
@@ -57,15 +49,6 @@ class Options(ModelOptions):
     system: str | None = option(None, metavar="TEXT")
     conversation: Path | None = option(None, metavar="FILE")
     output: Path | None = option(None, metavar="FILE")
-    max_new_tokens: int | None = option(
-        None, description=f"maximum number of new tokens (default: {NEW_TOKENS}, with --chat {CHAT_TOKENS})", metavar="N"
-    )
-    temperature: float = option(0.0, metavar="T")
-    top_k: int | None = option(None, metavar="K")
-    top_p: float | None = option(None, metavar="P")
-    stop: tuple[str, ...] = option((), metavar="TEXT", repeatable=True)
-    samples: int = option(1, metavar="K")
-    seed: int = 0
 
 
 @path_errors()
@@ -74,8 +57,8 @@ def run(options: Options) -> None:
 
     All texts of the user are checked before torch is imported, which takes seconds.
     """
-    default = CHAT_TOKENS if options.chat else NEW_TOKENS
-    sampling = options.fill(Sampling, max_new_tokens=default if options.max_new_tokens is None else options.max_new_tokens)
+    if options.chat and "max_new_tokens" not in options.model_fields_set:
+        options = options.model_copy(update={"max_new_tokens": CHAT_TOKENS})
     _check_uses(options)
     if options.output is not None:
         check_absent(options.output)
@@ -93,16 +76,16 @@ def run(options: Options) -> None:
 
     disable_progress_bar()
     with options.fill(load_trained) as loaded:
-        torch.manual_seed(sampling.seed)
+        torch.manual_seed(options.seed)
         if options.chat:
-            Chat(loaded, sampling, messages, options.conversation).run()
+            Chat(loaded, options, messages, options.conversation).run()
         elif options.prompts is not None:
-            _write(loaded, records, sampling, options)
+            _write(loaded, records, options)
         elif options.interactive:
-            _take_lines(lambda line: _print(loaded, check_text(line, "a line"), sampling, repeat=False))
+            _take_lines(lambda line: _print(loaded, check_text(line, "a line"), options, repeat=False))
         else:
             assert options.prompt is not None
-            _print(loaded, options.prompt, sampling, repeat=True)
+            _print(loaded, options.prompt, options, repeat=True)
 
 
 def _check_uses(options: Options) -> None:
@@ -112,6 +95,9 @@ def _check_uses(options: Options) -> None:
             raise UserError(f"{name} is for texts of `{user}`: give `{user}`, or leave it out")
     if options.samples > 1 and options.chat:
         raise UserError(f"samples is {options.samples}, but a conversation continues with one answer: leave it out")
+    for name in ("top_k", "top_p", "samples"):
+        if (value := getattr(options, name)) != Options.model_fields[name].default and not options.temperature:
+            raise UserError(f"{name} {value} has no effect on the likeliest text: give `temperature` above 0")
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
@@ -176,23 +162,23 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
             _show(f"--- {number} ---\n")
         if repeat:
             _show(prompt)
-        continue_prompts(loaded, [tokens], replace(sampling, samples=1), _show)
+        continue_prompts(loaded, [tokens], sampling.model_copy(update={"samples": 1}), _show)
         _show("\n")
 
 
-def _write(loaded: "LoadedModel", records: list[dict[str, Any]], sampling: Sampling, options: Options) -> None:
+def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> None:
     """A line per sample, a batch at a time, so that what is there when the command is interrupted is whole."""
     from megatape.hf.generation import continue_prompts, too_long
 
     prompts, output = _prompts(loaded, records, options), options.output
     lengths = [len(prompt.ids) for prompt in prompts]
-    if warning := too_long(loaded, max(lengths), sampling):
+    if warning := too_long(loaded, max(lengths), options):
         note(warning)
     # JSON allows lone surrogates in `records` as escapes only, and so is anything else that a terminal's encoding lacks.
     opened = nullcontext(sys.stdout) if output is None else output.open("x", encoding="utf-8", errors="backslashreplace")
     with opened as file:
-        for begin, end in _batches(lengths, sampling):
-            found = continue_prompts(loaded, prompts[begin:end], sampling)
+        for begin, end in _batches(lengths, options):
+            found = continue_prompts(loaded, prompts[begin:end], options)
             for record, continuations in zip(records[begin:end], found, strict=True):
                 for number, continuation in enumerate(continuations):
                     line = record | {"sample": number, "continuation": continuation.text, "end": continuation.end}
@@ -344,7 +330,7 @@ class Chat:
         with suppress(KeyboardInterrupt):  # the answer is the part that was shown
             prompt = self._prompts.prompt(messages)
             room = max(self._loaded.max_positions - len(prompt.ids), MIN_ANSWER)
-            sampling = replace(self._sampling, max_new_tokens=min(self._sampling.max_new_tokens, room))
+            sampling = self._sampling.model_copy(update={"max_new_tokens": min(self._sampling.max_new_tokens, room)})
             if warning := too_long(self._loaded, len(prompt.ids), sampling):
                 note(f"{warning}: /reset begins a new conversation")
             try:

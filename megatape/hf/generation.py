@@ -87,7 +87,7 @@ def continue_prompts(
     tokens, mask = torch.tensor(padded, device=model.device).unbind(1)
     texts = [_Text(loaded.tokenizer, ends | prompt.ends, sampling.stop) for prompt in prompts for _ in range(sampling.samples)]
     reader = _Reader(texts, width, show)
-    model.generate(tokens, attention_mask=mask, pad_token_id=pad, stopping_criteria=[reader], **sampling.options())
+    model.generate(tokens, attention_mask=mask, pad_token_id=pad, stopping_criteria=[reader], **sampling.keywords())
     continuations = [text.finished() for text in texts]
     reader.show_rest()
     return [continuations[begin : begin + sampling.samples] for begin in range(0, len(texts), sampling.samples)]

@@ -1,57 +1,56 @@
 """Options of sampling, checked without torch."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from megatape.errors import UserError, check_text
+from megatape.options import CommandOptions, Count, option
 
-MAX_NEW_TOKENS = 2**20  # guards against typos
-MAX_SAMPLES = 2**14  # of a prompt, which are made in one batch
+NEW_TOKENS, CHAT_TOKENS = 64, 1024  # at most, by default
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6  # between which logits / temperature is finite in float32
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How texts are continued; the options of `megatape generate`. Raises UserError for values that make no sense.
+def check_temperature(value: float) -> float:
+    """The value. Raises UserError if logits cannot be divided by it."""
+    if value and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
+        raise UserError(f"give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g} to sample")
+    return value
 
-    temperature: 0 takes the likeliest token each time; above 0 samples from softmax(logits / temperature), of which top_k keeps
-    the likeliest tokens and top_p the fewest with that probability together. stop: strings that end a text.
+
+def check_stop(text: str) -> str:
+    """The text. Raises UserError if it is empty or not valid UTF-8."""
+    if not check_text(text, "the text"):
+        raise UserError("give at least one character")
+    return text
+
+
+class Sampling(CommandOptions):
+    """How texts are continued.
+
+    A temperature of 0 takes the likeliest token each time; above 0 a token is drawn from softmax(logits / temperature), of
+    which top_k keeps the likeliest tokens and top_p the fewest with that probability together.
+
+    Attributes:
+        temperature: sampling temperature; 0 is greedy
+        top_k: sample from the K likeliest tokens
+        top_p: sample from the fewest tokens of probability P together
+        stop: end a text before this string; repeatable
+        samples: samples of each prompt
+        seed: seed of sampling
     """
 
-    max_new_tokens: int = 64
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    stop: tuple[str, ...] = ()
-    samples: int = 1
-    seed: int = 0
+    max_new_tokens: Annotated[int, Field(le=2**20)] = option(  # guards against typos
+        NEW_TOKENS, description=f"maximum number of new tokens; with --chat {CHAT_TOKENS} by default", ge=1, metavar="N"
+    )
+    temperature: Annotated[float, AfterValidator(check_temperature)] = option(0.0, metavar="T")
+    top_k: Count | None = option(None, metavar="K")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = option(None, metavar="P")
+    stop: tuple[Annotated[str, AfterValidator(check_stop)], ...] = option((), metavar="TEXT", repeatable=True)
+    samples: Annotated[int, Field(le=2**14)] = option(1, ge=1, metavar="K")  # they are made in one batch
+    seed: Annotated[int, Field(lt=2**63)] = option(0, ge=0)
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            bound = "at least 1" if self.max_new_tokens < 1 else f"at most {MAX_NEW_TOKENS}"
-            raise UserError(f"max_new_tokens is {self.max_new_tokens}: give {bound}")
-        if self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
-            raise UserError(
-                f"temperature is {self.temperature}: give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to "
-                f"{MAX_TEMPERATURE:g} to sample"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k is {self.top_k}: give at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p is {self.top_p}: give a probability above 0, at most 1")
-        if not 1 <= self.samples <= MAX_SAMPLES:
-            raise UserError(f"samples is {self.samples}: give 1 to {MAX_SAMPLES:,}")
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed is {self.seed}: give 0 to {2**63 - 1}")
-        for text in self.stop:
-            if not check_text(text, "stop"):
-                raise UserError("stop is empty: give at least one character")
-        chosen = {"top_k": self.top_k, "top_p": self.top_p, "samples": self.samples if self.samples > 1 else None}
-        for option, value in chosen.items():
-            if value is not None and not self.temperature:
-                raise UserError(f"{option} {value} has no effect on the likeliest text: give `temperature` above 0")
-
-    def options(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """The same for transformers' generate."""
         if not self.temperature:
             return {"max_new_tokens": self.max_new_tokens, "do_sample": False}

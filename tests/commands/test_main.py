@@ -40,7 +40,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "submit": ([*NOWHERE, "--nodes", "1", "--gpus-per-node", "1"], "no configuration at nowhere.json"),
     "supervise": ([*NOWHERE, "--restarts", "1", "--", "true"], "no configuration at nowhere.json"),
     "prepare corpus": (["--source", "c4", "--output", "out"], "--source c4 needs --input"),
-    "prepare addition": (["--digits", "0", "--output", "out"], "--digits is 0: give at least 1"),
+    "prepare addition": (["--digits", "0", "--output", "out"], "--digits: must be greater than or equal to 1, got 0"),
     "prepare finetuning": (
         ["--format", "pairs", "--input", "a", "--tokenizer", "nowhere", "--sequence-length", "8", "--output", "out"],
         "nowhere: no such tokenizer",

@@ -1,6 +1,7 @@
 """megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
 from megatape.commands.options import NewDataOptions, token_bar
+from megatape.files import as_type
 from megatape.options import option
 
 
@@ -22,7 +23,7 @@ def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
 
-    task = options.fill(AdditionTask)
+    task = as_type(options.model_dump(include={"digits", "per_cell", "seed"}), AdditionTask)
     with token_bar("generated") as bar:
         index = prepare_addition(task, options.output, bar.update)
     for name, split in index.splits.items():

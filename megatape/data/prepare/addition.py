@@ -9,16 +9,18 @@ import hashlib
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import Field
 
 from megatape.data.shards.index import SPLITS, Index, build_index, load_index
 from megatape.data.shards.reader import Report
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
-from megatape.files import new_folder
+from megatape.files import as_type, new_folder
 
 KIND = "addition"
 EQUALS = "="
@@ -27,8 +29,6 @@ HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit
 TEST_PROBLEMS = 100  # at most, for each pair of lengths
 BATCH = 100_000  # problems that are tokenized at a time
 ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
-
-BOUNDS = {"digits": (1, 1000), "per_cell": (1, 10**9), "seed": (0, 2**63 - 1)}
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,12 @@ class AdditionTask:
     per_cell   training problems for each pair of lengths
     seed       of all draws, and of what is held out
 
-    Raises UserError for numbers below 1 (the seed: below 0), beyond BOUNDS, and for values of an index that are none.
+    `as_type` makes one of options or of an index, and checks the bounds.
     """
 
-    digits: int
-    per_cell: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        for option, (least, most) in BOUNDS.items():
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise UserError(f"{option} is {value!r}: give at least {least} and at most {most:,}")
+    digits: Annotated[int, Field(ge=1, le=1000, strict=True)]
+    per_cell: Annotated[int, Field(ge=1, le=10**9, strict=True)]
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 
     @classmethod
     def of(cls, directory: Path) -> Self:
@@ -82,8 +76,7 @@ class AdditionTask:
                 f"{directory} holds data of kind {source.get('kind')!r}, not {KIND!r}: give a folder that "
                 "`megatape prepare addition` wrote"
             )
-        numbers: list[Any] = [source.get(field.name) for field in fields(cls)]
-        return cls(*numbers)
+        return as_type({name: value for name, value in source.items() if name != "kind"}, cls)
 
     def describe(self) -> dict[str, Any]:
         """What the index records."""
@@ -148,7 +141,7 @@ def longest_document(digits: int) -> int:
 def prepare_addition(task: AdditionTask, output: Path, progress: Report) -> Index:
     """Writes the data directory `output`, all or nothing, and returns its index.
 
-    Raises UserError like AdditionTask, and FileExistsError if `output` exists.
+    Raises UserError if the task holds out no problem of some lengths, and FileExistsError if `output` exists.
     """
     tokenizer = character_tokenizer(ALPHABET)
     documents = itertools.chain(

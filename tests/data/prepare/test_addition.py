@@ -17,6 +17,7 @@ from megatape.data.prepare.addition import (
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.training.packing import DocumentDataset
+from megatape.files import as_type
 from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[3]
@@ -112,11 +113,15 @@ def test_the_seed_decides(directory: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "message"),
-    [((0, 1, 0), "digits is 0: give at least 1"), ((1, 0, 0), "per_cell is 0"), ((1, 1, -1), "seed is -1")],
+    [
+        ((0, 1, 0), "digits: must be greater than or equal to 1, got 0"),
+        ((1, 0, 0), "per_cell: must be greater"),
+        ((1, 1, -1), "seed: must be greater"),
+    ],
 )
 def test_impossible_tasks(numbers: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        AdditionTask(*numbers)
+        as_type(dict(zip(("digits", "per_cell", "seed"), numbers, strict=True)), AdditionTask)
 
 
 def test_data_of_another_task(data_directory: Path) -> None:
@@ -128,7 +133,7 @@ def test_data_of_another_task(data_directory: Path) -> None:
 def test_a_forged_index(data_directory: Path, tmp_path: Path, source: dict[str, object]) -> None:
     index = json.loads((data_directory / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"source": {"kind": "addition"} | source}))
-    with pytest.raises(ValueError, match="digits is .*: give at least 1"):
+    with pytest.raises(ValueError, match="digits: (Field required|must be a finite number|must be a valid integer)"):
         AdditionTask.of(tmp_path)
 
 
@@ -140,7 +145,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert "data.sequence_length must be at least 10" in printed
     assert AdditionTask.of(tmp_path / "data") == AdditionTask(2, 50, 0)
     for arguments, message in [
-        (("--digits", 0, "--output", tmp_path / "new"), "--digits is 0: give at least 1"),
+        (("--digits", 0, "--output", tmp_path / "new"), "--digits: must be greater than or equal to 1, got 0"),
         (("--digits", 1, "--output", tmp_path / "data"), "exists: remove it or choose another name"),
     ]:
         status, _, errors = command(*words, *arguments)
