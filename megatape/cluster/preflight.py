@@ -7,7 +7,6 @@ fail, leads to a table and a reason instead of a hang.
 import hashlib
 import json
 import logging
-import math
 import os
 import shutil
 import socket
@@ -106,8 +105,8 @@ class Report:
     config: str = ""
     device: str = ""
     interface: str = ""
-    clock: float = math.nan  # seconds ahead of rank 0, if they could exchange data
-    free: int | None = None  # bytes in the run's folder, if all ranks see it
+    clock: float | None = None  # seconds ahead of rank 0, if they could exchange data
+    free: int | None = None  # bytes in the run's folder, if they could exchange data and all ranks see it
     faults: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -151,20 +150,20 @@ def preflight(config: Config) -> int:
 
 def find_faults(reports: list[Report]) -> list[str]:
     """Differences between ranks and errors of single ranks, each with a remedy."""
-    found = []
+    found, answered = [], [report for report in reports if report.host]
     for name, what, remedy in (
         ("versions", "versions of Python, torch or DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
         ("code", "versions of megatape", "copy the same code to all hosts, or keep it in a shared folder"),
         ("config", "configurations", "give all ranks the same --config and --set"),
         ("device", "devices", "the slowest sets the pace; use GPUs of one type, with one rank on each"),
     ):
-        kinds = dict.fromkeys(getattr(report, name) for report in reports)
-        groups = {kind: [report for report in reports if getattr(report, name) == kind] for kind in kinds}
+        kinds = dict.fromkeys(getattr(report, name) for report in answered)
+        groups = {kind: [report for report in answered if getattr(report, name) == kind] for kind in kinds}
         if len(groups) > 1:
             shown = "; ".join(f"{kind} on {_ranks(group)}" for kind, group in groups.items())
             found.append(f"{what} differ: {shown}: {remedy}")
-    if late := [report for report in reports if abs(report.clock) > MAX_CLOCK_OFFSET]:
-        clocks = ", ".join(f"{report.host} {report.clock:+.1f} s" for report in late)
+    if late := [(report.host, clock) for report in reports if abs(clock := report.clock or 0.0) > MAX_CLOCK_OFFSET]:
+        clocks = ", ".join(f"{host} {clock:+.1f} s" for host, clock in late)
         found.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
     free = min((report.free for report in reports if report.free is not None), default=MIN_FREE)
     if free < MIN_FREE:
@@ -184,8 +183,8 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
             "config": report.config,
             "device": report.device,
             "interface": report.interface,
-            "clock": f"{1000 * report.clock:+.0f} ms",
-            "run.directory": "NOT SHARED" if report.free is None else f"shared, {format_bytes(report.free)} free",
+            "clock": "not compared" if report.clock is None else f"{1000 * report.clock:+.0f} ms",
+            "run.directory": _describe_folder(report),
         }
         for report in reports
     ]
@@ -291,6 +290,13 @@ def _talk(directory: Path, report: Report, topology: Topology) -> list[Rate]:
     finally:
         shut_down()
     return rates
+
+
+def _describe_folder(report: Report) -> str:
+    """What a rank found of the run's folder."""
+    if report.clock is None:  # the ranks could not exchange data
+        return "not checked"
+    return "NOT SHARED" if report.free is None else f"shared, {format_bytes(report.free)} free"
 
 
 def _ranks(reports: list[Report]) -> str:

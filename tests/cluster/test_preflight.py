@@ -37,6 +37,17 @@ def test_nothing_to_fix() -> None:
     )
 
 
+def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
+    """A rank without an answer or a network must not read as one whose clock is wrong or whose folder is not shared."""
+    silent = Report(1, faults=["no answer within 20 s"])
+    reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
+    lines = table(reports, [], faults := find_faults(reports)).splitlines()
+    assert "+0 ms" in lines[1] and "shared, 1.00 TiB free" in lines[1]
+    assert all("not compared" in line and line.rstrip().endswith("not checked") for line in lines[2:4])
+    assert "+0 ms" in lines[4] and "NOT SHARED" in lines[4]
+    assert "nan" not in "\n".join(lines) and faults == ["rank 1 (): no answer within 20 s"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -198,6 +209,7 @@ def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None
         frozen.kill()
         frozen.communicate()
     assert first.returncode == 2 and "cannot exchange data" in text and "rank 1 (): no answer within 8 s" in text, text
+    assert "not compared" in text and "not checked" in text and "differ" not in text and "nan" not in text, text
 
 
 def test_rank_0_cannot_be_reached(
