@@ -7,12 +7,11 @@ from pathlib import Path
 from megatape.errors import UserError, path_errors
 from megatape.files import new_folder, write_atomically
 from megatape.report import curves, evaluations, positions, runs
-from megatape.report.load import load_runs, seen
+from megatape.report.load import load_runs
 from megatape.report.progress import progress
 from megatape.report.template import GENERATOR, PAGE, fill
 
 BUSY_SHARE = 0.1  # of the time may go into making the page again
-MINUTE = 60.0  # between pages of runs in which nothing happens
 
 
 @path_errors()
@@ -41,7 +40,7 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
 def watch_report(
     directories: Sequence[Path], evaluated: Sequence[Path], output: Path, seconds: float
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the page as `write_report`, and again when the runs have changed, until all of them have finished.
+    """Write the page as `write_report`, and again and again, until all runs have finished.
 
     Browsers read it again by themselves meanwhile. The runs' folders are only read. An interrupt ends it well.
 
@@ -49,7 +48,7 @@ def watch_report(
         directories: Folders of runs.
         evaluated: Folders of evaluations besides those below the runs.
         output: A new folder, or that of an earlier page.
-        seconds: Time between two looks at the runs.
+        seconds: Time between two pages.
 
     Yields:
         What `write_report` returns, after each page.
@@ -57,7 +56,7 @@ def watch_report(
     Raises:
         ExistingPath, MissingPath, UserError: As `write_report`, before the first page. Later ones are yielded as lines.
     """
-    page, seen = output / PAGE, _seen(directories, evaluated)
+    page = output / PAGE
     with path_errors():
         text, notes, finished = _page(directories, evaluated, seconds)
         if _is_page(page):
@@ -70,9 +69,7 @@ def watch_report(
         took = 0.0
         while not finished:
             time.sleep(max(seconds, took / BUSY_SHARE))
-            if (now := _seen(directories, evaluated)) == seen:
-                continue
-            seen, begun = now, time.monotonic()
+            begun = time.monotonic()
             try:
                 text, notes, finished = _page(directories, evaluated, seconds)
             except (OSError, UserError) as error:
@@ -120,10 +117,3 @@ def _is_page(path: Path) -> bool:
             return f'<meta name="generator" content="{GENERATOR}">' in file.read(1000)
     except (OSError, ValueError):
         return False
-
-
-def _seen(directories: Sequence[Path], evaluated: Sequence[Path]) -> list[object]:
-    """What changes when there is something new to show: files, or after a minute the time since the last step."""
-    files = [path for folder in (*directories, *evaluated) for path in folder.rglob(evaluations.RESULTS) if path.exists()]
-    found = [(path, state.st_mtime_ns, state.st_size) for path in files if (state := path.stat())]
-    return [time.time() // MINUTE, *seen(directories), *found]

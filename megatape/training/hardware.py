@@ -1,8 +1,6 @@
 """The device that a rank runs on, its peak rates and memory, and how fast a run trains there."""
 
 import platform
-import resource
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,22 +23,17 @@ def device_name() -> str:
     """Name of this rank's GPU as its driver reports it, or of the processor."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    if sys.platform == "linux":
-        models = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-        return next(models, "").partition(":")[2].strip() or platform.machine()
-    return platform.processor() or platform.machine()
+    models = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    return next(models, "").partition(":")[2].strip() or platform.machine()
 
 
 def peak_memory() -> int:
     """Most bytes used so far: allocated on the GPU, or resident in this process on a CPU."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    if sys.platform == "linux":
-        # Not ru_maxrss: it begins with what the process had before exec, which is its parent's memory.
-        (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(peak.split()[1]) * 1024
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return resident if sys.platform == "darwin" else resident * 1024
+    # Not ru_maxrss: it begins with what the process had before exec, which is its parent's memory.
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024
 
 
 class Rates(NamedTuple):

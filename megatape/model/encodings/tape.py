@@ -40,11 +40,8 @@ class TapeUpdate(StateUpdate):
     The authors write the attention gain as an L x L matrix, but their contraction sums it over
     columns: it acts as one scalar per head, which is what is stored here.
 
-    attention, feed_forward: which updates there are. The ablations override the parts. delta_dtype: precision of what layers
-    add to e; None: that of m.
+    attention, feed_forward: which updates there are. The ablations override the parts.
     """
-
-    delta_dtype: torch.dtype | None = None
 
     def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
@@ -90,7 +87,7 @@ class TapeUpdate(StateUpdate):
 
     def has_kernel(self, device: torch.device) -> bool:
         """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
-        known = type(self) is TapeUpdate and self.feed_forward and self.delta_dtype is None
+        known = type(self) is TapeUpdate and self.feed_forward
         fits = self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
         return known and fits and device.type in ("cuda", "meta")
 
@@ -109,7 +106,7 @@ class TapeUpdate(StateUpdate):
             mixed = self._mixed(PositionState(initial, delta).tensor(self.num_channels), active)
             delta = mixed if delta is None else delta + mixed
         assert delta is not None  # no encoding has neither update
-        return delta.to(self.delta_dtype or m.dtype)
+        return delta.to(m.dtype)
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
