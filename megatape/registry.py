@@ -322,6 +322,7 @@ RULES: dict[str, Entry] = {
     "repeated_paragraphs": _rule("repeated_lines:RepeatedParagraphs", "paragraphs that an earlier document has"),
     "fasttext_classifier": _rule("classifier:FastTextClassifier", "scores by a model of fastText"),
     "transformers_classifier": _rule("classifier:TransformersClassifier", "scores by a model of transformers"),
+    "distinct": _rule("distinct:Distinct", "no documents of data directories"),
     "near_duplicates": _rule("near_duplicates:NearDuplicates", "no resemblance of an earlier document"),
 }
 

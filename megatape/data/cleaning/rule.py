@@ -30,9 +30,11 @@ class Rule:
 
     Attributes:
         packages: Packages that do the work, so that their versions decide the result.
+        is_last: Whether it takes the texts that all others leave, in any order.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
+    is_last: ClassVar[bool] = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
         if name in rules:
             raise UserError(f"rule {name} is given twice: give it once, with all of its options")
         rules[name] = _parse(name, options)
-    return rules
+    return dict(sorted(rules.items(), key=lambda item: item[1].is_last))
 
 
 def _parse(name: str, text: str) -> Rule:

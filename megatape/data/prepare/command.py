@@ -263,6 +263,8 @@ def run_worker(
             return  # another command has finished it
         folder = PartialFolder(output, timeouts, tuple(plan.tokenizers))
         tokenizers = folder.tokenizers(plan)
+        if corpus.plan(plan.units, tokenizers).rules != plan.rules:
+            raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
         for tokenizer in tokenizers.values():
             tokenizer.num_threads = num_threads
         fast = fast_tokenizers(tokenizers, connection.send)

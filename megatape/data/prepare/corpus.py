@@ -12,7 +12,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
 TOKENS = "tokens"  # the rule about the length of documents
-VERSION = 5  # of how units are prepared: a folder that another version has begun is refused
+VERSION = 6  # of how units are prepared: a folder that another version has begun is refused
 
 
 @dataclass(frozen=True)

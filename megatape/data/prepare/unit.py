@@ -26,7 +26,7 @@ import orjson
 from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
 from megatape.data.prepare.corpus import TOKENS, Corpus
 from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split, token_dtype
-from megatape.data.shards.writer import SplitWriter, TableWriter, encoded, entropy, split_of
+from megatape.data.shards.writer import SplitWriter, TableWriter, encoded, entropy, split_of, table_hash
 from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, ordered, read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
@@ -66,6 +66,7 @@ class Batch(NamedTuple):
     Attributes:
         splits: Split of each.
         text_bytes: Size of its text in UTF-8.
+        hashes: Hash of its text, as tables keep it.
         places: Its place in the source.
         urls: Its address, or empty.
         inputs: The one of `Source.inputs` that has it.
@@ -75,6 +76,7 @@ class Batch(NamedTuple):
 
     splits: list[str]
     text_bytes: list[int]
+    hashes: list[int]
     places: list[str]
     urls: list[str]
     inputs: list[str]
@@ -194,7 +196,7 @@ class UnitWriter:
         for split, shards in self._shards.items():
             chosen = [fit and name == split for name, fit in zip(batch.splits, fits, strict=True)]
             if any(chosen):
-                columns: tuple[list[Any], ...] = (sizes, batch.text_bytes, batch.places, batch.urls, batch.scores)
+                columns: tuple[list[Any], ...] = (sizes, batch.text_bytes, batch.places, batch.urls, batch.hashes, batch.scores)
                 rows = [list(compress(column, chosen)) for column in columns]
                 self._tables[split].add(*rows)
                 shards.add(np.concatenate(list(compress(documents, chosen))), sum(rows[1]))
@@ -240,12 +242,12 @@ def read_batches(
         return decide(document)
 
     for rows in _rows(read_unit(corpus.source, unit, counts, decide_alive), unit.split, corpus.validation_share):
-        splits, contents, texts, places, urls, inputs, scores = (list(column) for column in zip(*rows, strict=True))
+        splits, contents, hashes, texts, places, urls, inputs, scores = (list(column) for column in zip(*rows, strict=True))
         try:
             ids = [each.encode_documents(contents if isinstance(each, FastTokenizer) else texts) for each in tokenizers]
         except IdsDiffer as difference:
             raise IdsDiffer(difference.number, f"{places[difference.number]}: {difference}") from difference
-        yield Batch(splits, list(map(len, contents)), places, urls, inputs, scores, ids)
+        yield Batch(splits, list(map(len, contents)), hashes, places, urls, inputs, scores, ids)
     unit.check_unchanged()
 
 
@@ -273,12 +275,15 @@ def _progress(counts: CorpusCounts, writers: Sequence[UnitWriter]) -> Progress:
 
 
 def _rows(documents: Iterable[Document], split: str, validation_share: float) -> Iterator[list[tuple[Any, ...]]]:
-    """Split, text in UTF-8 and fields of documents, about BATCH_CHARACTERS at a time. split: of all; empty: texts decide."""
+    """Split, text in UTF-8, its hash, and fields of documents, about BATCH_CHARACTERS at a time.
+
+    split: Of all; empty: texts decide.
+    """
     rows: list[tuple[Any, ...]] = []
     num_characters = 0
     for document in documents:
-        content, _ = encoded(document.text)
-        rows.append((split or split_of(document.text, validation_share), content, *document[:-1]))
+        content, digest = encoded(document.text)
+        rows.append((split or split_of(document.text, validation_share), content, table_hash(digest), *document[:-1]))
         num_characters += len(document.text)
         if num_characters >= BATCH_CHARACTERS:
             yield rows

@@ -178,6 +178,7 @@ class DocumentMatch:
         bytes: Size of its text in UTF-8.
         place: Place in the source.
         url: Address at which the source found it, or empty.
+        hash: Of its text, as writer.py has it; None in tables of earlier versions.
         scores: Its scores by cleaning rules, as JSON; empty without such rules.
     """
 
@@ -187,6 +188,7 @@ class DocumentMatch:
     bytes: int
     place: str
     url: str
+    hash: int | None = None
     scores: str = ""
 
 
@@ -211,7 +213,18 @@ class DocumentTables:
     def lengths(self) -> Iterator[np.ndarray]:
         """The tokens of each document in order, int64, some thousand documents at a time."""
         for table in self._tables:
-            yield from _tokens(self._open(table))
+            yield from _column(self._open(table), "tokens")
+
+    def hashes(self) -> Iterator[np.ndarray]:
+        """Hashes of the documents' texts in order, uint64, some thousand at a time. Raises UserError if a table lacks them."""
+        for table in self._tables:
+            file = self._open(table)
+            if "hash" not in file.schema.names:
+                raise UserError(
+                    f"{self._directory}: {table.file} has no hashes of documents, which earlier versions did not write: "
+                    "prepare the folder again with this version"
+                )
+            yield from _column(file, "hash")
 
     def domains(self, count: int) -> list[dict[str, Any]]:
         """The domains with the most documents: domain without `www.`, documents, tokens. Documents without URL do not count."""
@@ -260,7 +273,7 @@ class DocumentTables:
     def _read(self, number: int) -> tuple["ParquetFile", np.ndarray]:
         """A table, and the first tokens of its documents and of what follows them, in the split's stream, int64."""
         table, file = self._tables[number], self._open(self._tables[number])
-        firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *_tokens(file)]))
+        firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *_column(file, "tokens")]))
         if (firsts.size, firsts[-1]) != (table.documents + 1, self._first_tokens[number + 1]):
             raise UserError(f"{self._directory}: corrupted, {table.file} has other documents than the index: prepare it again")
         return file, firsts
@@ -293,6 +306,6 @@ def _summed(tables: list["Table"], names: list[str]) -> "Table":
     return sums.select([names[0], *(f"{name}_sum" for name in names[1:])]).rename_columns(names)
 
 
-def _tokens(file: "ParquetFile") -> Iterator[np.ndarray]:
-    """How many each document has, int64, some thousand at a time."""
-    return (rows["tokens"].to_numpy() for rows in file.iter_batches(ROWS, columns=["tokens"]))
+def _column(file: "ParquetFile", name: str) -> Iterator[np.ndarray]:
+    """A column of numbers, some thousand documents at a time."""
+    return (rows[name].to_numpy() for rows in file.iter_batches(ROWS, columns=[name]))

@@ -7,6 +7,7 @@ Parquet file beside the shards, compressed by zstd, with a row for each document
     bytes   int64   of its text, in UTF-8
     place   string  in the source, such as `file:line`
     url     string  where the source found it, or empty
+    hash    uint64  of its text: 64 bits of BLAKE2b, by which `distinct` finds it again; earlier versions lack the column
     scores  string  an object of JSON with its score by each cleaning rule that gives one; without such rules there is no column
 
 Equal documents give equal bytes, by one version of pyarrow.
@@ -55,10 +56,15 @@ def document_hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest() + xxhash.xxh3_64_digest(content)
 
 
+def table_hash(digest: bytes) -> int:
+    """The part of a document's hash that its row in the table keeps."""
+    return int.from_bytes(digest[:8], "little")
+
+
 def split_of(content: str | bytes, validation_share: float) -> str:
     """The split of a document, by its content alone: duplicates land in the same split, in any order and from any source."""
     digest = encoded(content)[1] if isinstance(content, str) else document_hash(content)
-    return "validation" if int.from_bytes(digest[:8], "little") < validation_share * 2**64 else "train"
+    return "validation" if table_hash(digest) < validation_share * 2**64 else "train"
 
 
 @dataclass
@@ -181,7 +187,7 @@ class TableWriter:
 
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / f"{name}-documents.parquet"
-        self._columns: list[list[Any]] = [[], [], [], [], []]
+        self._columns: list[list[Any]] = [[], [], [], [], [], []]
         self._writer: ParquetWriter | None = None
         self._num_documents = self._num_tokens = 0
 
@@ -209,8 +215,8 @@ class TableWriter:
         import pyarrow  # takes a third of a second to import, and only this needs it
         from pyarrow.parquet import ParquetWriter
 
-        integer, string = pyarrow.int64(), pyarrow.string()
-        names = ("tokens", integer), ("bytes", integer), ("place", string), ("url", string), ("scores", string)
+        integer, string, bits = pyarrow.int64(), pyarrow.string(), pyarrow.uint64()
+        names = ("tokens", integer), ("bytes", integer), ("place", string), ("url", string), ("hash", bits), ("scores", string)
         columns = [column[:ROWS] for column in self._columns if column]
         schema = pyarrow.schema(names[: len(columns)])
         if self._writer is None:

@@ -10,9 +10,13 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.rule import parse_rules
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Document
 from megatape.registry import RULES
 from tests.helpers.classifiers import fasttext_model, save_classifier
+from tests.helpers.data_directory import small_tokenizer
+from tests.helpers.preparation import write_lines
 from tests.helpers.rules import PROSE
 
 DRAW = random.Random(0)
@@ -39,6 +43,8 @@ def document(text: str) -> Document:
 def test_a_rule_takes_linear_time(name: str, tmp_path: Path) -> None:
     """Twice the text takes twice as long, where the square takes four times: spaCy and patterns for addresses do."""
     (tmp_path / "questions.txt").write_text(PROSE if name == "decontaminate" else "a.org\n")
+    if name == "distinct":
+        prepare(Corpus(write_lines(tmp_path / "texts"), 0.1, small_tokenizer(), 0), tmp_path / "data")
     options = {
         "language": "languages=en",
         "decontaminate": f"files={tmp_path / 'questions.txt'}",
@@ -46,6 +52,7 @@ def test_a_rule_takes_linear_time(name: str, tmp_path: Path) -> None:
         "gopher_quality": f"max_words={10**9}",
         "urls": f"block={tmp_path / 'questions.txt'}",
         "license": "allow=mit",
+        "distinct": f"folders={tmp_path / 'data'}",
         "fasttext_classifier": f"model={fasttext_model()},minimum=0.5,label=en",
         "transformers_classifier": f"model={save_classifier(tmp_path / 'model', ['score'])},minimum=0",
     }

@@ -211,7 +211,7 @@ def add_tables(directory: Path, documents: Documents) -> None:
     for split in ("train", "validation"):
         writer = TableWriter(directory, split)
         for ids in documents:
-            writer.add([len(ids)], [3 * len(ids)], ["here"], [""], [{}])
+            writer.add([len(ids)], [3 * len(ids)], ["here"], [""], [7], [{}])
         index.document_tables[split] = writer.close()
     save_index(index, directory)
 

@@ -1,0 +1,63 @@
+"""Documents that data directories have, which are prepared already."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from megatape.data.cleaning.rule import DocumentDropped, TextRule
+from megatape.data.cleaning.word_runs import contains
+from megatape.data.shards.index import Index, content_hash, load_index
+from megatape.data.shards.stored_split import DocumentTables
+from megatape.data.shards.writer import encoded, table_hash
+
+
+@dataclass(frozen=True)
+class Distinct(TextRule):
+    """A document is in none of `folders`, by its text after all other rules.
+
+    folders: Data directories, whose tables of documents have hashes of their texts.
+    """
+
+    is_last: ClassVar[bool] = True
+    folders: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    def describe(self) -> dict[str, Any]:
+        tables = {folder: content_hash(index.document_tables) for folder, index in self._indices.items()}
+        return super().describe() | {"sha256": tables}
+
+    def check(self) -> None:
+        for folder in self.folders:
+            for tables in self._tables(folder):
+                next(tables.hashes(), None)
+
+    @cached_property
+    def _indices(self) -> dict[str, Index]:
+        return {folder: load_index(Path(folder)) for folder in self.folders}
+
+    def _tables(self, folder: str) -> Iterator[DocumentTables]:
+        index = self._indices[folder]
+        return (DocumentTables(Path(folder), index, split) for split in index.splits)
+
+    @cached_property
+    def _hashes(self) -> dict[str, np.ndarray]:
+        """Hashes of the documents of each folder, sorted, uint64. Eight bytes a document, since each process has them."""
+        hashes = {}
+        for folder, index in self._indices.items():
+            num_documents = sum(table.documents for tables in index.document_tables.values() for table in tables)
+            hashes[folder], end = np.empty(num_documents, np.uint64), 0
+            for part in (part for tables in self._tables(folder) for part in tables.hashes()):
+                hashes[folder][end : (end := end + part.size)] = part
+            hashes[folder].sort()
+        return hashes
+
+    def apply(self, text: str) -> str:
+        text_hash = np.array([table_hash(encoded(text)[1])], np.uint64)
+        for folder, hashes in self._hashes.items():
+            if contains(hashes, text_hash):
+                raise DocumentDropped(f"in {folder}")
+        return text
