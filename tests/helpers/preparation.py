@@ -18,20 +18,23 @@ read_unit = unit.read_unit
 
 def slowly(*arguments):
     for document in read_unit(*arguments):
-        time.sleep(0.003)
+        time.sleep(0.01)
         yield document
 
 if __name__ == "__main__":
     seed, kills, *words = sys.argv[1:]
     unit.read_unit = slowly
     draw = random.Random(int(seed))
-    for _ in range(int(kills)):
+    output = words[words.index("--output") + 1]
+    for kill in range(int(kills)):
         child = os.fork()
         if not child:
             os._exit(main(words))
         time.sleep(draw.uniform(0.0, 0.4))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        if os.path.exists(output):  # on a machine this fast
+            sys.exit(kill < 4)
     unit.read_unit = read_unit
     sys.exit(main(words))
 """

@@ -311,7 +311,7 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
-    """Twenty times the command begins, or goes on, and is killed."""
+    """Up to twenty times the command begins, or goes on, and is killed."""
     prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "driver.py").write_text(DRIVER)
