@@ -312,7 +312,8 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
         wait_for(prompt)
         os.write(ours, b"\x1b[200~one\ntwo\n\x1b[201~\r")
         wait_for(b"two")
-        for _ in range(20):  # pieces of the answer
+        wait_for(b"\x1b[?2004l")  # the line editor has drawn both lines and given the terminal back
+        for _ in range(10):  # pieces of the answer
             os.read(ours, 1000)
         os.write(ours, b"\x03")
         wait_for(prompt)
