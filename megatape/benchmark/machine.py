@@ -5,7 +5,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 import torch
 import torch.nn.functional as F
@@ -28,14 +28,10 @@ def machine(bench: Bench) -> None:
 
 def versions() -> Result:
     """Of Python, packages and CUDA; None for what is missing. Triton needs the compiler at run time."""
-    found: Result = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    cudnn: int | None = torch.backends.cudnn.version()
-    return found | {"CUDA": torch.version.cuda, "cuDNN": cudnn, "C compiler": shutil.which(os.environ.get("CC", "cc"))}
+    installed = {package.name: package.version for package in distributions()}
+    found: Result = {"python": platform.python_version()} | {name: installed.get(name) for name in PACKAGES}
+    found |= {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}
+    return found | {"C compiler": shutil.which(os.environ.get("CC", "cc"))}
 
 
 def gpu() -> Result:

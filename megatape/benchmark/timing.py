@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 Name = TypeVar("Name", bound=Hashable)
@@ -23,10 +24,7 @@ class Spread:
 
 def spread(values: list[float]) -> Spread:
     """Median and quartiles of at least one value."""
-    if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high)
+    return Spread(*np.quantile(values, (0.5, 0.25, 0.75)).tolist())
 
 
 def ratio(seconds: list[float], base: list[float]) -> Spread:

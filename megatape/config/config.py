@@ -29,6 +29,8 @@ class ZeroConfig(Section):
         overlap: reduce gradients beside the backward pass (stages 1 to 3)
         bucket_size: most elements in one gradient reduction or gather
         sub_group_size: elements that the stage 3 optimizer updates at a time
+        hpz_ranks: ranks, those of a node, that together keep a second copy of the weights (stage 3,
+            parallel.tp 1): only the first gather of a weight in a step crosses nodes; 1: no copy
     """
 
     stage: Free[Literal[0, 1, 2, 3]] = 3
@@ -37,13 +39,17 @@ class ZeroConfig(Section):
     overlap: Free[bool] = True
     bucket_size: Free[PositiveInt] = 50_000_000
     sub_group_size: Free[PositiveInt] = 1_000_000_000
+    hpz_ranks: Free[PositiveInt] = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.offload_optimizer and self.stage == 0:
-            raise ConfigError("offload_optimizer needs stage 1, 2 or 3; stage is 0")
-        if self.offload_parameters and self.stage != 3:
-            raise ConfigError(f"offload_parameters needs stage 3; stage is {self.stage}")
+        for setting, is_used, stages in (
+            ("offload_optimizer", self.offload_optimizer, "1, 2 or 3"),
+            ("offload_parameters", self.offload_parameters, "3"),
+            (f"hpz_ranks {self.hpz_ranks}", self.hpz_ranks > 1, "3"),
+        ):
+            if is_used and str(self.stage) not in stages:
+                raise ConfigError(f"{setting} needs stage {stages}; stage is {self.stage}")
         return self
 
 
@@ -161,6 +167,9 @@ class Config(Section):
             self.parallel.tp,
             f"parallel.tp {self.parallel.tp}: every tensor-parallel rank holds an equal share",
         )
+        if self.zero.hpz_ranks > 1:
+            cases = {f"parallel.tp {self.parallel.tp}, which divides the weights of a node: set it to 1": self.parallel.tp > 1}
+            _check_unfit(f"zero.hpz_ranks {self.zero.hpz_ranks}", cases, "set zero.hpz_ranks to 1")
         self._check_sequence_ranks()
         self._check_context_ranks()
         self._check_schedule()
@@ -313,6 +322,8 @@ class Config(Section):
                 f"{world_size} processes are not a multiple of parallel.tp {parallel.tp}{more}: start a multiple of it, or "
                 f"change {' or '.join(f'parallel.{name}' for name in ('tp', *others))}"
             )
+        hpz = self.zero.hpz_ranks
+        _check_multiples([("the number of processes", world_size)], hpz, f"zero.hpz_ranks {hpz}: change one of them")
         return world_size // ranks
 
     def replicas(self, world_size: int) -> int:

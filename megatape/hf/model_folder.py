@@ -142,7 +142,6 @@ def download_model(model: str, folder: Path) -> None:
         UserError: There is no such model, the user has no access to it, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     if not _ID.fullmatch(model):
         raise UserError(f"{model!r} is not the id of a model of the hub: give one such as meta-llama/Llama-3.2-1B")
@@ -152,19 +151,11 @@ def download_model(model: str, folder: Path) -> None:
         # By name, snapshot_download would take a partial folder for the whole model where the hub cannot be reached.
         revision = HfApi().model_info(model).sha
         snapshot_download(model, revision=revision, local_dir=partial, allow_patterns=_PATTERNS, ignore_patterns=["*/*"])
-    except GatedRepoError:
-        raise UserError(
-            f"{model} is gated: accept its terms on {constants.ENDPOINT}/{model}, then run `hf auth login` or set HF_TOKEN"
-        ) from None
-    except RepositoryNotFoundError:
-        raise UserError(
-            f"{constants.ENDPOINT} has no model {model}, or a private one: check its name, or run `hf auth login` if you have "
-            "access"
-        ) from None
     except Exception as error:  # the client's own, those of its HTTP package, and the disk's
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{model} was not downloaded from {constants.ENDPOINT} ({reason}): give the same command again, which resumes, or "
-            f"run `hf download {model} --local-dir DIR` where there is a network, and import DIR"
+            f"{model} was not downloaded from {constants.ENDPOINT} ({reason}): give the same command again, which resumes; for "
+            f"a gated or private model, accept its terms on its page and run `hf auth login`; or run `hf download {model} "
+            "--local-dir DIR` where there is a network, and import DIR"
         ) from error
     partial.rename(folder)

@@ -45,19 +45,22 @@ def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
     if zero.stage == 3:
-        weights = elements(always_whole(parameters, config)) + elements(parameters, ranks) / ranks
+        whole, padded = always_whole(parameters, config), elements(parameters, ranks)
+        weights = elements(whole) + padded / ranks
+        if zero.hpz_ranks > 1:  # the second copy
+            weights += (padded - elements(whole, ranks)) / zero.hpz_ranks
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    held, divided = elements(trained), elements(trained, ranks) / ranks
-    state = divided if zero.stage else held
+    held, share = elements(trained), elements(trained, ranks) / ranks
+    state = share if zero.stage else held
     device = {
         "weights": weights * size,
-        "gradients": (divided if zero.stage >= 2 else held) * GRADIENT_BYTES,
+        "gradients": (share if zero.stage >= 2 else held) * GRADIENT_BYTES,
         # Stage 0 updates the weights themselves.
         "master weights": state * 4 if zero.stage else 0,
         "moments": _optimizer_state(config, trained, world_size),
     }
     if zero.stage in (1, 2):
-        device["flattened gradients"] = divided * GRADIENT_BYTES
+        device["flattened gradients"] = share * GRADIENT_BYTES
     if config.optimizer.ema_decay:
         device["moving average"] = state * 4
     host: dict[str, float] = {}
@@ -67,7 +70,7 @@ def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
         if zero.stage == 3:  # sums them in host memory; the others do so on the device
             host["gradients"] = device.pop("gradients")
         host |= {part: device.pop(part) for part in ("master weights", "moments", "moving average") if part in device}
-        host["flattened gradients"] = device.pop("flattened gradients", divided * GRADIENT_BYTES)
+        host["flattened gradients"] = device.pop("flattened gradients", share * GRADIENT_BYTES)
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
     if config.training.activation_checkpointing == "offload":

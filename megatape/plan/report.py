@@ -116,10 +116,10 @@ def _sent(config: Config, cluster: ClusterConfig) -> list[Row]:
     replicas = ["data-", *(f"{axis}-" for axis in ("context", "sequence") if config.parallel.axes[axis] > 1)]
     data = f"{', '.join(replicas[:-1])} and {replicas[-1]}parallel ranks, ZeRO" if replicas[1:] else "data-parallel ranks"
     groups = {axis: f"{axis}-parallel ranks" for axis in ("tensor", "sequence", "context")}
-    groups |= {"data": data, "all": "all ranks, whole matrices"}
+    groups |= {"data": data, "hpz": "ranks with a second copy of the weights, ZeRO", "all": "all ranks, whole matrices"}
     for group, ranks in groups.items():
         sent, (inside, outside) = traffic.sent[group], split[group]
-        if not sent and group in ("sequence", "context", "all"):
+        if not sent and group in ("sequence", "context", "hpz", "all"):
             continue
         rows.append((f"  {ranks}", f"{format_bytes(inside)}, {format_bytes(outside)}"))
         rows += [(f"    {collective}", format_bytes(count)) for collective, count in sent.items()]

@@ -112,15 +112,15 @@ def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: flo
 
     def seconds(case: int) -> float:
         compute_bound, memory_bound = times[case]
-        tensor, sequence, context, data, matrices = (
+        tensor, sequence, context, data, hpz, matrices = (
             (inside / gpu.node_bandwidth + outside / gpu.network_bandwidth) / LINK_EFFICIENCY[case]
             for inside, outside in split.values()
         )
         beside, after = offload.seconds(gpu, case)
         if not case:
-            return tensor + sequence + context + memory_bound + compute_bound + data + matrices + beside + after
+            return tensor + sequence + context + memory_bound + compute_bound + data + hpz + matrices + beside + after
         hidden = traffic.overlapped["tensor"] * tensor + traffic.overlapped["context"] * context
-        exposed, hidden = tensor + context - hidden + sequence, data + hidden
+        exposed, hidden = tensor + context - hidden + sequence, data + hpz + hidden
         return exposed + memory_bound + max(compute_bound, hidden, beside) + matrices + after
 
     low, high = seconds(1), seconds(0)
@@ -153,6 +153,7 @@ def links(config: Config, cluster: ClusterConfig) -> dict[str, tuple[float, floa
         ("sequence", config.parallel.sp, min(config.parallel.sp, replicas)),
         ("context", context, min(context, in_node)),
         ("data", config.replicas(cluster.world_size), replicas),
+        ("hpz", config.zero.hpz_ranks, min(config.zero.hpz_ranks, node)),
         ("all", cluster.world_size, node),
     ):
         outside = leaving_node(sent[group], size, per_node)

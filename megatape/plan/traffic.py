@@ -27,7 +27,8 @@ class Traffic:
 
     Attributes:
         sent: to the ranks of the axes that divide samples ("tensor", "sequence", "context"); by ZeRO to all that train the same
-            weights ("data"); and, of an optimizer of whole matrices, to all ranks ("all"), on average over ranks.
+            weights ("data"), and to those with which it has a second copy of them ("hpz"); and, of an optimizer of whole
+            matrices, to all ranks ("all"), on average over ranks.
         overlapped: by axis, the share of its bytes that is overlapped with computation.
     """
 
@@ -41,17 +42,18 @@ def plan_traffic(config: Config, world_size: int) -> Traffic:
     micro_batches = config.accumulation(world_size)
     sent = {axis: scaled(model_traffic(config, axis), micro_batches) for axis in config.parallel.axes}
     overlapped = {axis: of_axis.pop(OVERLAPPED, 0) / max(1, of_axis.total()) for axis, of_axis in sent.items()}
-    sent["data"] = _data(config, config.replicas(world_size), micro_batches)
+    sent["data"], sent["hpz"] = _data(config, config.replicas(world_size), micro_batches)
     matrices = plan_matrices(config, world_size).sent
     sent["all"] = Counter({ALL_TO_ALL: matrices} if matrices else {})
     return Traffic(sent, overlapped)
 
 
-def _data(config: Config, ranks: int, micro_batches: int) -> Sent:
+def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
     one, stage, weight_bytes = run_pass(config), config.zero.stage, element_bytes(config)
     parameters = list(one.model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     sent: Sent = Counter()
+    again = 0  # elements gathered from the second copy
     if stage == 0:
         # Trained parameters without a gradient are reduced too, as zeros.
         sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(trained) * GRADIENT_BYTES, ranks)
@@ -61,10 +63,14 @@ def _data(config: Config, ranks: int, micro_batches: int) -> Sent:
         sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trained) * weight_bytes, ranks)
     else:
         moved = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
+        if config.zero.hpz_ranks > 1:
+            first = elements(one.trained, ranks) - elements(always_whole(one.trained, config), ranks)
+            moved, again = first, moved - first
         moved += elements(always_whole(parameters, config), ranks)  # gathered after the optimizer has changed them
         sent[ALL_GATHER] = sent_bytes(ALL_GATHER, moved * weight_bytes, ranks)
         sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, elements(one.trained, ranks) * GRADIENT_BYTES, ranks)
-    return Counter({collective: count for collective, count in sent.items() if count})
+    copies = Counter({ALL_GATHER: sent_bytes(ALL_GATHER, again * weight_bytes, config.zero.hpz_ranks)})
+    return +sent, +copies
 
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:

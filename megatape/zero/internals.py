@@ -26,7 +26,7 @@ PRIVATE_NAMES = {
     "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
     "optimizer at stage 3": ("_global_grad_norm", "fp32_partitioned_groups_flat", "grad_position", "_get_param_partition_rank"),
     "parameter at stages 1 and 2": ("_hp_mapping",),
-    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor"),
+    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor", "ds_secondary_tensor"),
     "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
     "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
     "deepspeed.ops": ("__compatible_ops__",),
@@ -126,6 +126,8 @@ class Stage3(Layout):
 
     def publish(self, parameters: list[Any]) -> None:
         self._engine.empty_partition_cache()  # of steps before: small weights stay gathered
+        for parameter in self._engine.module.parameters():
+            parameter.ds_secondary_tensor = None  # of hpZ: it is made again from the weight when that is next released
         for parameter in parameters:
             assert parameter.data.numel() == 0, "the weight is gathered: its copy would be stale"
             master = self.fragment(parameter).values()

@@ -51,6 +51,7 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "stage3_max_live_parameters": limits.max_live,
         "stage3_max_reuse_distance": 0,  # weights are released however soon they are used again, as plan/zero3.py simulates
         "stage3_param_persistence_threshold": limits.always_whole,
+        "zero_hpz_partition_size": zero.hpz_ranks,
     }
     if zero.offload_optimizer:
         section["offload_optimizer"] = {"device": "cpu"}

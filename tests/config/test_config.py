@@ -179,6 +179,8 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"training__train_batch_size": 2}, ["training.train_batch_size: unknown key", "global_batch_size"]),
         ({"cluster": {"nodes": 1, "gpus_per_node": 8}}, ["cluster.gpu: Field required"]),
         ({"zero__stage": 2, "zero__offload_parameters": True}, ["offload_parameters", "stage is 2"]),
+        ({"zero__stage": 2, "zero__hpz_ranks": 2}, ["hpz_ranks 2 needs stage 3; stage is 2"]),
+        ({"zero__hpz_ranks": 2, "parallel__tp": 2}, ["zero.hpz_ranks 2 is not for parallel.tp 2", "set it to 1"]),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:

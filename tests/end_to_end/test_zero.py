@@ -46,3 +46,19 @@ def test_overlap_changes_no_bit(config: dict[str, Any], tmp_path: Path, precisio
     one, two = (step_tensors(tmp_path / f"{stage}-True", "exp_avg", step=3) for stage in (1, 2))
     for name, tensor in two.items():
         assert (one[name] - tensor).norm() <= 1e-5 * tensor.norm(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_second_copy_changes_no_bit(config: dict[str, Any], tmp_path: Path, precision: str) -> None:
+    """Four ranks in pairs that keep a copy, with buckets that release weights.
+
+    In bfloat16 with an average of the weights, which is evaluated at each step, and with weights in host memory.
+    """
+    shared = {"training.precision": precision, "zero.stage": 3, "zero.bucket_size": 1000, "training.global_batch_size": 8}
+    if precision == "bfloat16":
+        shared |= {"optimizer.ema_decay": 0.5, "evaluation.interval": 1, "zero.offload_parameters": True}
+    _train(config, {"plain": shared, "copies": shared | {"zero.hpz_ranks": 2}}, 4, tmp_path)
+    for kind in ("weight", "exp_avg", "exp_avg_sq"):
+        plain, copies = (step_tensors(tmp_path / name, kind, step=3) for name in ("plain", "copies"))
+        assert all(torch.equal(tensor, copies[name]) for name, tensor in plain.items()), kind

@@ -197,9 +197,9 @@ def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with served(model) as hub:
         cases: list[tuple[int, str, str, str]] = [
-            (403, "GatedRepo", ID, f"{ID} is gated: accept its terms on {hub.address}/{ID}, then run `hf auth login`"),
-            (401, "GatedRepo", ID, f"{ID} is gated"),
-            (200, "", "org/none", f"{hub.address} has no model org/none, or a private one"),
+            (403, "GatedRepo", ID, f"{ID} was not downloaded from {hub.address} (403 Client Error. Cannot access gated repo"),
+            (401, "GatedRepo", ID, "accept its terms on its page and run `hf auth login`"),
+            (200, "", "org/none", "Repository Not Found"),
             (404, "EntryNotFound", ID, f"{ID} was not downloaded"),
             (200, "", "tiny", "'tiny' is not the id of a model of the hub"),
             (200, "", "model/../model", "is not the id of a model"),

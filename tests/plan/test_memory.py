@@ -12,7 +12,7 @@ from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import FP8_BYTES, checkpoint_bytes, plan_activations, plan_memory, recomputed_bytes
-from megatape.plan.trace import PLAIN, activations, changed
+from megatape.plan.trace import PLAIN, activations, changed, run_pass
 from megatape.runtime.topology import Topology
 from tests.helpers.plan_cases import configure
 from tests.helpers.workers import run_workers
@@ -168,6 +168,14 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     moved = {part: before[part] for part in ("weights", "gradients", "master weights", "moments")}
     assert after.host == moved | {"flattened gradients": before["gradients"]}
     assert not set(after.host) & set(after.device)
+
+
+def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
+    """Half of the divided weights on each rank of a pair, beside a quarter of all."""
+    plain, copies = (configure(raw_config, "x", {"zero.stage": 3, "zero.hpz_ranks": ranks}) for ranks in (1, 2))
+    before, after = (plan_memory(config, 4, on_gpu=False).device["weights"] for config in (plain, copies))
+    matrices = sum(weight.numel() for weight in run_pass(plain).model.parameters() if weight.numel() > 32)
+    assert after - before == 4 * matrices / 2
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])

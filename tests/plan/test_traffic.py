@@ -41,7 +41,10 @@ BOTH_AXES: dict[str, dict[str, Any]] = {
 }
 TENSOR_AXIS = {"stage1": {"zero.stage": 1, "model.attention_bias": "qkvo", "model.qk_norm": True}}
 TENSOR_AXIS_ROPE = {"stage3": {"zero.stage": 3, "model.encoding": "rope", "training.activation_checkpointing": "full"}}
-DATA_AXIS = {"stage3": {"zero.stage": 3, "zero.bucket_size": 3000} | SELECTIVE}
+DATA_AXIS = {
+    "stage3": {"zero.stage": 3, "zero.bucket_size": 3000} | SELECTIVE,
+    "stage3-copies": {"zero.stage": 3, "zero.bucket_size": 3000, "zero.hpz_ranks": 2, "training.global_batch_size": 16},
+}
 
 DATA_AXIS_MORE = {
     "stage2": {"zero.stage": 2, "model.attention_bias": "qkv"},
@@ -113,7 +116,7 @@ def test_planned_bytes_are_those_sent(
         weights = of_sample if len(divided) > 1 else divided[0] if divided else "data"
         expected: dict[str, Any] = {
             **{axis: planned.sent[axis] for axis in ("tensor", "sequence", "context")},
-            "other": {},
+            "other": planned.sent["hpz"],
             "overlapped": overlapped,
         }
         expected[weights] = expected.get(weights, Sent()) + planned.sent["data"]
