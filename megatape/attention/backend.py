@@ -8,7 +8,7 @@ Shapes as in model/transformer.py.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -54,13 +54,7 @@ class Sizes:
 
 
 class Backend(ABC):
-    """One way to run attention.
-
-    updates_by_kernel: models whose preferred backend this is also update the state by our own Triton kernels, where those
-    support the update (StateUpdate.has_kernel in model/encodings/encoding.py).
-    """
-
-    updates_by_kernel: ClassVar[bool] = False
+    """One way to run attention."""
 
     @abstractmethod
     def unsupported_reason(self, need: Need) -> str | None:

@@ -13,7 +13,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes, attend_v_and_e, kept_bytes
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.rotation import PositionState
 from megatape.torch_internals import limit_recompilations
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
@@ -56,11 +57,8 @@ class Flex(Backend):
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several."""
-        if not move:
-            return flex_values(*rotate_qk(q, k, positions), v, bias, mask), None
-        assert positions is not None
-        q, k, e = rotate_by_state(q, k, positions)
-        return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, None, mask))
+        q, k, e = rotated_heads(q, k, positions, move)
+        return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, bias, mask))
 
 
 def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: Mask) -> Tensor:

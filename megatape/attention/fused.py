@@ -26,8 +26,6 @@ class Fused(Backend):
     time of attention itself (docs/kernels.md).
     """
 
-    updates_by_kernel = True
-
     def unsupported_reason(self, need: Need) -> str | None:
         if need.ring:
             return NO_RING

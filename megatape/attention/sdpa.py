@@ -9,7 +9,8 @@ from torch import Tensor
 
 from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes, attend_v_and_e, kept_bytes
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.rotation import PositionState
 
 ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 
@@ -46,11 +47,7 @@ class Sdpa(Backend):
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several. A bias holds N x N scores: for tests of other backends."""
-        if move:
-            assert positions is not None
-            q, k, e = rotate_by_state(q, k, positions)
-        else:
-            (q, k), e = rotate_qk(q, k, positions), None
+        q, k, e = rotated_heads(q, k, positions, move)
         queries, keys = q.transpose(1, 2), _repeated(k, q)
         added = None if bias is None else _with_bias(bias, mask, q)
         if mask is None or bias is not None:

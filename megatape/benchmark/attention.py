@@ -22,8 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.backend import Attends, Need
 from megatape.attention.bias import DistanceBias
+from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.operation import attend, backends_by_priority, get_backend
-from megatape.attention.rotation import PositionState, rotate, rotate_by_state, rotate_qk
+from megatape.attention.rotation import PositionState, rotate
 from megatape.benchmark.models import UP_STD, Shape, compute_dtype, position_state, shapes
 from megatape.benchmark.results import Result, Results, over_rope, rows_of, titled
 from megatape.benchmark.timing import Timer
@@ -204,8 +205,8 @@ Elementwise = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor], list[Tensor
 def update(bench: Bench) -> None:
     """Measure both, and RoPE's rotation, at every shape."""
     timer = bench.timer
-    problems: dict[str, Callable[..., Elementwise]] = {"rotation of RoPE": _rotation_of_rope, "rotation": _rotation}
-    problems["update"] = _update
+    problems: dict[str, Callable[..., Elementwise]] = {"rotation of RoPE": partial(_rotation, moves=False)}
+    problems |= {"rotation": _rotation, "update": _update}
     if timer.device.type == "cuda" and find_spec("triton"):
         problems["update by kernel"] = partial(_update, by_kernel=True)
     for name in ("155m", "1b", "7b"):
@@ -213,15 +214,14 @@ def update(bench: Bench) -> None:
             bench.measure(f"{name}/{label}", partial(_beside_copy, timer, make, shapes(bench.tiny)[name]))
 
 
-def _rotation_of_rope(shape: Shape, draw: Callable[..., Tensor]) -> Elementwise:
-    q, k = (draw(count, shape.model.head_dim) for count in (shape.model.num_heads, shape.model.num_kv_heads))
-    return lambda q, k, e: rotate_qk(q, k, PositionState(e)), [q, k, _state(shape, q.device)], []
-
-
-def _rotation(shape: Shape, draw: Callable[..., Tensor]) -> Elementwise:
+def _rotation(shape: Shape, draw: Callable[..., Tensor], moves: bool = True) -> Elementwise:
     model = shape.model
     q, k, delta = (draw(count, model.head_dim) for count in (model.num_heads, model.num_kv_heads, model.num_kv_heads))
-    return lambda q, k, *e: rotate_by_state(q, k, PositionState(*e)), [q, k, _state(shape, q.device), delta], []
+
+    def rotate_heads(q: Tensor, k: Tensor, *e: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part for part in rotated_heads(q, k, PositionState(*e), moves) if part is not None)
+
+    return rotate_heads, [q, k, _state(shape, q.device), *([delta] if moves else [])], []
 
 
 def _update(shape: Shape, draw: Callable[..., Tensor], by_kernel: bool = False) -> Elementwise:

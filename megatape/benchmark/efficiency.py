@@ -65,7 +65,8 @@ class Subject:
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
         config, batch, length = shape.model, shape.batch, shape.length
-        self.model = build_model(config, backends=backends_by_priority(attention), activation_checkpointing=checkpointing)
+        backends = backends_by_priority(attention)
+        self.model = build_model(config, backends=backends, update_by_kernel=True, activation_checkpointing=checkpointing)
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():
             if (name, parameter.shape) not in weights:

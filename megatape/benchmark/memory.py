@@ -1,4 +1,4 @@
-"""Resident memory and time of training steps in real processes, for any ZeRO stage, ranks, layers and length.
+"""Resident memory of training steps in real processes, for any ZeRO stage, ranks, layers and length.
 
 `report` compares memory with the planner's estimate.
 """
@@ -6,13 +6,11 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from subprocess import PIPE
 from typing import Any
 
@@ -33,24 +31,22 @@ from megatape.training.start import fresh_state
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine, Inputs
 
-STEPS = 4  # the first one, which allocates, is not timed
+STEPS = 4
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Resident bytes, beyond those before a process builds anything, and time: of a rank, or the most of any.
+    """Resident bytes, beyond those before a process builds anything: of a rank, or the most of any.
 
     Attributes:
         initialized: Bytes once weights, master weights and optimizer state are filled in.
         peak_initializing: Peak bytes until then.
         peak: Peak bytes of the whole run.
-        seconds: Median seconds of the timed steps.
     """
 
     initialized: int
     peak_initializing: int
     peak: int
-    seconds: float
 
 
 def settings(world_size: int, changes: dict[str, Any]) -> Config:
@@ -91,14 +87,11 @@ def worker(config: Config) -> Measured:
     generator = torch.Generator().manual_seed(mesh["batch"].rank)
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
     inputs: Inputs = {"tokens": tokens[:, :-1], "positions": torch.arange(length)[None], "targets": tokens[:, 1:]}
-    seconds = []
     for _ in range(STEPS):
-        started = time.perf_counter()
         gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
         engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
-        seconds.append(time.perf_counter() - started)
     shut_down()
-    return Measured(initialized, peak_initializing, peak_memory() - before, median(seconds[1:]))
+    return Measured(initialized, peak_initializing, peak_memory() - before)
 
 
 def _resident() -> int:

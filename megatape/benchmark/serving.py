@@ -3,6 +3,7 @@
 B batch, N tokens of the prompt.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,7 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from megatape.benchmark.encodings import BASELINE as BASELINE_ENCODING
 from megatape.benchmark.encodings import with_encoding
-from megatape.benchmark.loss import PeakMemory
 from megatape.benchmark.models import compute_dtype, shapes
 from megatape.benchmark.results import Result, Results, rows_of, titled
 from megatape.benchmark.timing import Timer, ratio
@@ -26,6 +26,7 @@ from megatape.hf.families.family import FIELDS
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.tables import markdown
+from megatape.torch_internals import TorchDispatchMode, tree_leaves
 from megatape.units import format_milliseconds
 
 BASELINE = "Llama"
@@ -179,6 +180,31 @@ def figures(models: dict[str, PreTrainedModel], cell: Cell, timer: Timer) -> dic
         return {"seconds": median(seconds[name]) / steps, "ratio": ratio(seconds[name], seconds[BASELINE]).median}
 
     return {name: {"prompt": figure(reading, name, 1), "token": figure(decoding, name, STEPS)} for name in models}
+
+
+class PeakMemory(TorchDispatchMode):
+    """Peak bytes of the tensors created in the block. inputs: tensors created before it, which do not count."""
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known = {tensor.untyped_storage()._cdata for tensor in inputs}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
+        return result
+
+    def _freed(self, identity: int, count: int) -> None:
+        self.known.discard(identity)
+        self.now -= count
 
 
 def peak_memory(model: PreTrainedModel, prompt: dict[str, Tensor]) -> int:

@@ -33,7 +33,7 @@ from megatape.runtime.launchers import launcher_of_environment
 from megatape.runtime.run_log import RED, RESET, has_colour, show_lines
 from megatape.runtime.software import install_command
 
-# The module of a command has its name: `benchmark loss` is megatape/commands/benchmark/loss.py. It defines the class
+# The module of a command has its name: `benchmark gpu` is megatape/commands/benchmark/gpu.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which may return paragraphs to print, or an exit
 # status. Slow imports, such as torch, belong inside `run`: --help must not pay for them.
 COMMANDS = {
@@ -72,7 +72,6 @@ COMMANDS = {
     "completion": "print a script by which a shell completes commands and options",
     "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
-    "benchmark loss": "measure the peak memory of the loss, chunked and with all logits at once",
     "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
     "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
@@ -83,12 +82,6 @@ COMMANDS = {
     "study compare": "train several encodings and seeds, and compare them in a table and a plot",
     "study suite": "compare position encodings on synthetic tasks that separate them",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",
-    "study scaling": "measure step time by layers, sequence length and ranks",
-}
-
-# Former names, for one release: they answer with the present one.
-RENAMED = {
-    f"study {part}": f"benchmark {part}" for part in ("efficiency", "serving", "loss", "loader", "memory", "preparation")
 }
 
 
@@ -143,9 +136,6 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     words = [word for word in words if not word.startswith("--local_rank=")]  # of deepspeed, as LOCAL_RANK in the environment
     _accept_any_text()
-    former = " ".join(words[:2])
-    if former in RENAMED:
-        return fail(f"megatape {former} is now megatape {RENAMED[former]}: the options are the same", ExitStatus.USER_ERROR)
     try:
         args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     except UserError as error:

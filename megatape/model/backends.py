@@ -19,7 +19,8 @@ from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.model.encodings import encoding_of
-from megatape.parallel.loss import LossFormula, cross_entropy, has_loss_kernel
+from megatape.parallel.launch import has_kernels
+from megatape.parallel.loss import LossFormula, cross_entropy
 from megatape.parallel.mesh import SINGLE
 from megatape.targets import IGNORE_INDEX
 
@@ -126,7 +127,7 @@ def loss_failure(config: Config, tokens: int, device: torch.device) -> str:
 
     "" if nothing does, or if there is no kernel for the device.
     """
-    if not has_loss_kernel(device):
+    if not has_kernels(device):
         return ""
     model, dtype = config.model, getattr(torch, config.training.precision)
     generator = torch.Generator().manual_seed(0)

@@ -6,12 +6,13 @@ At the end are blocks whose norms, MLP and position update torch.compile fuses.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from megatape.attention.blocked import Blocked
-from megatape.attention.operation import Backends, attend, get_backend
+from megatape.attention.operation import Backends, attend
 from megatape.attention.rotation import PositionState
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ActivationCheckpointing, ModelConfig
@@ -37,7 +38,7 @@ def build_model(
     frozen: Sequence[str] = (),
     fp8: Product | None = None,
     backends: Backends | None = None,
-    update_by_kernel: bool | None = None,
+    update_by_kernel: bool = False,
     z_loss: float = 0.0,
     loss_by_kernel: bool = True,
     num_shifted_groups: int | None = None,
@@ -67,7 +68,7 @@ def build_model(
         frozen: Entries of training.frozen, which are frozen too.
         fp8: The product of the blocks' layers in training, from parallel/fp8.py.
         backends: Names of attention backends in order of preference; None for all that are registered.
-        update_by_kernel: Whether our own kernels update the position state; None: if they come with the first backend.
+        update_by_kernel: Whether our own kernels update the position state, where they can.
         z_loss: Factor of the squared log-sum-exp in the loss (training.z_loss).
         loss_by_kernel: Whether our own kernel computes the loss, where it can.
         num_shifted_groups: Groups of shifted sparse attention in training; None: dense.
@@ -113,16 +114,14 @@ def multiply_in_fp8(model: Transformer, product: Product) -> None:
             layer.product = product
 
 
-def use_backends(model: Transformer, backends: Backends | None, update_by_kernel: bool | None) -> None:
-    """Choose what computes attention, and whether the kernels of the first backend update the position state."""
-    if update_by_kernel is None:
-        update_by_kernel = backends is not None and get_backend(backends[0]).updates_by_kernel
+def use_backends(model: Transformer, backends: Backends | None, update_by_kernel: bool) -> None:
+    """Choose what computes attention, and whether our own kernels update the position state."""
     for module in model.modules():
         if isinstance(module, Attention):
             ring = model.context.size > 1
             module.attend = Blocked(model.context).attend if ring else partial(attend, backends=backends)
         elif isinstance(module, StateUpdate):
-            module.by_kernel = update_by_kernel
+            module.by_kernel = update_by_kernel and find_spec("triton") is not None
 
 
 def shift_groups(model: Transformer, num_groups: int) -> None:

@@ -1,5 +1,6 @@
 """Launches of our own kernels. On the meta device a launch is an operator of PyTorch, which computes nothing."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch.utils.flop_counter import register_flop_formula
 torch.library.define("megatape::launch", "(Tensor[] tensors, float flops, str kernel) -> ()")
 torch.library.impl("megatape::launch", "Meta")(lambda tensors, flops, kernel: None)
 register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, kernel, **_: flops)
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether our kernels can be launched there; on shapes alone they compute nothing."""
+    return device.type in ("cuda", "meta") and find_spec("triton") is not None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ B batch, N tokens, C hidden, V vocabulary, T tensor-parallel ranks.
 """
 
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.parallel.collectives import all_gather, every_rank, reduce_scatter
+from megatape.parallel.launch import has_kernels
 from megatape.parallel.layout import own_rows
 from megatape.parallel.mesh import Axis
 from megatape.targets import target_mask
@@ -63,11 +63,6 @@ def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormu
     return _CrossEntropy.apply(x, weight, targets, formula, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
-def has_loss_kernel(device: torch.device) -> bool:
-    """Whether our Triton kernel can compute the loss there; on shapes alone it computes nothing."""
-    return device.type in ("cuda", "meta") and find_spec("triton") is not None
-
-
 def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
     """Most logits that a rank computes at a time; without a device, on the largest GPU."""
     if not by_kernel:
@@ -88,7 +83,7 @@ class _CrossEntropy(torch.autograd.Function):
             grad_states = torch.empty_like(states)
             # A sum over chunks, rounded once at the end.
             grad_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
-        by_kernel = formula.by_kernel and has_loss_kernel(x.device)
+        by_kernel = formula.by_kernel and has_kernels(x.device)
         compute = _chunk_by_kernel if by_kernel else _chunk
         size = max(1, chunk_elements(by_kernel, x.device) // weight.shape[0])
         for first in range(0, len(states), size):

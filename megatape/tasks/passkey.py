@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator
 
 from megatape.errors import UserError
 from megatape.options import Count, option
@@ -162,12 +161,6 @@ class PasskeyScores:
         return {"cells": [asdict(score) | {name: getattr(score, name) for name in names} for score in self.scores]}
 
 
-def _no_ruler(value: Any) -> Any:
-    if value == "ruler":
-        raise UserError("use lm-eval's: `megatape evaluate lm-eval MODEL --tasks niah_single_1 --lengths 4096`")
-    return value
-
-
 @dataclass(frozen=True)
 class Passkey(Task[Prompt, Prediction, PasskeyScores]):
     """The passkey task of `megatape evaluate`. Lengths and trials that are None are those of the protocol.
@@ -179,7 +172,7 @@ class Passkey(Task[Prompt, Prediction, PasskeyScores]):
         trials: questions of each length and depth (default for authors: 20; else 100)
     """
 
-    protocol: Annotated[Literal["authors", "grid"], BeforeValidator(_no_ruler)] = "authors"
+    protocol: Literal["authors", "grid"] = "authors"
     lengths: Annotated[LengthList | None, option(metavar="L,L,...")] = None
     trials: Annotated[Count | None, option(metavar="N")] = None
 

@@ -66,7 +66,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     device, training = own_device(), config.training
     backends = working_backends(config, device, topology)
     fp8 = working_product(config, device, topology)
-    update_by_kernel = updates_by_kernel(config, device, topology, backends)
+    update_by_kernel = updates_by_kernel(config, device, topology)
     by_kernel = loss_by_kernel(config, device, topology)
 
     def build(axis: Axis) -> Transformer:
@@ -126,12 +126,10 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     return tuple(working)
 
 
-def updates_by_kernel(config: Config, device: torch.device, topology: Topology, backends: Backends) -> bool:
-    """Whether a run that prefers the first of `backends` updates the state by the kernels that come with it. Collective."""
-    if not get_backend(backends[0]).updates_by_kernel:
-        return False
+def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
+    """Whether a run updates the position state by our own kernels, where those exist. Collective."""
     fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
-    return _works(fault, topology, f"position update by PyTorch instead of {backends[0]}")
+    return _works(fault, topology, "position update by PyTorch instead of our kernel")
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:

@@ -116,7 +116,8 @@ def test_copies_are_those_that_autograd_keeps(
     """The planner's formula against what one layer more keeps, with a stand-in for kernels that only a GPU has."""
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
     monkeypatch.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-    monkeypatch.setattr("megatape.attention.kernels.attention._run", lambda *_, **__: None)
+    for kernels in ("attention", "rotation"):
+        monkeypatch.setattr(f"megatape.attention.kernels.{kernels}.launch", lambda *_, **__: None)
     for name, size in itertools.product(names, head_dims):
         monkeypatch.setattr(get_backend(name), "unsupported_reason", lambda need: None)
         raw_config["model"] |= {"encoding": encoding, "num_heads": 4, "num_kv_heads": 4 // groups, "head_dim": size}

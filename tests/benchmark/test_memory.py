@@ -1,4 +1,4 @@
-"""Training steps in real processes: memory and time of all ranks."""
+"""Training steps in real processes: memory of all ranks."""
 
 import pytest
 
@@ -12,4 +12,4 @@ def test_two_ranks() -> None:
     changes = {"model.num_layers": 1, "zero.stage": 2}
     found = measure(2, changes)
     weights = 4 * count_parameters(settings(2, changes).model).total
-    assert weights < found.initialized <= found.peak_initializing <= found.peak and found.seconds > 0
+    assert weights < found.initialized <= found.peak_initializing <= found.peak

@@ -21,7 +21,7 @@ import pytest
 
 from megatape.commands import evaluate, generate, main
 from megatape.commands import main as command_line
-from megatape.commands.main import COMMANDS, RENAMED, example, name_flags, parser, run_command
+from megatape.commands.main import COMMANDS, example, name_flags, parser, run_command
 from megatape.commands.options import RunsOptions
 from megatape.commands.parser import Parser, add_options
 from megatape.errors import MissingPath, UserError
@@ -77,10 +77,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
     "study failures": (["nowhere", "--split", "test"], "no configuration at nowhere/config.json"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
-    "benchmark loss": (["--unknown"], "--unknown is not an option"),
     "benchmark loader": (["--data", "nowhere"], "nowhere is not a data directory"),
     "benchmark memory": (["--unknown"], "--unknown is not an option"),
-    "study scaling": (["--unknown"], "--unknown is not an option"),
     "benchmark serving": (NOWHERE, "no configuration at nowhere.json"),
     "benchmark preparation": (["--source", "c4"], "--source c4 needs --input"),
 }
@@ -206,13 +204,6 @@ def test_deepspeed_adds_the_local_rank_before_or_after_the_command(command: Comm
     words, message = BAD_INPUT["evaluate"]
     status, _, errors = command("evaluate", "--local_rank=1", *words)
     assert status == 2 and message in errors
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_a_former_name_answers_with_the_present_one(old: str, command: Command) -> None:
-    assert RENAMED[old] in COMMANDS and old not in COMMANDS
-    code, _, errors = command(*old.split(), "--rounds", 1)
-    assert code == 2 and errors == f"error: megatape {old} is now megatape {RENAMED[old]}: the options are the same\n"
 
 
 SHIMS = sorted(

@@ -93,7 +93,7 @@ def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind
     length, last = 131_072, 128
     scaling = None if kind is None else {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
     model = random_model(encoding=encoding, scaling=scaling).requires_grad_(False)
-    use_backends(model, ("blocked",), None)  # where documents need not be apart
+    use_backends(model, ("blocked",), False)  # where documents need not be apart
     tokens = torch.randint(0, 50, (1, length), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(length)[None]
     starts = (positions // last * last - last).clamp(min=0)

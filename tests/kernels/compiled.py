@@ -18,7 +18,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from megatape.attention.kernels.rotation import rotate_kernel
 from megatape.model.kernels.update import PROGRAMS
 from megatape.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
@@ -87,9 +86,8 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
 
 
 def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
-    """Those that the table shows: without those that only rotate."""
-    recorded = launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
-    return [launch for launch in recorded if launch.kernel is not rotate_kernel]
+    """Those that the table shows."""
+    return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
 
 
 def position_launches(channels: int, head_dim: int) -> list[Launch]:

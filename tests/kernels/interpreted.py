@@ -24,8 +24,9 @@ from triton.runtime import interpreter
 from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
+from megatape.attention.kernels.rotation import Rotation
 from megatape.attention.operation import get_backend
-from megatape.attention.rotation import PositionState
+from megatape.attention.rotation import PositionState, rotate
 from megatape.config import ModelConfig
 from megatape.model.encodings.tape import TapeUpdate
 from megatape.model.kernels import update
@@ -35,7 +36,7 @@ from megatape.parallel.mesh import SINGLE, Axis
 from megatape.targets import IGNORE_INDEX
 from tests.helpers import biased_attention
 from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
-from tests.kernels.launches import Launch, launches, loss_launches, update_launches
+from tests.kernels.launches import Launch, launches, loss_launches, rotation_launches, update_launches
 
 TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
 
@@ -69,6 +70,13 @@ CASES = [
     Case((2, 40, 2, 1, 16), TALL, moves=False, biased=True),
     Case((1, 50, 2, 2, 4), WIDE, moves=False, biased=True, documents=False),
     Case((1, 40, 2, 1, 32), WIDE, torch.bfloat16, moves=False, biased=True),
+]
+ROTATIONS = [  # shape, dtype, whether something was added to e before, and whether attention moves it
+    ((2, 70, 4, 2, 8), torch.float32, True, True),
+    ((1, 7, 3, 3, 20), torch.float32, True, False),
+    ((2, 70, 2, 1, 16), torch.float32, False, True),
+    ((1, 7, 2, 2, 4), torch.float32, False, False),
+    ((1, 40, 4, 2, 32), torch.bfloat16, True, True),
 ]
 UPDATES = [  # shape, I, dtype, whether something was added to e before, and whether attention moves it
     ((2, 5, 4, 2, 8), 6, torch.float32, True, True),
@@ -129,6 +137,24 @@ def differences(case: Case) -> dict[str, float]:
         name: float((a.detach() - b.detach()).norm() / b.detach().norm())
         for name, a, b in zip(names, ours, theirs, strict=True)
     }
+
+
+def rotation_differences(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, delta: bool, moves: bool
+) -> dict[str, float]:
+    """Of heads rotated by the kernels, and of all gradients, from PyTorch's operators in float64."""
+    q, k, _, added = inputs(shape, dtype)
+    given = {"q": q, "k": k} | ({"delta": added} if delta else {})
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
+    initial, e = initial_state(added), initial_state(added).double().expand(-1, -1, shape[3], -1) + exact.get("delta", 0)
+    expected = [rotate(exact["q"], e), rotate(exact["k"], e), e][: 2 + moves]
+    found = [part for part in Rotation.apply(q, k, initial, given.get("delta"), moves) if part is not None]
+    for results in (found, expected):
+        torch.stack([result.double().sin().sum() for result in results]).sum().backward()
+    ours, theirs = ([*results, *_gradients(tensors)] for results, tensors in ((found, given), (expected, exact)))
+    names = ["q rotated", "k rotated", "e"][: 2 + moves] + [f"d {name}" for name in given]
+    pairs = zip(names, ours, theirs, strict=True)
+    return {name: float((a.detach() - b.detach()).norm() / b.detach().norm()) for name, a, b in pairs}
 
 
 def update_differences(
@@ -202,7 +228,7 @@ def loss_differences(
     sums: list[Tensor] = []  # of each rank, written before any of them reads those of all
     with (
         patch.object(loss_kernel, "COLUMNS", columns),
-        patch.object(loss, "has_loss_kernel", lambda device: True),
+        patch.object(loss, "has_kernels", lambda device: True),
         patch.object(loss, "_add_product", add_product),
         patch.object(loss, "all_gather", lambda x, axis: x),
         patch.object(loss, "reduce_scatter", lambda x, axis: x),
@@ -318,6 +344,7 @@ def main() -> None:
     mend_bfloat16()
     quicken()
     found = [(case.dtype == torch.float32, differences(case)) for case in CASES]
+    found += [(case[1] == torch.float32, rotation_differences(*case)) for case in ROTATIONS]
     with (
         patch.object(update, "PROGRAMS", 3),
         patch.object(TapeUpdate, "has_kernel", lambda self, device: True),
@@ -328,6 +355,7 @@ def main() -> None:
     large = launches(LARGE, torch.bfloat16, documents=True)
     biased = launches(MANY, torch.bfloat16, documents=False, biased=True)
     large += [launch for launch in biased if launch.kernel is attention.distances_kernel]
+    large += rotation_launches(LARGE, torch.bfloat16)
     large += loss_launches(2**16, 2**15 + 3)
     large += update_launches(LARGE, 12, torch.bfloat16, programs=LARGE[1])
     print(json.dumps([(launch.kernel.__name__, *part) for launch in large for part in reach(launch)]))

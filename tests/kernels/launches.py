@@ -7,8 +7,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from megatape.attention.kernels import attention
+from megatape.attention.kernels import attention, rotation
 from megatape.attention.kernels.attention import Tile, fused_attention
+from megatape.attention.kernels.rotation import Rotation
 from megatape.attention.rotation import PositionState
 from megatape.model.kernels import update
 from megatape.model.kernels.update import fused_update
@@ -48,6 +49,26 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
             content, attended_positions = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)
             assert attended_positions is not None
             outputs = content, attended_positions
+        torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    return recorded
+
+
+def rotation_launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> list[Launch]:
+    """Of a rotation by a state that attention moves. shape: as above."""
+    batch, length, heads, channels, size = shape
+    recorded: list[Launch] = []
+
+    def record(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
+        recorded.append(Launch(kernel, grid, Tile(rotation.ROWS, 1, warps, stages), arguments))
+
+    q, k, delta = (
+        torch.empty(batch, length, count, size, dtype=dtype, device="meta", requires_grad=True)
+        for count in (heads, channels, channels)
+    )
+    with patch.object(rotation, "launch", record):
+        rotated_q, rotated_k, e = Rotation.apply(q, k, torch.empty(batch, length, 1, size, device="meta"), delta, True)
+        assert e is not None
+        outputs = rotated_q, rotated_k, e
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
     return recorded
 

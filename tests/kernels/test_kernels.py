@@ -31,8 +31,8 @@ def interpreted() -> list[Any]:
 
 
 def test_kernels_equal_the_formula(interpreted: list[Any]) -> None:
-    """Results and all gradients, with and without e, bias, groups, documents, ragged lengths and padded heads; the update with
-    and without its parts."""
+    """Results and all gradients, with and without e, bias, groups, documents, ragged lengths and padded heads; rotations
+    and the update with and without their parts."""
     for exact, differences in interpreted[0]:
         for name, difference in differences.items():
             assert_within(difference, bounds.ATTENTION if exact else bounds.KERNELS_BFLOAT16, name)

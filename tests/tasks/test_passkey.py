@@ -139,7 +139,5 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10, "interval": interval}]
     assert "| 0 (0 to 27.8) " in output
     assert (out / "passkey.png").stat().st_size > 1000
-    status, _, errors = command(*words[:4], "ruler", "--output", tmp_path / "none")
-    assert status == 2 and "megatape evaluate lm-eval MODEL --tasks niah_single_1 --lengths 4096" in errors
     status, _, errors = command(*words[:6], "700,x", "--output", tmp_path / "none")
     assert status == 2 and "--lengths is '700,x': give lengths above 0 in ascending order, such as 1024,2048" in errors

@@ -37,8 +37,6 @@ FRAGILE = {"fragile": Entry(f"{__name__}:Fragile", "fails on rank 1")}
 
 
 class Fragile(Blocked):
-    updates_by_kernel = True
-
     def attend(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
         if os.environ["RANK"] == "1":
             raise RuntimeError("out of resource: shared memory, required 247000")
@@ -102,22 +100,20 @@ def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
 def test_an_update_whose_kernel_fails_is_plain(
     raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its results are compared, forward and backward; only with a backend that brings the kernels are they tried."""
-    monkeypatch.setattr(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis))
-    monkeypatch.setattr(Fragile, "attend", Blocked.attend)
+    """Its results are compared, forward and backward; where there is none, nothing is tried."""
     config = parse_config(raw_config, "test")
-    with patch.dict(BACKENDS, FRAGILE):
-        assert not updates_by_kernel(config, CPU, alone, ("blocked",)) and not capsys.readouterr().out
-        assert not updates_by_kernel(config, CPU, alone, ("fragile", "blocked"))
-        assert re.fullmatch(
-            r"position update by PyTorch instead of fragile: it failed when rank 1 tried it \(its results are off by \d+%\)\n",
-            capsys.readouterr().out,
-        )
-        monkeypatch.setenv("RANK", "0")
-        assert updates_by_kernel(config, CPU, alone, ("fragile", "blocked")) and not capsys.readouterr().out
-        for chosen, expected in ((None, True), (False, False)):
-            model = build_model(config.model, backends=("fragile", "blocked"), update_by_kernel=chosen)
-            assert [block.position.by_kernel for block in model.blocks] == [expected] * config.model.num_layers
+    assert updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
+    monkeypatch.setattr(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis))
+    assert not updates_by_kernel(config, CPU, alone)
+    assert re.fullmatch(
+        r"position update by PyTorch instead of our kernel: it failed when rank 1 tried it \(its results are off by \d+%\)\n",
+        capsys.readouterr().out,
+    )
+    monkeypatch.setenv("RANK", "0")
+    assert updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
+    for chosen in (True, False):
+        model = build_model(config.model, update_by_kernel=chosen)
+        assert [block.position.by_kernel for block in model.blocks] == [chosen] * config.model.num_layers
 
 
 @pytest.mark.parametrize("fault", ["wrong", "broken", "none"])
@@ -138,7 +134,7 @@ def test_a_loss_kernel_that_fails(
     operators = loss._chunk
     monkeypatch.setattr(loss, "_chunk_by_kernel", chunk)
     for module in (loss, model_backends):
-        monkeypatch.setattr(module, "has_loss_kernel", lambda device: True)
+        monkeypatch.setattr(module, "has_kernels", lambda device: True)
     assert loss_by_kernel(config, CPU, alone) == (fault == "none")
     reason = {"wrong": r"its results are off by \d+%", "broken": "RuntimeError: no C compiler"}.get(fault)
     expected = rf"loss by PyTorch instead of our kernel: it failed when rank 1 tried it \({reason}\)\n" if reason else ""
@@ -154,7 +150,9 @@ def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
     told = [(workers / f"rank{rank}.log").read_text() for rank in (0, 1)]
     assert told[0].count("attention by sdpa instead of fragile: it failed when rank 1 tried it (RuntimeError: out of") == 1
     assert told[0].count("changed since then: attention by sdpa -> blocked") == 1
-    assert told[0].count("position update by PyTorch instead of fragile: it failed when rank 1 tried it (its results are") == 1
+    assert (
+        told[0].count("position update by PyTorch instead of our kernel: it failed when rank 1 tried it (its results are") == 1
+    )
     assert "attention" not in told[1] and "update" not in told[1]
     checkpoints = RunFolder(Path(raw_config["run"]["directory"])).checkpoints
     assert CheckpointReader(checkpoints / "step-00000000").state["attention"] == "sdpa"
@@ -175,8 +173,8 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             if resume is None:
                 run.checkpoints.save_last()
     raw["model"]["encoding"] = "tape"
-    with patch.dict(BACKENDS, FRAGILE), patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)):
-        return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology, ("fragile",))]
+    with patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)):
+        return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology)]
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ from megatape.attention.backend import Mask
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
-from megatape.attention.kernels.rotation import rotate_kernel
+from megatape.attention.kernels.rotation import rotated, rotated_with_state
+from megatape.attention.kernels.tiles import width
 from megatape.attention.rotation import PositionState
 from megatape.parallel.launch import launch
-
-MIN_WIDTH = 16  # the smallest factor of a matrix product
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ LARGE_MEMORY = 163 * 1024  # bytes of shared memory in which HALF_TILES fit: an 
 # Matrix products for each pair of a query and a key: of attention to content, and those more that the state takes.
 PRODUCTS = {forward_kernel: (2, 1), queries_kernel: (3, 1), keys_kernel: (4, 2), distances_kernel: (2, 0)}
 FLOAT_TILE = Tile(32, 32, 8, 1)
-ROTATED = Tile(64, 64, 4, 1)
 
 
 def fused_attention(
@@ -66,15 +64,8 @@ def fused_attention(
     return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, mask)
 
 
-def width(head_dim: int) -> int:
-    """Columns of a tile that holds a head."""
-    return max(MIN_WIDTH, triton.next_power_of_2(head_dim))
-
-
 def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
     """The tile with which `kernel` runs on x, by the dtype, the head size and the device of x."""
-    if kernel is rotate_kernel:
-        return ROTATED
     if x.dtype == torch.float32:
         return FLOAT_TILE
     case = kernel, max(width(x.shape[-1]), 64)
@@ -111,7 +102,7 @@ class _FusedAttention(torch.autograd.Function):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         initial, delta = (None if part is None else part.contiguous() for part in (initial, delta))
         starts = None if document_starts is None else document_starts.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, delta, moves)
+        rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, moves)
         content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         _launch(
@@ -127,8 +118,8 @@ class _FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, initial, delta, by_distance, starts, content, position, log_sum = ctx.saved_tensors
         d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
-        rotated_k, e = _rotated_with_state(k, initial, delta, ctx.moves)
-        rotated_q = q if initial is None else _rotated(q, k, initial, delta, None)
+        rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, ctx.moves)
+        rotated_q = q if initial is None else rotated(q, k, initial, delta)
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         d_delta, d_state = (None, None) if delta is None else (torch.empty_like(delta), torch.empty_like(q))
         row_sum, bias = torch.empty_like(log_sum), _to_base_2(by_distance)
@@ -151,28 +142,6 @@ class _FusedAttention(torch.autograd.Function):
             )  # fmt: skip
             d_by_distance = parts.sum((0, 1))
         return d_q, d_k, d_v, None, d_delta, None, d_by_distance, None
-
-
-def _rotated(x: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, state: Tensor | None) -> Tensor:
-    """Queries or keys times e, in their dtype. state: takes e, unless it is None."""
-    rotated = torch.empty_like(x)
-    batch, length, heads, size = x.shape
-    _run(
-        rotate_kernel, (triton.cdiv(length, ROTATED.queries), heads, batch), 0, ROTATED, x=x, initial=initial, delta=delta,
-        rotated=rotated, state=state, length=length, heads=heads, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size),
-        ROWS=ROTATED.queries,
-    )  # fmt: skip
-    return rotated
-
-
-def _rotated_with_state(k: Tensor, initial: Tensor | None, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
-    """Rotated keys and, if it `moves`, e as a value: [B, N, 1, R] while there is no delta."""
-    if initial is None:
-        return k, None
-    if not moves:
-        return _rotated(k, k, initial, delta, None), None
-    e = initial.to(k.dtype) if delta is None else torch.empty_like(k)
-    return _rotated(k, k, initial, delta, None if delta is None else e), e
 
 
 def _to_base_2(by_distance: Tensor | None) -> Tensor | None:

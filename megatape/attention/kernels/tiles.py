@@ -8,6 +8,13 @@ tile 64: a tensor may have more than 2^31 elements.
 import triton
 import triton.language as tl
 
+MIN_WIDTH = 16  # the smallest factor of a matrix product
+
+
+def width(head_dim: int) -> int:
+    """Columns of a tile that holds a head."""
+    return max(MIN_WIDTH, triton.next_power_of_2(head_dim))
+
 
 @triton.jit
 def head_columns(SIZE: tl.constexpr, WIDTH: tl.constexpr):

@@ -1,0 +1,45 @@
+"""Rotation of queries and keys before attention: by our own Triton kernels on a GPU, elsewhere by PyTorch's operators.
+
+Shapes as in model/transformer.py.
+"""
+
+import logging
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.parallel.launch import has_kernels
+
+LOG = logging.getLogger(__name__)
+
+
+def rotated_heads(q: Tensor, k: Tensor, positions: PositionState | None, move: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and, if attention is to move it, e itself, in their dtype."""
+    if positions is None:
+        return q, k, None
+    initial, delta = positions
+    assert initial is not None
+    if initial.shape[-1] == q.shape[-1] and _has_kernel(q.device):
+        from megatape.attention.kernels.rotation import Rotation
+
+        return Rotation.apply(q, k, initial, delta, move)
+    return rotate_by_state(q, k, positions) if move else (*rotate_qk(q, k, positions), None)
+
+
+@cache
+def _has_kernel(device: torch.device) -> bool:
+    """Whether the kernels run on the device, found out by running them. On shapes alone they compute nothing."""
+    if not has_kernels(device) or device.type == "meta":
+        return has_kernels(device)
+    from megatape.attention.kernels.rotation import Rotation
+
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.ones(1, 1, 1, 16, device=device, requires_grad=True)
+            Rotation.apply(x, x, x.detach(), x, True)[0].sum().backward()
+    except Exception:  # whatever Triton, its compiler or the driver raises
+        LOG.warning("rotation by PyTorch instead of our kernels, which fail here:", exc_info=True)
+        return False
+    return True
