@@ -144,7 +144,7 @@ class RawStep:
                 config.model,
                 fp8=None if training.fp8 == "none" else fp8_product(training.fp8, device),
                 backends=backends_by_priority(training.attention),
-                update_by_kernel=True,
+                update_by_kernel=device.type == "cuda",
                 activation_checkpointing=training.activation_checkpointing,
                 compiler=compiler if training.compile else None,
             )

@@ -15,6 +15,7 @@ from megatape.model.build import build_model
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.parallel.fp8 import fp8_product
+from megatape.parallel.launch import has_kernels
 from megatape.parallel.linear import Product
 from megatape.parallel.mesh import Axis, Mesh
 from megatape.registry import AUTO
@@ -129,7 +130,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run updates the position state by our own kernels, where those exist. Collective."""
     fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
-    return _works(fault, topology, "position update by PyTorch instead of our kernel")
+    return has_kernels(device) and _works(fault, topology, "position update by PyTorch instead of our kernel")
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:

@@ -15,7 +15,7 @@ from tests.helpers.cells import cells
 
 @pytest.mark.slow
 def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is fused or compiled moves fewer bytes; ratios are to RoPE by cuDNN; measured times stand beside."""
+    """What is fused or compiled moves fewer bytes; ratios are to RoPE by cuDNN, as `sdpa` is; measured times stand beside."""
     pytest.importorskip("triton")
     monkeypatch.setattr(roofline, "STEP_TARGETS", {"155m": 1.1})
     measured = tmp_path / "results.jsonl"
@@ -28,7 +28,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert count < moved[encoding, attention, "eager"] or mode == "eager"
     assert moved["tape", "triton", "compiled"] < moved["tape", "sdpa", "compiled"]
     for encoding, mode in product(("rope", "tape"), ("eager", "compiled")):
-        assert moved[encoding, roofline.CUDNN, mode] < moved[encoding, "sdpa", mode]
+        assert moved[encoding, roofline.CUDNN, mode] <= moved[encoding, "sdpa", mode]
     assert [row[10] for row in steps if row[10]] == ["123.4"]
     ratios = {(row[1], row[2]): row[4] for row in steps if row[0] == "tape"}
     assert min(float(row[4]) for row in steps if row[:2] == ["rope", roofline.CUDNN]) == 1

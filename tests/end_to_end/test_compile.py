@@ -51,7 +51,7 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     left = []
     for encoding in ("tape", "tape_vector"):
         config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
-        block = build.build_model(config.model, backends=("triton",), compiler="eager").blocks[0]
+        block = build.build_model(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
         assert "feed_forward" in vars(block)
         left.append("forward" not in vars(block.position))
     stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])

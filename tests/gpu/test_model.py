@@ -30,7 +30,7 @@ NAMES = [" ".join(map(str, case.values())) for case in CASES]
 def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
     """Logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
-    model = build_model(drawn.config, backends=backends_by_priority(changes.get("attention", AUTO)))
+    model = build_model(drawn.config, backends=backends_by_priority(changes.get("attention", AUTO)), update_by_kernel=True)
     model.load_state_dict(drawn.state_dict())
     model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))

@@ -146,7 +146,8 @@ def rotation_differences(
     q, k, _, added = inputs(shape, dtype)
     given = {"q": q, "k": k} | ({"delta": added} if delta else {})
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
-    initial, e = initial_state(added), initial_state(added).double().expand(-1, -1, shape[3], -1) + exact.get("delta", 0)
+    initial = initial_state(added) if delta else initial_state(added)[:1]  # or one for all samples
+    e = initial.double().expand(*added.shape) + exact.get("delta", 0)
     expected = [rotate(exact["q"], e), rotate(exact["k"], e), e][: 2 + moves]
     found = [part for part in Rotation.apply(q, k, initial, given.get("delta"), moves) if part is not None]
     for results in (found, expected):

@@ -28,7 +28,7 @@ class Rotation(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, moves: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        q, k, initial = q.contiguous(), k.contiguous(), initial.contiguous()
+        q, k, initial = q.contiguous(), k.contiguous(), initial.expand(len(q), -1, -1, -1).contiguous()
         delta = None if delta is None else delta.contiguous()
         rotated_k, e = rotated_with_state(k, initial, delta, moves)
         ctx.save_for_backward(*((None, None) if delta is None else (q, k)), initial, delta)
