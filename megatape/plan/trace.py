@@ -252,7 +252,7 @@ def build(config: Config, num_layers: int, backends: Backends | None = None) -> 
         trainable=config.training.trainable,
         frozen=config.training.frozen,
         backends=backends,
-        update_by_kernel=backends != PLAIN,
+        update_by_kernel=backends != PLAIN,  # PLAIN stands for what any device keeps
         num_shifted_groups=config.training.num_shifted_groups,
         activation_checkpointing=config.training.activation_checkpointing,
         chunk_tokens=config.training.chunk_tokens,

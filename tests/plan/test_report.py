@@ -123,7 +123,7 @@ def test_offloading(plan: Command) -> None:
 
 
 def test_ranges_ascend(plan: Command) -> None:
-    printed = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")[1]
+    printed = plan("--nodes", "1", "--gpus-per-node", "2", "--gpu", "a100-80g")[1]
     ranges = re.findall(r"^(.*?)  +(\S+) to (\S+)$", printed, re.MULTILINE)
     assert [name for name, _, _ in ranges] == [
         "seconds per step",
@@ -132,7 +132,7 @@ def test_ranges_ascend(plan: Command) -> None:
         "hours for the run",
     ]
     for _, low, high in ranges:
-        assert _number(low) < _number(high) or low == high == "1%"  # the MFU of so small a model, rounded
+        assert _number(low) < _number(high)
 
 
 def _number(text: str) -> float:

@@ -102,6 +102,7 @@ def test_an_update_whose_kernel_fails_is_plain(
     raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its results are compared, forward and backward; where there is none, nothing is tried."""
+    pytest.importorskip("triton")
     config = parse_config(raw_config, "test")
     assert not updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
     monkeypatch.setattr(training_build, "has_kernels", lambda device: True)
