@@ -10,7 +10,7 @@ from megatape.data.finetuning.prepare import ExampleFolder
 from megatape.data.finetuning.prompt_format import Example
 from megatape.data.shards.index import SPLITS, Index, load_index
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
-from megatape.data.tokenizers.sentencepiece import character_tokenizer
+from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.files import new_folder
@@ -23,11 +23,12 @@ class Encoder:
     """Samples of a task to examples, one token for each character.
 
     Attributes:
-        tokenizer: Of the task's alphabet.
+        tokenizer: Of the task's alphabet, without byte tokens, which would be most of a small model's vocabulary.
     """
 
     def __init__(self, task: SyntheticTask) -> None:
-        self.tokenizer: Tokenizer = character_tokenizer(task.alphabet)
+        model = train_tokenizer([task.alphabet], task.vocab_size, byte_fallback=False)
+        self.tokenizer: Tokenizer = SentencePieceTokenizer(model)
         self._ids = {character: self.tokenizer.encode(character)[0] for character in task.alphabet}
         self._ending = [self.tokenizer.eos_id] if task.answers_end else []
 

@@ -13,6 +13,7 @@ from megatape.targets import HIDES_ANSWERS
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SIZES = ("tiny", "small", "base")
 HASHED = 32  # samples of each split that a definition's hash covers
+NUM_CONTROL_TOKENS = 3  # <unk>, <s>, </s>
 
 Size = Literal["tiny", "small", "base"]
 
@@ -109,12 +110,18 @@ class SyntheticTask(ABC):
         return 1 + self.split(name).characters + self.answers_end
 
     @property
+    def vocab_size(self) -> int:
+        """Number of tokens: the characters and control tokens."""
+        return NUM_CONTROL_TOKENS + len(self.alphabet)
+
+    @property
     def definition(self) -> str:
-        """A hash of what decides the results: how samples are scored, and the first of each split."""
+        """A hash of what decides the results: tokens, how samples are scored, and the first of each split."""
 
         def drawn(name: str) -> list[str]:  # data folders keep the hash, so samples are written as they always were
             return [repr(self.split(name)), *(repr(sample)[len("Synthetic") :] for sample in self.samples(name, HASHED))]
 
         splits = {name: drawn(name) for name in (*self.splits, VALIDATION)}
-        content = [self.alphabet, self.scored, self.answers_end, splits, *([HIDES_ANSWERS] if self.hides_answers else [])]
+        hidden = [HIDES_ANSWERS] if self.hides_answers else []
+        content = [self.alphabet, self.vocab_size, self.scored, self.answers_end, splits, *hidden]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -19,13 +19,16 @@ MAX_LINE_CHARACTERS = 1000
 SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES) -> bytes:
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, max_training_bytes: int = MAX_TRAINING_BYTES, byte_fallback: bool = True
+) -> bytes:
     """Train a tokenizer. The same texts give the same bytes.
 
     Args:
         texts: To train on.
         vocab_size: Number of tokens.
         max_training_bytes: Of the texts in UTF-8; the rest of them is not read.
+        byte_fallback: Have a token for each byte, so that any text can be encoded.
 
     Returns:
         The bytes of the model file.
@@ -43,7 +46,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_training_bytes: i
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
-            byte_fallback=True,
+            byte_fallback=byte_fallback,
             split_digits=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

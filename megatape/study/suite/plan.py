@@ -35,7 +35,6 @@ from megatape.tables import markdown
 
 ALL = "all"
 PILOT, PLAN = "pilot.json", "plan.json"
-CHARACTERS = 300  # about as many tokens as any alphabet gives
 ROUNDS = 2  # of which the faster counts
 MODULES = "megatape.training.pretrain", "megatape.study.suite.measure"  # of the processes of a run
 
@@ -317,7 +316,7 @@ def run_seconds(task: SyntheticTask, encoding: str, sizing: Sizing) -> float:
     A step is a forward and a backward pass: what the optimizer adds is little.
     """
     longest = max(map(task.tokens, task.splits)) - 1
-    (variant,), raw = parse_variants(encoding), sizing.config(task, "data", CHARACTERS)
+    (variant,), raw = parse_variants(encoding), sizing.config(task, "data", task.vocab_size)
     raw["model"]["max_positions"] = longest
     config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
