@@ -25,6 +25,7 @@ CHOICES: dict[tuple[str, Attends, int, torch.dtype, bool], str] = {
     ("cpu", "plain", 64, torch.float32, False): "sdpa",
     ("cpu", "plain", 64, torch.float32, True): "sdpa",
     ("cpu", "moving", 64, torch.float32, False): "blocked",
+    ("cpu", "moving", 32, torch.float32, False): "sdpa",
     ("cpu", "distance bias", 64, torch.float32, False): "blocked",
     ("cpu", "pair bias", 64, torch.float32, False): "blocked",
     ("cuda", "plain", 64, torch.bfloat16, False): "sdpa",
@@ -115,6 +116,7 @@ def test_copies_are_those_that_autograd_keeps(
 ) -> None:
     """The planner's formula against what one layer more keeps, with a stand-in for kernels that only a GPU has."""
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
+    monkeypatch.setattr("megatape.attention.sdpa._padded", lambda heads, e: heads)  # as on a GPU
     monkeypatch.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
     for kernels in ("attention", "rotation"):
         monkeypatch.setattr(f"megatape.attention.kernels.{kernels}.launch", lambda *_, **__: None)
