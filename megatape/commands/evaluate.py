@@ -1,7 +1,6 @@
 """megatape evaluate: `megatape evaluate perplexity,passkey exported --data data/c4 --lengths 1024,2048 --output evaluated`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from functools import partial
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, create_model
 from megatape.commands.main import run_command
 from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
 from megatape.commands.parser import Parser, add_options
-from megatape.errors import ExitStatus, UserError
+from megatape.errors import UserError
 from megatape.options import Count, Listed, Paragraphs, option, split_docstring
 from megatape.registry import TASKS
 
@@ -113,16 +112,13 @@ def _fill(task: str, options: EvaluationOptions) -> Any:
 def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from megatape.tasks.engine.runner import FailedElsewhere, evaluate_models, launched_ranks
+    from megatape.tasks.engine.runner import evaluate_models, launched_ranks
 
     prepare_deepspeed()
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
     tasks = {name: _fill(name, options) for name in names}
-    try:
-        with launched_ranks(options.tp) as ranks:
-            training_code = options.training_code or options.tp > 1
-            found = options.fill(evaluate_models, tasks=tasks, ranks=ranks, training_code=training_code)
-            yield from (text for text in found if ranks.is_main)
-    except FailedElsewhere:
-        sys.exit(ExitStatus.USER_ERROR)
+    with launched_ranks(options.tp) as ranks:
+        training_code = options.training_code or options.tp > 1
+        found = options.fill(evaluate_models, tasks=tasks, ranks=ranks, training_code=training_code)
+        yield from (text for text in found if ranks.topology.is_main)

@@ -16,6 +16,8 @@ def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = N
 
     group: of all ranks, by default the one that training uses.
     """
+    if topology.world_size == 1:  # which needs no process group
+        return [value]
     values: list[Any] = [None] * topology.world_size
     dist.all_gather_object(values, value, group)
     return values

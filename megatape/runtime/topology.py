@@ -26,6 +26,9 @@ class Topology:
         return self.rank == 0
 
 
+SINGLE_PROCESS = Topology(0, 1, 0)
+
+
 def name_ranks(ranks: Iterable[int]) -> str:
     """Format ranks for messages: "rank 3", or "ranks 0-5, 7"."""
     spans: list[list[int]] = []

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import partial
@@ -38,7 +38,7 @@ from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.launchers import discover
 from megatape.runtime.software import source_hash, versions
-from megatape.runtime.topology import Topology
+from megatape.runtime.topology import SINGLE_PROCESS, Topology
 from megatape.tables import markdown
 from megatape.tasks.engine.outline import model_name, read_outline
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, ResultT, Task
@@ -48,54 +48,23 @@ FORMAT = 1  # of results.json
 HASH = "sha256"  # of a line of predictions
 FILES = ("*.json", "*.safetensors", "*.model")  # of a folder without a manifest, those that determine a model's answers
 Prediction = TypeVar("Prediction")
-Value = TypeVar("Value")
-
-
-class FailedElsewhere(Exception):
-    """An error that all processes know of, on all but the main one, which raises it."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that divide the batches of an evaluation.
-
-    An error that all processes know of is raised by the main one; the others raise FailedElsewhere.
+    """The processes that divide the batches of an evaluation, by default one alone.
 
     Attributes:
-        topology: Of all processes; None if this one is alone.
+        topology: Of all processes.
         share: Number of this process's share of the batches.
         shares: Number of shares.
         tensor: The processes that divide the model, and have the same share of the batches.
     """
 
-    topology: Topology | None = None
+    topology: Topology = SINGLE_PROCESS
     share: int = 0
     shares: int = 1
     tensor: Axis = SINGLE
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes the results."""
-        return self.topology is None or self.topology.is_main
-
-    def on_main(self, work: Callable[[], Value]) -> Value:
-        """Call `work` on the main process; returns its value on all of them. Raises its UserError or OSError."""
-        return work() if self.topology is None else self._raise_on_main(partial(on_main, work, self.topology))
-
-    def together(self, work: Callable[[], None]) -> None:
-        """Wait until all processes have done their work. Raises the UserError or OSError of the first that met one."""
-        if self.topology is None:
-            work()
-        else:
-            self._raise_on_main(partial(on_all, work, self.topology))
-
-    def _raise_on_main(self, work: Callable[[], Value]) -> Value:
-        try:
-            return work()
-        except (UserError, OSError):
-            if self.is_main:
-                raise
-            raise FailedElsewhere from None
 
 
 ALONE = Ranks()
@@ -169,9 +138,9 @@ def evaluate_models(
                     Evaluation(output / name / label, name, task, model, ranks) for name, task in tasks.items()
                 ]
 
-        ranks.together(prepare)
+        on_all(prepare, ranks.topology)
         for folder, label in zip(models, labels, strict=True):
-            hashes = [ranks.on_main(partial(model_hash, part)) for part in (folder, adapter) if part is not None]
+            hashes = [on_main(partial(model_hash, part), ranks.topology) for part in (folder, adapter) if part is not None]
             name = model_name(folder, adapter)
             for evaluation in evaluations[label]:
                 evaluation.open({"name": name, "sha256": hashes, "training_code": training_code, "tp": ranks.tensor.size})
@@ -189,7 +158,7 @@ def evaluate_models(
                 for evaluation in evaluations.pop(label):
                     name = evaluation.name
                     summary, rows[name][label] = evaluation.run(model)
-                    if ranks.is_main:
+                    if ranks.topology.is_main:
                         text = table(rows[name], tasks[name].paper())
                         write_atomically(output / name / "results.md", f"{text}\n".encode())
                     yield f"{label}: {summary}"
@@ -263,7 +232,7 @@ class Evaluation:
             "examples": {"n": self.ends[-1], "sha256": examples_hash(self.batches)},
             "model": origin,
         }
-        self.ranks.on_main(partial(self.journal.open, self.settings))
+        on_main(partial(self.journal.open, self.settings), self.ranks.topology)
 
     def run(self, model: EvaluationModel) -> tuple[str, list[Measure]]:
         """Predict what the opened folder lacks, and write the results. Collective over all ranks.
@@ -280,13 +249,13 @@ class Evaluation:
             UserError: An error of the task.
         """
         ranks, end = self.ranks, self.ends[-1]
-        answered = set(ranks.on_main(lambda: sorted(self.journal.read())))
+        answered = set(on_main(lambda: sorted(self.journal.read()), ranks.topology))
         numbered = [(range(end - len(batch), end), batch) for end, batch in zip(self.ends, self.batches, strict=True)]
         missing = [(numbers, batch) for numbers, batch in numbered if not answered.issuperset(numbers)]
 
         def predict() -> None:
             done = end - sum(len(batch) for _, batch in missing)
-            disable = None if ranks.is_main else True  # None: unless a person looks
+            disable = None if ranks.topology.is_main else True  # None: unless a person looks
             with tqdm(total=end, initial=done, desc=f"{self.name}, {model.name}", disable=disable) as bar:
                 for numbers, batch in missing[ranks.share :: ranks.shares]:
                     predictions = self.task.run(model, batch)
@@ -294,8 +263,8 @@ class Evaluation:
                         self.journal.add(ranks.share, numbers, predictions)
                     bar.update(min(len(batch) * ranks.shares, end - bar.n))
 
-        ranks.together(predict)
-        summary, measures = ranks.on_main(partial(self._finish, model))
+        on_all(predict, ranks.topology)
+        summary, measures = on_main(partial(self._finish, model), ranks.topology)
         return summary, [Measure(**measure) for measure in measures]
 
     def _finish(self, model: EvaluationModel) -> list[Any]:

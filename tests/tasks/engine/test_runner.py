@@ -17,9 +17,7 @@ from PIL import Image
 from megatape.hf.export import export
 from megatape.options import Listed
 from megatape.registry import TASKS, Entry
-from megatape.runtime import exchange
-from megatape.runtime.topology import Topology
-from megatape.tasks.engine.runner import FailedElsewhere, Ranks, examples_hash, name_models
+from megatape.tasks.engine.runner import examples_hash, name_models
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
 from megatape.tasks.perplexity import Perplexity, Window
 from tests.helpers.command import Command
@@ -361,15 +359,3 @@ def test_results_stay(
 
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_the_main_rank_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise OSError("the disk is full")
-
-    full = (OSError, "the disk is full", None)
-    for rank, error in ((0, OSError), (1, FailedElsewhere)):
-        monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine, [None, full]])
-        for work in (fail, lambda: None):  # this process, or only the other
-            with pytest.raises(error, match="the disk is full" if rank == 0 else None):
-                Ranks(Topology(rank, 2, rank), rank, 2).together(work)
