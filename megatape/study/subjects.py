@@ -1,6 +1,6 @@
 """The models that a study examines, each with its text, and what attention does in them.
 
-Models come from checkpoints, or have random weights. Probabilities are recomputed from the inputs of each layer, because the
+Models come from checkpoints. Probabilities are recomputed from the inputs of each layer, because the
 model does not return them. Shapes as in model/transformer.py, on one rank.
 """
 
@@ -15,17 +15,12 @@ from torch import Tensor, nn
 
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.sdpa import visible
-from megatape.benchmark.encodings import parse_encodings, with_encoding
-from megatape.benchmark.models import perturbed_model
 from megatape.checkpoint.reader import CheckpointReader, load_model, verified_checkpoint
-from megatape.config import load_config
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.model.block import Attention
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.transformer import Transformer
-
-DEFAULT_ENCODINGS = "rope,tape,tape_vector,tape_no_equivariance"
 
 
 @dataclass(frozen=True)
@@ -51,49 +46,24 @@ class Subject:
         return torch.as_tensor(self.model.encoding.positions(random_offset=False).evaluation(length, 0))[None]
 
 
-def load_subjects(
-    checkpoints: Sequence[Path],
-    random: bool,
-    config: str | None,
-    encodings: str | None,
-    data: Path | None,
-    samples: int,
-    length: int | None,
-) -> list[Subject]:
-    """One model per checkpoint or, if `random`, the model of `config` with each of the encodings, and random tokens.
+def load_subjects(checkpoints: Sequence[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
+    """One model per checkpoint, with text of the data.
 
-    Raises UserError or FileNotFoundError for conflicting arguments, or if a checkpoint or the data is missing or invalid.
+    Args:
+        checkpoints: Folders of checkpoints.
+        data: Data directory; None: that of each checkpoint's run.
+        samples: Number of sequences.
+        length: Tokens of a sequence; None: data.sequence_length of each run.
+
+    Raises:
+        UserError, FileNotFoundError: A checkpoint is listed twice, or a checkpoint or the data is missing or invalid.
     """
-    if random:
-        if checkpoints or data or not config:
-            raise UserError("random needs `config` FILE, and takes neither checkpoints nor `data`")
-        return _random(config, encodings or DEFAULT_ENCODINGS, samples, length)
-    if not checkpoints or config or encodings:
-        raise UserError("give checkpoint folders, or `random` with `config` FILE and optionally `encodings`")
     if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
         raise UserError(f"{twice[0]} is listed twice")
-    return _trained(checkpoints, data, samples, length)
-
-
-def _random(file: str, encodings: str, samples: int, length: int | None) -> list[Subject]:
-    config = load_config(file)
-    length = length or config.data.sequence_length
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, config.model.vocab_size, (samples, length), generator=generator)
-    tokens[:, 0] = 0
+    readers = [verified_checkpoint(folder) for folder in checkpoints]
+    names = [checkpoint.config.model.encoding for checkpoint in readers]
     subjects = []
-    for name in parse_encodings(encodings):
-        source = f"{name}: random weights, random tokens, the shape of {file}"
-        model = perturbed_model(with_encoding(config.model, name), config.training.seed, torch.Generator().manual_seed(1))
-        subjects.append(Subject(name, source, model, tokens, 0))
-    return subjects
-
-
-def _trained(folders: Sequence[Path], data: Path | None, samples: int, length: int | None) -> list[Subject]:
-    checkpoints = [verified_checkpoint(folder) for folder in folders]
-    names = [checkpoint.config.model.encoding for checkpoint in checkpoints]
-    subjects = []
-    for checkpoint, name in zip(checkpoints, names, strict=True):
+    for checkpoint, name in zip(readers, names, strict=True):
         label = name if names.count(name) == 1 else f"{name} {checkpoint.directory}"
         directory = data or checkpoint.config.data.directory
         tokens, bos = _text(checkpoint, directory, samples, length or checkpoint.config.data.sequence_length)

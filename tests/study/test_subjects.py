@@ -1,6 +1,5 @@
-"""megatape study on checkpoints of a real run and on random weights: tables, plot, bad input."""
+"""megatape study on checkpoints of a real run: tables, plot, bad input."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,13 +71,6 @@ def test_nothing_stays_in_the_model() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.fixture
-def config_file(raw_config: dict[str, Any], tmp_path: Path) -> Path:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(raw_config))
-    return path
-
-
 def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     names = ["rope", "tape", "tape_vector"]
     # A high learning rate, so that weights move: with a zero gain the ablation would equal RoPE.
@@ -116,7 +108,6 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
         ((checkpoints[0], "--samples", 10**6), "lower it"),
         ((checkpoints[0], "--length", 1), "--length: must be greater than or equal to 2, got '1'"),
         ((checkpoints[0], "--data", tmp_path / "nowhere"), "nowhere"),
-        ((checkpoints[0], "--random"), "--random needs --config"),
     ]:
         code, _, errors = command("study", "shift", *arguments)
         assert code == 2 and errors.startswith("error: ") and message in errors, arguments
@@ -124,28 +115,3 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     code, _, errors = command("study", "shift", checkpoints[0])
     assert code == 2 and "weight-00000.safetensors" in errors
-
-
-def test_random_weights(command: Command, config_file: Path, tmp_path: Path) -> None:
-    code, printed, errors = command(
-        "study", "shift", "--random", "--config", config_file, "--samples", 1, "--encodings", "alibi,tape"
-    )
-    assert code == 0, errors
-    assert "random weights, random tokens" in printed and printed.index("`alibi`") < printed.index("`tape`")
-    for arguments, message in [
-        (
-            ("shift", "--random", "--config", config_file, "--encodings", "ropes"),
-            "'ropes' is not an encoding: choose from tape, ",
-        ),
-        (("shift", "--random"), "--random needs --config"),
-        (("shift", "--config", config_file), "give checkpoint folders, or --random"),
-        (("attention", "--random", "--config", config_file, "--out", tmp_path / "a.jpg"), "a name that ends in .png"),
-        (("attention", "--random", "--config", config_file, "--out", tmp_path / "no" / "a.png"), "create it or choose another"),
-        (
-            ("attention", "--random", "--config", config_file, "--encodings", "nope", "--out", tmp_path / "a.png"),
-            "nothing to show for nope alone",
-        ),
-    ]:
-        code, _, errors = command("study", *arguments)
-        assert code == 2 and message in errors, arguments
-    assert not list(tmp_path.glob("*.png"))

@@ -1,7 +1,4 @@
-"""megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`.
-
-With random weights: `megatape study shift --random --config configs/tape_tiny.json --encodings rope,tape`.
-"""
+"""megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
 from megatape.commands.options import SubjectOptions
 from megatape.options import Paragraphs, option
