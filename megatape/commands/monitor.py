@@ -1,14 +1,9 @@
 """megatape monitor: `megatape monitor runs/tape_155m runs/rope_155m`."""
 
-import os
-import select
 import signal
 import sys
-import termios
 import time
-import tty
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
@@ -34,7 +29,7 @@ class Options(ImportOptions):
 
 
 def run(options: Options) -> None:
-    """Show the runs until q or Ctrl-C, then leave the terminal as it was."""
+    """Show the runs until Ctrl-C, then leave the terminal as it was."""
     if not (options.once or sys.stdout.isatty()):
         raise UserError("the output is no terminal: add `once`")
     from rich.console import Console
@@ -48,33 +43,11 @@ def run(options: Options) -> None:
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left as it was
     signal.signal(signal.SIGHUP, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), _keys(), Live(monitor, console=console, screen=True, auto_refresh=False) as live:
+    with suppress(KeyboardInterrupt), Live(monitor, console=console, screen=True, auto_refresh=False) as live:
         while True:
             began, size = time.monotonic(), console.size
             monitor.look()
             live.refresh()
             due = time.monotonic() + max(options.interval, (time.monotonic() - began) / BUSY_SHARE)
             while time.monotonic() < due and console.size == size:
-                if _is_ended():
-                    return
-
-
-@contextmanager
-def _keys() -> Iterator[None]:
-    """Let keys be read at once and not be shown, if the input is a terminal."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
-
-
-def _is_ended() -> bool:
-    """Whether q is pressed within POLL_SECONDS, or the terminal has gone."""
-    ready, _, _ = select.select([sys.stdin] if sys.stdin.isatty() else [], [], [], POLL_SECONDS)
-    pressed = os.read(sys.stdin.fileno(), 64) if ready else b" "
-    return not pressed or b"q" in pressed
+                time.sleep(POLL_SECONDS)

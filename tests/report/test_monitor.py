@@ -105,9 +105,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> R
     return RunFolder(folder / "run")
 
 
-@pytest.mark.parametrize("end", ["q", "\x03", signal.SIGTERM])
+@pytest.mark.parametrize("end", ["\x03", signal.SIGTERM])
 def test_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Path) -> None:
-    """It shows a new line and a new size, ends on q, Ctrl-C and SIGTERM, and leaves the terminal's modes and screen."""
+    """It shows a new line and a new size, ends on Ctrl-C and SIGTERM, and leaves the terminal's modes and screen."""
     ours, theirs = os.openpty()
     before = termios.tcgetattr(theirs)
 
