@@ -204,15 +204,6 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         by_length = groupby(predictions, lambda each: each.length)
         return PerplexityScores(self.mode, [_score(length, list(windows)) for length, windows in by_length])
 
-    def files(self, predictions: list[Prediction]) -> dict[str, str]:
-        """Loss by length and position, as a table for other programs."""
-        lines = ["length,position,loss,error"]
-        for score in self.result(predictions).scores:
-            errors: list[Any] = score.errors_by_position or [""] * len(score.positions)
-            rows = zip(score.positions, score.by_position, errors, strict=True)
-            lines += [f"{score.length},{position},{loss},{error}" for position, loss, error in rows]
-        return {"positions.csv": "\n".join(lines) + "\n"}
-
     def paper(self) -> dict[str, dict[str, float]]:
         """Table 4, which has other texts than most evaluations: both of its sets."""
         return {

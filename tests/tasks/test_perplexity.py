@@ -217,13 +217,6 @@ def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None
         assert_close([entry["perplexity"]], [float(torch.cat(losses).mean().exp())], bounds.PERPLEXITY)
         assert len(entry["errors_by_position"]) == entry["length"] and min(entry["errors_by_position"]) > 0
     assert (out / "perplexity.png").stat().st_size > 1000
-    header, *lines = (out / "positions.csv").read_text().splitlines()
-    assert header == "length,position,loss,error" and len(lines) == 16 + 64
-    entry = found[1]
-    assert lines[16:] == [
-        f"64,{position},{loss},{error}"
-        for position, loss, error in zip(entry["positions"], entry["by_position"], entry["errors_by_position"], strict=True)
-    ]
 
 
 def test_errors_by_position_are_those_of_the_windows_means(tmp_path: Path) -> None:
@@ -235,4 +228,3 @@ def test_errors_by_position_are_those_of_the_windows_means(tmp_path: Path) -> No
     assert score.errors_by_position == pytest.approx([2.0] * 64)  # sqrt(8) / sqrt(2)
     (alone,) = Perplexity(tmp_path).result(windows[:1]).scores
     assert alone.errors_by_position is None
-    assert Perplexity(tmp_path).files(windows[:1])["positions.csv"].splitlines()[1] == "128,1.5,0.0,"
