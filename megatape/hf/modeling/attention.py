@@ -78,22 +78,6 @@ def find_spans(attention_mask: Tensor) -> Spans | None:
     return list(zip(first.tolist(), (first + count).tolist(), strict=True))
 
 
-def eager_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **kwargs: Any
-) -> tuple[Tensor, Tensor]:
-    """Attention in plain matrix products; values may be wider than keys. mask [B, 1, N, P + N] is added to the scores.
-
-    Returns the outputs [B, N, H, value size] and the weights [B, H, N, P + N].
-    """
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.mT * scaling
-    if mask is not None:
-        scores = scores + mask
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
 def biased_mask(bias: Tensor, mask: Tensor | None, past: int, dtype: torch.dtype) -> Tensor:
     """bias [B or 1, H, N, K] and the causal mask in one, to be added to the scores.
 

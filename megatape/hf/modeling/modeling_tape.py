@@ -22,6 +22,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -31,7 +32,7 @@ from megatape.model.encodings.encoding import Encoding, Features, LayerBias, pos
 from megatape.model.encodings.log_scale import LogScale
 from megatape.parallel.mesh import SINGLE
 
-from .attention import Spans, biased_mask, eager_attention, find_spans, wide_attention
+from .attention import Spans, biased_mask, find_spans, wide_attention
 from .cache import carry_of, extend, replace_keys, reserve_capacity
 from .configuration_tape import TapeConfig
 from .encodings import ENCODINGS
@@ -137,7 +138,7 @@ class TapeAttention(nn.Module):
         if self.config._attn_implementation == "sdpa":
             out, weights = wide_attention(self, q, k, value, mask, self.scaling, new.spans)
         else:
-            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
             out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
         content, attended_positions = (out[..., : self.head_dim], out[..., self.head_dim :]) if self.moves else (out, None)
         return self.o_proj(content.flatten(2)), weights, attended_positions
