@@ -11,7 +11,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.tokenizers.tiktoken import ENCODINGS, read_ranks
+from megatape.data.tokenizers.tiktoken import ENCODINGS, END, read_ranks
 from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, TEXTS, byte_level
 
@@ -29,24 +29,19 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [*ENCODINGS, "own"])
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_the_ids_of_tiktoken(name: str, ranks: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the definitions that tiktoken brings along, where it does; with the ids of their special tokens."""
-    words = ["--pattern", r"\w+|\W", "--eos", "<|end|>"] if name == "own" else ["--encoding", name]
-    status, _, errors = command("data", "tiktoken", ranks, "--output", tmp_path / "out", *words)
+    """Under the definitions that tiktoken brings along, with the ids of their special tokens."""
+    status, _, errors = command("data", "tiktoken", ranks, "--output", tmp_path / "out", "--encoding", name)
     assert status == 0, errors
-    ours = load_tokenizer(tmp_path / "out")
-    pattern, special = (r"\w+|\W", {"<|end|>": 600}) if name == "own" else (ENCODINGS[name].pattern, ENCODINGS[name].special)
-    if define := openai_public.ENCODING_CONSTRUCTORS.get(name):
-        monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
-        theirs: dict[str, Any] = define()
-        assert theirs["special_tokens"] == special
-        pattern = theirs["pat_str"]
-    reference = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=read_ranks(ranks), special_tokens=dict(special))
+    ours, special = load_tokenizer(tmp_path / "out"), ENCODINGS[name].special
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
+    theirs: dict[str, Any] = openai_public.ENCODING_CONSTRUCTORS[name]()
+    assert theirs["special_tokens"] == special
+    reference = tiktoken.Encoding(name, pat_str=theirs["pat_str"], mergeable_ranks=read_ranks(ranks), special_tokens=special)
     for text in [*TEXTS[::5], *EDGE_CASES, *DIVERGENT_INPUTS, *CASES]:
         assert ours.encode(text) == reference.encode_ordinary(text), repr(text[:60])
-    end = special["<|end|>" if name == "own" else ENCODINGS[name].eos]
-    assert (ours.begin, ours.eos_id, ours.vocab_size) == ([], end, max(special.values()) + 1)
+    assert (ours.begin, ours.eos_id, ours.vocab_size) == ([], special[END], max(special.values()) + 1)
     assert ours.decode(ours.encode(TEXTS[0])) == TEXTS[0]
 
 
@@ -59,17 +54,13 @@ def test_bad_files(ranks: Path, tmp_path: Path, command: Command) -> None:
     lines = ranks.read_text().splitlines()
     path = tmp_path / "own.tiktoken"
     words = ["data", "tiktoken", path, "--output", tmp_path / "out"]
-    own = ["--pattern", r"\w+|\W", "--eos", "<|end|>"]
+    known = ["--encoding", "r50k_base"]
     for content, given, message in (
         (lines, [], "encoding 'own' is unknown, and"),
-        (lines, own[:2], "give --encoding, or --pattern and --eos"),
-        (lines, [*own, "--encoding", "r50k_base"], "give --encoding, or --pattern and --eos"),
-        (lines[:100], own, "is no token: it is truncated, or no file of tiktoken"),
-        ([*lines, "YWJjZGVm 5"], own, "two tokens have the same rank"),
-        ([*lines, "a!b 700"], own, "own.tiktoken:601: b'a!b 700' is no token in base64"),
-        ([*lines, "YWJjZGVm 50256"], ["--encoding", "r50k_base"], "id 50256 is a rank of the file and a special token"),
-        (lines, ["--pattern", "(", "--eos", "<|end|>"], "no tokenizer can be made of it with the pattern '('"),
-        (lines, ["--pattern", "[a-z]{1,3}+|[^a-z]", "--eos", "<|end|>"], "tiktoken gives other ids than the tokenizer.json"),
+        (lines[:100], known, "is no token: it is truncated, or no file of tiktoken"),
+        ([*lines, "YWJjZGVm 5"], known, "two tokens have the same rank"),
+        ([*lines, "a!b 700"], known, "own.tiktoken:601: b'a!b 700' is no token in base64"),
+        ([*lines, "YWJjZGVm 50256"], known, "id 50256 is a rank of the file and a special token"),
     ):
         path.write_text("\n".join(content) + "\n")
         status, _, errors = command(*words, *given)
