@@ -30,7 +30,6 @@ BROUGHT = {
     "requests": "datasets",
 }
 UNPINNED = {"wandb", "trackio"}  # extras that bring other versions of what is there
-NOT_OURS = {"mosaicml-streaming", "streaming"}  # which `megatape benchmark loader` measures where it is installed
 
 
 def test_what_is_imported_is_declared() -> None:
@@ -40,7 +39,7 @@ def test_what_is_imported_is_declared() -> None:
         imported = set(re.findall(r"^ *(?:from|import) (\w+)(?=$|[\w.]* import | as )", path.read_text(), re.MULTILINE))
         for name in imported - sys.stdlib_module_names - {"compression"}:  # which Python 3.14 has
             found = map(canonicalize_name, distributions.get(name, [name]))
-            packages = {BROUGHT.get(package, package) for package in found} - NOT_OURS
+            packages = {BROUGHT.get(package, package) for package in found}
             assert not packages or packages & (declared | {PROJECT["name"]}), f"{path} imports {name}"
 
 

@@ -1,4 +1,4 @@
-"""Measures how fast training samples are read: by us, by plain webdataset from the same shards, by MosaicML streaming.
+"""Measures how fast training samples are read: by us, and by plain webdataset from the same shards.
 
 Each reader gives batches of int64 tokens and targets. Times are of the processor, all threads together, with the files in the
 page cache; rounds of all readers alternate, and the best of each counts.
@@ -6,11 +6,9 @@ page cache; rounds of all readers alternate, and the best of each counts.
 
 import io
 import itertools
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -40,22 +38,18 @@ def report(directory: Path, length: int) -> Iterator[str]:
 
     Raises UserError or FileNotFoundError if the directory is corrupted, or has too few tokens.
     """
-    dataset = TokenDataset(directory, "train", length)
-    steps = dataset.num_samples // BATCH
+    num_samples = TokenDataset(directory, "train", length).num_samples
+    steps = num_samples // BATCH
     if steps < 2:
-        raise UserError(f"data {directory} has {dataset.num_samples} samples of `length` {length}: give {2 * BATCH} or more")
+        raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
     dtype = np.dtype(load_index(directory).dtype)
-    with tempfile.TemporaryDirectory() as folder:
-        readers = {
-            "packed": ours(lambda: TokenDataset(directory, "train", length)),
-            "packed, windows of one shard": ours(lambda: TokenDataset(directory, "train", length, window=1)),
-            "best_fit": ours(lambda: BestFitDataset(directory, "train", length)),
-            "webdataset, in the order of the files": webdataset(directory, length),
-        }
-        installed = find_spec("streaming") is not None
-        if installed:
-            readers["MosaicML streaming, shuffled"] = streaming(dataset, dtype, Path(folder))
-        rates, waits, copying = _measure(readers, steps, length, dtype)
+    readers = {
+        "packed": ours(lambda: TokenDataset(directory, "train", length)),
+        "packed, windows of one shard": ours(lambda: TokenDataset(directory, "train", length, window=1)),
+        "best_fit": ours(lambda: BestFitDataset(directory, "train", length)),
+        "webdataset, in the order of the files": webdataset(directory, length),
+    }
+    rates, waits, copying = _measure(readers, steps, length, dtype)
     yield (
         f"{steps * BATCH:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
         f"{copying / 1e6:,.0f} million tokens a second"
@@ -66,8 +60,6 @@ def report(directory: Path, length: int) -> Iterator[str]:
     ]
     header = ["reader", "million tokens/s", "of copying", "of packed", "ms from opening to a batch in the middle"]
     yield markdown(header, rows)
-    if not installed:
-        yield "MosaicML streaming is not installed"
 
 
 def ours(open_dataset: Callable[[], Dataset]) -> Reader:
@@ -101,28 +93,6 @@ def webdataset(directory: Path, length: int) -> Reader:
             while rest.size > wanted:
                 batch, rest = torch.from_numpy(rest[: wanted + 1]), rest[wanted:]
                 yield batch[:-1].view(BATCH, length), batch[1:].view(BATCH, length)
-
-    return batches
-
-
-def streaming(dataset: TokenDataset, dtype: np.dtype, folder: Path) -> Reader:
-    """The same samples as MosaicML streaming writes and gives them."""
-    from streaming import MDSWriter, StreamingDataset
-
-    with MDSWriter(out=str(folder), columns={"tokens": f"ndarray:{dtype.name}"}) as writer:
-        for index in range(dataset.num_samples):
-            writer.write({"tokens": dataset.tokens(index).astype(dtype)})
-
-    def batches(consumed: int) -> Iterator[Pair]:
-        data = StreamingDataset(local=str(folder), batch_size=BATCH, shuffle=True, shuffle_seed=SEED, num_canonical_nodes=1)
-        data.load_state_dict(data.state_dict(consumed, from_beginning=True))
-        samples = itertools.chain.from_iterable(data for _ in itertools.count())
-        try:
-            while rows := [sample["tokens"].astype(np.int64) for sample in itertools.islice(samples, BATCH)]:
-                batch = torch.from_numpy(np.stack(rows))
-                yield batch[:, :-1], batch[:, 1:]
-        finally:
-            data._iterator.exit()  # its threads, which would go on reading
 
     return batches
 

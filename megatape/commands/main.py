@@ -72,7 +72,7 @@ COMMANDS = {
     "completion": "print a script by which a shell completes commands and options",
     "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
-    "benchmark loader": "measure how fast training samples are read, beside webdataset and MosaicML streaming",
+    "benchmark loader": "measure how fast training samples are read, beside webdataset",
     "benchmark memory": "measure resident memory per rank by ZeRO stage and tensor-parallel ranks",
     "benchmark preparation": "measure the preparation of data against its tokenizer alone, with gigatoken and without",
     "study": "compare encodings and methods, as the paper does",
