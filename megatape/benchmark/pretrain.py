@@ -7,7 +7,6 @@ import os
 import shutil
 import statistics
 import sys
-import sysconfig
 from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import product
@@ -32,8 +31,7 @@ from megatape.units import format_bytes, format_milliseconds
 STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
 STEPS_TINY, WARM_UP_TINY = 3, 1
 VOCABULARY = 512  # of the data; the model keeps its own
-FILES, CHARACTERS = 150, 20_000  # of Python's own source, and of each file
-FILES_TINY, CHARACTERS_TINY = 40, 2_000
+FILES, FILES_TINY = 150, 40  # of Python's own source
 
 
 def pretrain(bench: Bench) -> None:
@@ -97,12 +95,7 @@ class Trials:
     @cached_property
     def data(self) -> Path:
         """Source text of this Python, prepared."""
-        files, characters = (FILES_TINY, CHARACTERS_TINY) if self.tiny else (FILES, CHARACTERS)
-        texts = self.folder / "texts"
-        texts.mkdir()
-        for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:files]:
-            (texts / f"{file.stem}.txt").write_text(file.read_text(errors="ignore")[:characters])
-        source, output = Source("text", (str(texts),)), self.folder / "data"
+        source, output = Source("python", max_documents=FILES_TINY if self.tiny else FILES), self.folder / "data"
         prepare(Corpus(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
         return output
 
