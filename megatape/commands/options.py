@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from megatape.config import Config, load_config
 from megatape.config.section import Registered
@@ -88,7 +88,7 @@ class RecordLimitOptions(CommandOptions):
     """
 
     max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
-    max_bad_fraction: float = option(MAX_BAD_FRACTION, metavar="P")
+    max_bad_fraction: Annotated[float, Field(le=1)] = option(MAX_BAD_FRACTION, ge=0, metavar="P")
 
 
 class SourceOptions(RecordLimitOptions, ImportOptions):
@@ -145,31 +145,22 @@ class NewDataOptions(CommandOptions):
 
 
 class SubjectOptions(ImportOptions):
-    """Models that a study examines: checkpoints, or random weights of a configuration's model with several encodings.
+    """Checkpoints that a study examines, and their text.
 
     Attributes:
         checkpoints: folder such as checkpoints/step-00000100
-        random: use random weights instead of checkpoints
-        config: with --random: configuration of the model and its sequence length
-        encodings: with --random: encodings to examine (default:
-            rope,tape,tape_vector,tape_no_equivariance)
         samples: sequences to average over
         length: tokens per sequence (default: data.sequence_length)
         data: data directory of the text (default: the checkpoint's data.path)
     """
 
-    checkpoints: tuple[Path, ...] = option((), positional=True, metavar="CHECKPOINT")
-    random: bool = False
-    config: str | None = option(None, metavar="FILE")
-    encodings: str | None = option(None, metavar="A,B")
+    checkpoints: tuple[Path, ...] = option(positional=True, metavar="CHECKPOINT")
     samples: Count = option(8, metavar="N")
     length: int | None = option(None, ge=2, metavar="N")
     data: Path | None = option(None, metavar="FOLDER")
 
     def load(self) -> "list[Subject]":
         """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
-        if self.config is not None:
-            load_config(self.config)  # its errors are reported before torch is imported
         from megatape.study.subjects import load_subjects
 
         return self.fill(load_subjects)

@@ -12,7 +12,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.options import option
+from megatape.options import Count, option
 from megatape.pictures import Grid, heat_map
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
 
@@ -148,7 +148,7 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
     """
 
     data: Path
-    max_digits: Annotated[int | None, option(metavar="M")] = None
+    max_digits: Annotated[Count | None, option(metavar="M")] = None
 
     prediction = Prediction
 
@@ -213,8 +213,6 @@ def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
 
 
 def _check_lengths(model: ModelOutline, size: int) -> None:
-    if size < 1:
-        raise UserError(f"max_digits is {size}: give at least 1")
     needed, limit = longest_document(size) - 1, model.max_positions
     if needed > limit:
         raise UserError(

@@ -180,8 +180,8 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
     sets: Annotated[tuple[TextSet, ...], BeforeValidator(_parse_sets), option(metavar="NAME,NAME,...")] = tuple(SETS.values())
     split: Annotated[str, option(metavar="NAME")] = "validation"
     max_examples: Annotated[Count | None, option(metavar="N")] = None
-    sequence_length: Annotated[int | None, option(metavar="N")] = None
-    max_answer_tokens: Annotated[int | None, option(metavar="N")] = None
+    sequence_length: Annotated[Count | None, option(metavar="N")] = None
+    max_answer_tokens: Annotated[Count | None, option(metavar="N")] = None
 
     prediction = Prediction
 

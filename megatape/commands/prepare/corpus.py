@@ -48,7 +48,7 @@ class Options(HeldOutOptions, SourceOptions):
     tokenizer: tuple[Path, ...] = option((), metavar="PATH")
     vocab_size: int = option(4096, metavar="N")
     validation_input: tuple[str, ...] = option((), metavar="PATH")
-    max_documents: int | None = option(None, metavar="N")
+    max_documents: Count | None = option(None, metavar="N")
     min_tokens: int = option(1, metavar="N")
     max_tokens: int | None = option(None, metavar="N")
     keep_duplicates: bool = False

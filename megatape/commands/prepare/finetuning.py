@@ -54,9 +54,9 @@ class Options(RecordLimitOptions, HeldOutOptions):
     validation: tuple[str, ...] = option((), metavar="PATH")
     fields: tuple[str, ...] = option((), metavar="FIELD=PATH")
     tokenizer: Path = option(metavar="PATH")
-    sequence_length: int = option(metavar="N")
-    max_prompt_tokens: int | None = option(None, metavar="N")
-    max_answer_tokens: int | None = option(None, metavar="N")
+    sequence_length: Count = option(metavar="N")
+    max_prompt_tokens: Count | None = option(None, metavar="N")
+    max_answer_tokens: Count | None = option(None, metavar="N")
     truncation: Literal["end", "middle"] | None = None
     dry_run: Count | None = option(None, metavar="N", nargs="?", const="3")
 

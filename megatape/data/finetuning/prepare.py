@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
-from megatape.data.io.records import RecordCounts, check_bad_records, check_record_limits, read_records
+from megatape.data.io.records import RecordCounts, check_bad_records, read_records
 from megatape.data.io.remote import find_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
 from megatape.data.shards.writer import SplitWriter, check_share, entropy, split_of
@@ -134,7 +134,6 @@ class ExampleSource:
     fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_record_limits(self.max_record_bytes, self.max_bad_fraction)
         FieldMapping(self.fields)
         if self.kind == "hub" and len(self.validation) > 1:
             raise UserError(f"validation {' '.join(self.validation)}: give the name of one split of the data set")

@@ -49,20 +49,12 @@ class Limits:
         max_prompt: Of the prompt.
         max_answer: Of the answer without its end token.
         truncation: Part that is cut from prompts that are too long.
-
-    Raises:
-        UserError: A length is below 1.
     """
 
     sequence_length: int
     max_prompt: int | None = None
     max_answer: int | None = None
     truncation: Truncation | None = None
-
-    def __post_init__(self) -> None:
-        for option, value in self.options.items():
-            if isinstance(value, int) and value < 1:
-                raise UserError(f"{option} is {value}: give at least 1")
 
     @property
     def options(self) -> dict[str, int | Truncation]:

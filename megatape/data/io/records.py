@@ -20,7 +20,6 @@ else:
     from backports.zstd import ZstdError, ZstdFile
 
 NUM_BAD_EXAMPLES = 5
-LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped or unpacked
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -116,14 +115,6 @@ def corrupted(path: str, kind: str, error: Exception) -> UserError:
             "zstd"
         )
     return UserError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again")
-
-
-def check_record_limits(max_bytes: int, max_bad_fraction: float) -> None:
-    """Raise UserError for limits on the size of records, and on the fraction that may be bad, that are none."""
-    if not 1 <= max_bytes <= LARGEST_RECORD_BYTES:
-        raise UserError(f"max_record_bytes is {max_bytes}: give a number between 1 and {LARGEST_RECORD_BYTES:,}")
-    if not 0 <= max_bad_fraction <= 1:
-        raise UserError(f"max_bad_fraction is {max_bad_fraction}: give a fraction between 0 and 1, such as 0.01")
 
 
 def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: float, kept: str = "") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from megatape.data.io.records import RecordCounts, check_bad_records, check_record_limits, printable
+from megatape.data.io.records import RecordCounts, check_bad_records, printable
 from megatape.data.io.remote import find_files, relative
 from megatape.data.shards.index import DocumentCounts
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
@@ -192,9 +192,6 @@ class Source:
             raise UserError(f"validation_input {' '.join(self.validation)}: `source` {self.kind} has no files: remove it")
         if self.validation and self.max_documents is not None:
             raise UserError("max_documents and `validation_input`: give one of them, or fewer files")
-        if self.max_documents is not None and self.max_documents < 1:
-            raise UserError(f"max_documents is {self.max_documents}: give at least 1, or leave it out to read all")
-        check_record_limits(self.max_record_bytes, self.max_bad_fraction)
 
     @property
     def reader(self) -> Reader:

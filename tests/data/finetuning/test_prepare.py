@@ -45,8 +45,8 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sequence-length", 0], "--sequence-length is 0: give at least 1"),
-        (["--max-answer-tokens", -1], "--max-answer-tokens is -1: give at least 1"),
+        (["--sequence-length", 0], "--sequence-length: must be greater than or equal to 1, got '0'"),
+        (["--max-answer-tokens", -1], "--max-answer-tokens: must be greater than or equal to 1, got '-1'"),
         (["--max-prompt-tokens", 1], "--max-prompt-tokens is 1: a prompt needs at least 2"),
         (["--format", "scrolls_summary"], "--sequence-length 64 leaves 0 tokens for prompts before answers of 1000"),
         (["--format", "chat", "--truncation", "end"], "--truncation is end, but conversations are cut after whole messages"),
@@ -129,7 +129,8 @@ def test_too_many_bad_records_end_the_command(command: Command, tmp_path: Path, 
     assert "or raise --max-bad-fraction, and give the same command again" in errors
     given += ["--max-bad-fraction", 0.02, "--input", file]
     assert command("prepare", "finetuning", *given, "--output", tmp_path / "more")[0] == 0
-    assert "--max-bad-fraction is 2" in command("prepare", "finetuning", *given, "--output", "x", "--max-bad-fraction", 2)[2]
+    errors = command("prepare", "finetuning", *given, "--output", "x", "--max-bad-fraction", 2)[2]
+    assert "--max-bad-fraction: must be less than or equal to 1" in errors
 
 
 def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Tokenizer, no_hub: None) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from megatape.data.finetuning.prepare import ExampleSource
-from megatape.data.finetuning.prompt_format import Limits
+from megatape.commands.options import RecordLimitOptions
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.errors import UserError
+from megatape.options import read_options
 from tests.helpers.sources import json_lines, read
 
 
@@ -21,13 +21,10 @@ from tests.helpers.sources import json_lines, read
         (("python", ("x",)), "source python takes no `input`"),
         (("hub", ("x", "y")), "takes one data set name"),
         (("c4", ("x",), "en"), "subset 'en' belongs to `source` hub"),
-        (("python", (), None, 0), "max_documents is 0"),
-        (("python", (), None, None, 0), "max_record_bytes is 0"),
         (("text", ("x",), None, None, 1, "body"), "text_field 'body': the documents of `source` text have no fields"),
         (("c4", ("x",), None, None, 1, "text", "test"), "split 'test' belongs to `source` hub"),
         (("hub", ("x",), None, None, 1, "text", "test", ("y",)), "validation_input y: `source` hub has no files"),
         (("c4", ("x",), None, 5, 1, "text", "train", ("y",)), "max_documents and `validation_input`: give one"),
-        (("c4", ("x",), None, None, 1, "text", "train", (), 1.5), "max_bad_fraction is 1.5"),
     ],
 )
 def test_impossible_sources(source: tuple[Any, ...], message: str) -> None:
@@ -77,10 +74,10 @@ def test_only_the_first_bad_records_are_kept(tmp_path: Path) -> None:
     assert (counts.bad, len(counts.bad_examples)) == (100, 5)
 
 
-@pytest.mark.parametrize("size", [0, 2**31, 10**30])
-def test_a_limit_on_records_that_is_none(size: int) -> None:
-    message = rf"max_record_bytes is {size}: give a number between 1 and 2,147,483,647"
-    with pytest.raises(UserError, match=message):
-        Source("python", max_record_bytes=size)
-    with pytest.raises(UserError, match=message):
-        ExampleSource("pairs", ("a.jsonl",), (), Limits(100), max_record_bytes=size)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_record_bytes", 0), ("max_record_bytes", 2**31), ("max_record_bytes", 10**30), ("max_bad_fraction", 1.5)],
+)
+def test_a_limit_on_records_that_is_none(option: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"^{option}: must be .*got '{value}'"):
+        read_options(RecordLimitOptions, {option: str(value)})
