@@ -7,7 +7,6 @@ The mask of answers that transformers' apply_chat_template returns does not suff
 template with marks, and does not tell whether generation would give the same tokens before an answer.
 """
 
-import multiprocessing
 import re
 import resource
 import signal
@@ -15,13 +14,12 @@ import time
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cached_property, partial
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from secrets import token_hex
 from typing import Any
 
 from tokenizers import AddedToken
 
+from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
 from megatape.units import format_bytes
@@ -42,8 +40,7 @@ class NotJinja(UserError):
 class ChatRenderer:
     """A process that renders conversations, started by the first one. It ends with this process."""
 
-    _process: BaseProcess | None = None
-    _pipe: "Connection[Any, Any]"
+    _process: IsolatedProcess | None = None
 
     def render(
         self, origin: str, template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool = False
@@ -67,69 +64,63 @@ class ChatRenderer:
             ChildProcessError: The process ended for another reason.
         """
         if self._process is None:
-            context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
+            self._process = IsolatedProcess(_rendered)
         try:
-            self._pipe.send(((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages, is_prompt))
-            answer: tuple[str, Spans] | UserError | MemoryError = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            status, self._process = self._process.exitcode, None
-            if status not in (-signal.SIGXCPU, -signal.SIGKILL):
-                raise ChildProcessError(f"the process that renders chat templates ended with status {status}") from None
-            answer = MemoryError()
-        except BaseException:  # Ctrl-C; the next conversation must not be given the text of this one
-            self._process.kill()
-            self._process = None
-            raise
-        if isinstance(answer, MemoryError):
+            ((text, spans),) = self._process.ask((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages, is_prompt)
+        except (MemoryError, ProcessEnded) as error:
+            if isinstance(error, ProcessEnded):
+                self._process = None
+                if error.status not in (-signal.SIGXCPU, -signal.SIGKILL):
+                    raise ChildProcessError(f"the process that renders chat templates {error}") from None
             raise UserError(
                 f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, "
                 f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
                 "simplify its loops, or copy the file again"
-            )
-        if isinstance(answer, UserError):
-            raise answer
-        return answer
+            ) from None
+        except KeyboardInterrupt:  # the next conversation must not be given the text of this one
+            self._process.end()
+            self._process = None
+            raise
+        return text, spans
 
 
 renderer = ChatRenderer()
 
 
-def _serve(pipe: "Connection[Any, Any]") -> None:
-    """Render conversations until the parent closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends this process
+def _rendered(
+    limits: tuple[int, int, int], template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool
+) -> Iterator[tuple[str, Spans]]:
+    """What `render` returns or raises, within limits of seconds, bytes and characters."""
     from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
 
-    _limit(resource.RLIMIT_CORE, 0)
-    while True:
-        try:
-            (max_seconds, max_memory, max_text), template, variables, messages, is_prompt = pipe.recv()
-        except EOFError:
-            return
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds)
-        _limit(resource.RLIMIT_DATA, max_memory)
-        answer: tuple[str, Spans] | UserError | MemoryError
-        try:
-            render = partial(render_jinja_template, chat_template=template, add_generation_prompt=is_prompt, **variables)
-            marked = not is_prompt and GENERATION.search(template) is not None
-            (text,), marks = render([messages], return_assistant_tokens_mask=marked)
-            if len(text) > max_text:
-                raise MemoryError
-            answer = text, [] if is_prompt else _spans(render, text, messages, marks[0] if marked else None)
-        except MemoryError:
-            answer = MemoryError()
-        except TemplateSyntaxError as error:
-            answer = NotJinja(f"line {error.lineno}: {error}")
-        except ValueError as error:
-            answer = RecordError(str(error))
-        except Exception as error:  # noqa: BLE001 (a template may raise any)
-            answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
-        pipe.send(answer)
+    max_seconds, max_memory, max_text = limits
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds),
+        (resource.RLIMIT_DATA, max_memory),
+    ):
+        hard = resource.getrlimit(kind)[1]  # what the user may set
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    answer: tuple[str, Spans] | Exception
+    try:
+        render = partial(render_jinja_template, chat_template=template, add_generation_prompt=is_prompt, **variables)
+        marked = not is_prompt and GENERATION.search(template) is not None
+        (text,), marks = render([messages], return_assistant_tokens_mask=marked)
+        if len(text) > max_text:
+            raise MemoryError
+        answer = text, [] if is_prompt else _spans(render, text, messages, marks[0] if marked else None)
+    except MemoryError:
+        answer = MemoryError()
+    except TemplateSyntaxError as error:
+        answer = NotJinja(f"line {error.lineno}: {error}")
+    except ValueError as error:
+        answer = RecordError(str(error))
+    except Exception as error:  # noqa: BLE001 (a template may raise any)
+        answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
+    if isinstance(answer, Exception):  # not above, where its traceback would hold what fills the memory
+        raise answer
+    yield answer
 
 
 def _spans(render: Any, text: str, messages: list[Message], marks: Spans | None) -> Spans:
@@ -150,12 +141,6 @@ def _spans(render: Any, text: str, messages: list[Message], marks: Spans | None)
                 )
             spans.append((len(prompt), len(answered)))
     return spans
-
-
-def _limit(kind: int, most: int) -> None:
-    """Set a limit of this process, within what its user may set."""
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "An answer."}]

@@ -1,15 +1,11 @@
 """Parquet files with a column of text, read in a process of their own: pyarrow ends it where a footer contradicts itself."""
 
 import io
-import multiprocessing
-import signal
-import traceback
 from collections.abc import Iterator
-from contextlib import suppress
 from copy import deepcopy
-from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
+from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.data.io.records import RecordCounts
 from megatape.data.io.remote import open_file
 from megatape.data.io.remote_file import RemoteError
@@ -29,8 +25,7 @@ class Parquet(Reader):
     """Files .parquet, of which only the columns of text and URL are read.
 
     A row group belongs to the unit in which it begins, so that several processes read a large file. pyarrow runs in a child
-    process, which reads many files, so that the error names the file. A process pool of the standard library has no generators
-    and hides the signal that ended a child.
+    process, which reads many files, so that the error names the file.
     """
 
     patterns = ("*.parquet",)
@@ -38,76 +33,29 @@ class Parquet(Reader):
     has_fields = True
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-        child = _idle.pop() if _idle else _Child()
+        child = _idle.pop() if _idle else IsolatedProcess(_parts)
         try:
-            for item in child.read(source, unit):
+            for item in (item for part in child.ask(source, unit) for item in part):
                 if isinstance(item, Document):
                     yield item
                 else:
                     counts.add(item)
+        except ProcessEnded as end:
+            raise UserError(
+                f"{unit}: cannot be read: the process that did {end}: a file is corrupted, so download or copy it again, or "
+                "the memory is too small, so give fewer --workers"
+            ) from None
         except BaseException:  # also where the documents that are left are not wanted
             child.end()
             raise
         _idle.append(child)
 
 
-class _Child:
-    """A process that reads one unit after another for this one, with which it ends."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other,), daemon=True)
-        self._process.start()
-        other.close()
-
-    def read(self, source: Source, unit: Unit) -> Iterator[Item]:
-        """The documents of a unit, and what was counted between them.
-
-        Raises what reading them raised, or UserError if that has ended the child.
-        """
-        answer = self._answer(unit, (source, unit))
-        while answer:
-            yield from answer
-            answer = self._answer(unit)
-
-    def _answer(self, unit: Unit, request: Any = None) -> list[Item]:
-        try:
-            if request:
-                self._connection.send(request)
-            answer: Any = self._connection.recv()
-        except (EOFError, ConnectionError):
-            self._process.join()
-            code = self._process.exitcode or 0
-            raise UserError(
-                f"{unit}: cannot be read: the process that did ended by {signal.Signals(-code).name if code < 0 else code}: a "
-                "file is corrupted, so download or copy it again, or the memory is too small, so give fewer --workers"
-            ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        return cast(list[Item], answer)
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self._connection.close()
-        self._process.kill()
-        self._process.join()
+_idle: list[IsolatedProcess] = []  # those of this process that wait for work: each takes a second to start
 
 
-_idle: list[_Child] = []  # those of this process that wait for work: each takes a second to start
-
-
-def _serve(connection: Connection) -> None:
-    """The child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends it
-    with suppress(EOFError, ConnectionError):  # of a parent that has ended
-        while True:
-            for answer in _answers(*connection.recv()):
-                connection.send(answer)
-
-
-def _answers(source: Source, unit: Unit) -> Iterator[list[Item] | Exception]:
-    """What is sent of a unit: its documents in parts, and either no more, or why there are no more."""
+def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
+    """The documents of a unit in parts, and what was counted between them, also before an error."""
     counts, part, size = RecordCounts(), list[Item](), 0
     try:
         for document in _read(source, unit, counts):
@@ -119,12 +67,10 @@ def _answers(source: Source, unit: Unit) -> Iterator[list[Item] | Exception]:
             if size > PART_CHARACTERS:
                 yield part
                 part, size = [], 0
+    except Exception:
         yield [*part, counts]
-        yield []
-    except Exception as error:  # noqa: BLE001  # the parent raises it
-        error.add_note(traceback.format_exc())
-        yield [*part, counts]
-        yield error
+        raise
+    yield [*part, counts]
 
 
 def _read(source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
