@@ -14,7 +14,6 @@ from megatape.benchmark.encodings import BASELINE
 from megatape.config import Config, ModelConfig, parse_config
 from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
-from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 from megatape.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.parallel.fp8 import fp8_product
@@ -109,14 +108,12 @@ def position_state(config: ModelConfig, positions: Tensor) -> Tensor:
     return state
 
 
-def perturbed_model(config: ModelConfig, seed: int, generator: torch.Generator) -> Transformer:
-    """A model with initial weights, except that the zeros of gains and W_up are drawn, so that position updates take effect."""
-    model = build_model(config)
+def random_model(config: ModelConfig, generator: torch.Generator) -> Transformer:
+    """A model with random weights that act like trained ones, on the generator's device."""
+    with generator.device:
+        model = build_model(config)
     for name, parameter in model.named_parameters():
-        parameter.data = initial_weight(name, parameter, config.init_std, seed)
-        for ending, std in (("position.gain", GAIN_STD), ("position.up", UP_STD)):
-            if name.endswith(ending):
-                parameter.data.normal_(0.0, std, generator=generator)
+        _draw(name, parameter, config.init_std, generator)
     return model
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from megatape.benchmark.children import child, finish, interruptible
 from megatape.benchmark.encodings import parse_names
-from megatape.benchmark.models import perturbed_model
+from megatape.benchmark.models import random_model
 from megatape.benchmark.timing import Timer
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
@@ -322,7 +322,7 @@ def run_seconds(task: SyntheticTask, encoding: str, sizing: Sizing) -> float:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     timer = Timer(device, ROUNDS)
     shape = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
-    model = perturbed_model(shape, 0, torch.Generator().manual_seed(0)).to(device)
+    model = random_model(shape, torch.Generator(device).manual_seed(0))
 
     def tokens(count: int, length: int) -> tuple[Tensor, Tensor]:
         positions = torch.arange(length, device=device).expand(count, -1)
