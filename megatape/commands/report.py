@@ -29,12 +29,12 @@ def run(options: Options) -> None:
     from megatape.report.page import watch_report, write_report
 
     where = options.runs, options.evaluations, options.output
-    told: set[str] = set()  # with `watch` each warning is printed once
+    printed: set[str] = set()  # with `watch` each warning is printed once
     for page, notes in [write_report(*where)] if options.watch is None else watch_report(*where, options.watch):
-        for note in [note for note in notes if note not in told]:
+        for note in [note for note in notes if note not in printed]:
             print(f"warning: {note}", file=sys.stderr)
-        if str(page) not in told:
+        if str(page) not in printed:
             print(f"wrote {page}", flush=True)
-        told |= {*notes, str(page)}
+        printed |= {*notes, str(page)}
     if options.watch is not None:
         print("watched until all runs had finished, or until Ctrl-C: open pages reload no more")

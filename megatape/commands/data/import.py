@@ -27,12 +27,12 @@ class Options(NewDataOptions, HeldOutOptions):
 
 def run(options: Options) -> None:
     """Write the data directory."""
-    from megatape.data.formats.format import Foreign, import_data
+    from megatape.data.formats.format import TokenFiles, import_data
 
-    foreign = options.fill(Foreign, inputs=options.input)
+    files = options.fill(TokenFiles, inputs=options.input)
     tokenizer = read_tokenizer(options.tokenizer)
     with token_bar("imported") as bar:
-        index, counts = import_data(foreign, options.output, tokenizer, bar.update)
+        index, counts = import_data(files, options.output, tokenizer, bar.update)
     if counts.empty:
         print(f"skipped {counts.empty:,} empty documents")
     if counts.unfinished:

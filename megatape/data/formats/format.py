@@ -28,8 +28,9 @@ BLOCK_IDS = 2**20
 class TokenFormat(ABC):
     """Token ids of one split in the files of another system, of which memory holds a small part at a time.
 
-    piece: what `read` gives. "document": a document. "sample" and "block": any number of tokens of a stream in which only end
-    tokens tell where documents end; a sample may be meant as a document, a block is only what was read at a time.
+    Attributes:
+        piece: What `read` gives. "document": a document. "sample" and "block": any number of tokens of a stream in which only
+            end tokens tell where documents end; a sample may be meant as a document, a block is only what was read at a time.
     """
 
     piece: ClassVar[Literal["document", "sample", "block"]]
@@ -38,13 +39,24 @@ class TokenFormat(ABC):
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         """The pieces, integers of any type, in order.
 
-        dtype: of ids where the files do not say. Raises FileNotFoundError, or UserError for files that are corrupted or not
-        of this format.
+        Args:
+            path: File or folder of the format.
+            dtype: Type of the ids where the files do not say.
+
+        Raises:
+            FileNotFoundError: A file is missing.
+            UserError: Files are corrupted or not of this format.
         """
 
     @abstractmethod
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
-        """Write documents of this type, end tokens included. path: without the suffix of the format's files, if it has one."""
+        """Write documents.
+
+        Args:
+            path: Without the suffix of the format's files, if it has one.
+            documents: Ids of each, its end token included.
+            dtype: Type of the ids.
+        """
 
 
 class Flat(TokenFormat):
@@ -78,16 +90,18 @@ MAX_TOKENS = 2**26  # of a document, which is held in memory: more without an en
 
 
 @dataclass(frozen=True)
-class Foreign:
+class TokenFiles:
     """Token ids in the files of another system.
 
-    format            a name of TOKEN_FORMATS
-    inputs            what the format reads, in order
-    validation        the same for the validation split; empty: a share of the documents of `inputs`
-    validation_share  which share, by a hash of a document's ids
-    append_eos        documents (samples of mds) come without the end token, which is to be added
+    Attributes:
+        format: A name of TOKEN_FORMATS.
+        inputs: Files that the format reads, in order.
+        validation: Files of the validation split; empty: a share of the documents of `inputs`.
+        validation_share: This share, by a hash of a document's ids.
+        append_eos: Whether documents (samples of mds) lack the end token, which is then added.
 
-    Raises UserError for a share of nothing or of everything.
+    Raises:
+        UserError: The share is nothing or everything, or documents of the format cannot lack an end token.
     """
 
     format: str
@@ -104,7 +118,7 @@ class Foreign:
 
     @property
     def reader(self) -> TokenFormat:
-        """What reads the format."""
+        """The reader of the format."""
         return TOKEN_FORMATS[self.format].load()()
 
 
@@ -127,17 +141,28 @@ class ImportCounts:
 
 @path_errors()
 def import_data(
-    foreign: Foreign, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
+    files: TokenFiles, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
 ) -> tuple[Index, ImportCounts]:
-    """Write the data directory `output`. Returns its index and the counts.
+    """Write a data directory, or nothing if an error is raised.
 
-    Raises FileNotFoundError, or UserError if files are corrupted, of another format or of another tokenizer; FileExistsError
-    if `output` exists. Then nothing is left.
+    Args:
+        files: Files to read.
+        output: The data directory.
+        tokenizer: Tokenizer of the ids.
+        progress: Called with the number of tokens of each document.
+
+    Returns:
+        The index, and the counts.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        UserError: Files are corrupted, of another format or of another tokenizer.
+        FileExistsError: `output` exists.
     """
     counts = ImportCounts()
     with new_folder(output) as directory:
         writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
-        for split, ids in _documents(foreign, tokenizer, counts):
+        for split, ids in _documents(files, tokenizer, counts):
             writers[split].add(ids, text_bytes=0)
             progress(ids.size)
         splits = {split: writer.close() for split, writer in writers.items()}
@@ -145,16 +170,16 @@ def import_data(
             if not content.tokens:
                 raise UserError(
                     f"the {split} split got none of the {counts.written:,} documents: "
-                    + ("its files are empty" if foreign.validation else "change `validation_share`, or give `validation`")
+                    + ("its files are empty" if files.validation else "change `validation_share`, or give `validation`")
                 )
-        source: dict[str, Any] = {"kind": KIND, "format": foreign.format, "inputs": [str(path) for path in foreign.inputs]}
-        if foreign.validation:
-            source["validation"] = [str(path) for path in foreign.validation]
+        source: dict[str, Any] = {"kind": KIND, "format": files.format, "inputs": [str(path) for path in files.inputs]}
+        if files.validation:
+            source["validation"] = [str(path) for path in files.validation]
         index = build_index(
             directory,
             tokenizer,
             source=source,
-            validation_share=0.0 if foreign.validation else foreign.validation_share,
+            validation_share=0.0 if files.validation else files.validation_share,
             splits=splits,
             counts={"empty documents": counts.empty} if counts.empty else {},
         )
@@ -182,11 +207,11 @@ def export_data(directory: Path, name: str, output: Path, progress: Report = lam
     return index
 
 
-def _documents(foreign: Foreign, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[tuple[str, np.ndarray]]:
+def _documents(files: TokenFiles, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[tuple[str, np.ndarray]]:
     """Split and ids of every document."""
-    given = [(path, "train") for path in foreign.inputs] + [(path, "validation") for path in foreign.validation]
+    given = [(path, "train") for path in files.inputs] + [(path, "validation") for path in files.validation]
     for path, split in given:
-        for ids in divided(_pieces(foreign, path, tokenizer, counts), tokenizer.eos_id, path):
+        for ids in divided(_pieces(files, path, tokenizer, counts), tokenizer.eos_id, path):
             if not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
                 raise UserError(
                     f"{path}: token ids {ids.min()}..{ids.max()}, but {tokenizer.origin} has {tokenizer.vocab_size:,} ids: "
@@ -197,20 +222,20 @@ def _documents(foreign: Foreign, tokenizer: Tokenizer, counts: ImportCounts) -> 
                 ids = np.append(ids, tokenizer.eos_id)  # else it would go on with the next input
             counts.written += 1
             counts.begun += [int(ids[0])] == tokenizer.begin or not tokenizer.begin
-            yield split if foreign.validation else split_of(ids.astype("<u4").tobytes(), foreign.validation_share), ids
+            yield split if files.validation else split_of(ids.astype("<u4").tobytes(), files.validation_share), ids
 
 
-def _pieces(foreign: Foreign, path: Path, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[np.ndarray]:
+def _pieces(files: TokenFiles, path: Path, tokenizer: Tokenizer, counts: ImportCounts) -> Iterator[np.ndarray]:
     """The pieces of an input that are not empty, with the end tokens that are to be added.
 
     Raises UserError for a document that does not end with its only end token.
     """
-    reader = foreign.reader
+    reader = files.reader
     for number, ids in enumerate(reader.read(path, token_dtype(tokenizer.vocab_size))):
         if not ids.size:
             counts.empty += 1
             continue
-        if foreign.append_eos and ids[-1] != tokenizer.eos_id:
+        if files.append_eos and ids[-1] != tokenizer.eos_id:
             ids = np.append(ids, tokenizer.eos_id)
         if reader.piece == "document":
             ends = np.flatnonzero(ids == tokenizer.eos_id)

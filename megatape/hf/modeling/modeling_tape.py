@@ -248,8 +248,8 @@ class TapeModel(TapePreTrainedModel):
         self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
         for module in self.modules():  # transformers may replace a parameter before it asks for its first values
-            own = module.named_parameters(recurse=False)
-            module.first_values = {name: made.settings.init for name, made in own if hasattr(made, "settings")}
+            weights = module.named_parameters(recurse=False)
+            module.first_values = {name: weight.settings.init for name, weight in weights if hasattr(weight, "settings")}
         self.post_init()
 
     @merge_with_config_defaults

@@ -65,9 +65,9 @@ def parameter(
     shape: tuple[int, ...], axis: Axis, dim: int | None = None, *, init: float | Uniform | None = None, **training: Any
 ) -> nn.Parameter:
     """A whole parameter with its settings."""
-    made = nn.Parameter(torch.empty(shape))
-    made.settings = Settings(init)  # type: ignore[attr-defined]
-    return made
+    whole = nn.Parameter(torch.empty(shape))
+    whole.settings = Settings(init)  # type: ignore[attr-defined]
+    return whole
 
 
 class ColumnLinear(nn.Linear):
